@@ -10,7 +10,10 @@ mx.norm(A, "one")
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # that of typing takes a tenth of a second to load, in which Ctrl-C would show a traceback
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [

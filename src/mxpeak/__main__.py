@@ -1,8 +1,14 @@
 """python -m mxpeak, and the console script; a signal while it is loaded ends it, too, and all ranks where it cannot."""
 
-from mxpeak.runtime.leash import cannot_begin, end_at_once
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which shows a traceback, also of the imports below
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from mxpeak.runtime.leash import cannot_begin, end_at_once, open_streams
 
 end_at_once()
+open_streams()
 
 try:
     from mxpeak.cli.main import entry

@@ -95,7 +95,9 @@ def share(text: str) -> float:
     """A parser of shares below the whole: 5% or 0.05."""
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
-        raise UsageError(f"{shown(text)} is no share: the least is 0%, and 100% would be everything; write 5% or 0.05")
+        raise UsageError(
+            f"{shown(text)} is no share: {value:g} is not at least 0 and below 1; use a share such as 5% or 0.05"
+        )
     return value
 
 
@@ -205,9 +207,28 @@ def stall_limit(text: str) -> str:
 # --- fields that carry their flag -------------------------------------------------------------------------------
 
 
-def option(default: Any, *flags: str, help: str, parse: Callable[[str], Any], group: str, metavar: str = "") -> Any:
-    """A dataclass field that is also a flag: its names, help, parser, and the group of `--help` it stands in."""
-    metadata = {"flags": flags, "help": help, "parse": parse, "group": group, "metavar": metavar}
+def option(
+    default: Any,
+    *flags: str,
+    help: str,
+    parse: Callable[[str], Any],
+    group: str,
+    metavar: str = "",
+    users_path: bool = False,
+) -> Any:
+    """A dataclass field that is also a flag: its names, help, parser, and the group of `--help` it stands in.
+
+    `users_path`: it names a file or folder that a run writes, or compares with.  Only the user sets it, by a flag, a
+    variable or a TOML file; recorded runs and checkpoints, which may come from other people, cannot.
+    """
+    metadata = {
+        "flags": flags,
+        "help": help,
+        "parse": parse,
+        "group": group,
+        "metavar": metavar,
+        "users_path": users_path,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -222,6 +243,7 @@ class Option:
     group: str
     metavar: str
     default: Any
+    users_path: bool = False
 
     @property
     def variable(self) -> str:
@@ -234,6 +256,11 @@ def options(config: type) -> list[Option]:
     return [
         Option(f.name, default=f.default, **f.metadata) for f in dataclasses.fields(config) if "flags" in f.metadata
     ]
+
+
+def recordable(config: type) -> set[str]:
+    """Return the names of the options that a recorded run may set: all except the paths of the user."""
+    return {o.name for o in options(config) if not o.users_path}
 
 
 #: Where a value can come from, the weakest source first.

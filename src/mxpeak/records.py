@@ -61,6 +61,12 @@ def figure_text(figures: Mapping[str, Any]) -> str:
     return rate_text(figures.get("rate_flops"))
 
 
+def drifted(figures: Mapping[str, Any]) -> bool:
+    """Return whether the machine's speed changed so much that the share of the limit is uncertain."""
+    limit = figures.get("limit")
+    return isinstance(limit, Mapping) and limit.get("drifted") is True
+
+
 def size_text(size_bytes: float) -> str:
     """A size in GiB, or in MiB below one."""
     return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"

@@ -346,6 +346,12 @@ def test_rt_is_obeyed() -> None:
     assert long.result["total_reference_iterations"] == 50 * long.result["sets"]
 
 
+def test_repeat_is_the_least_number_of_sets_and_a_run_that_fails_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(rt=0.0, repeat=3).result["sets"] == 3
+    monkeypatch.setattr(hpcg, "MOST", 20)
+    assert run(rt=0.0, repeat=3).result["sets"] == 1
+
+
 # --- runs that fail ---------------------------------------------------------------------------------------------
 
 

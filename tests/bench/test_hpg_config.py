@@ -170,9 +170,15 @@ def test_a_typed_side_of_the_grid_displaces_the_grid_of_a_file():
 
 def test_sizes_left_open_are_the_references_or_quick():
     assert box_of(HpcgConfig(), 0, 1).shape == (104, 104, 104)
-    assert box_of(HpcgConfig(device="cuda"), 0, 8).grid == (1, 1, 8)
     assert box_of(HpcgConfig(quick=True), 0, 1).shape == (64, 64, 64)
     assert box_of(HpcgConfig(quick=True, nx=16), 0, 1).shape == (16, 16, 16)
+
+
+@pytest.mark.parametrize("config", [HpcgConfig, HpgMxpConfig])
+def test_the_process_grid_of_devices_is_that_of_the_reference_unless_another_is_typed(config: Any) -> None:
+    for ranks, grid in ((8, (2, 2, 2)), (64, (4, 4, 4)), (512, (8, 8, 8)), (6, (1, 2, 3))):
+        assert box_of(config(device="cuda"), 0, ranks).grid == box_of(config(), 0, ranks).grid == grid
+    assert box_of(config(device="cuda", npx=1, npy=1, npz=8), 0, 8).grid == (1, 1, 8)
 
 
 def test_every_rank_has_its_own_box_of_the_same_problem():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import harness, sparse
+from mxpeak.bench import harness, limits
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
@@ -54,7 +54,7 @@ SPLITS = [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 2, 2)]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
+    monkeypatch.setattr(limits, "MOST_S", 0.0)
 
 
 # --- the solver -------------------------------------------------------------------------------------------------
@@ -310,6 +310,14 @@ def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: 
     (beside,) = figures["beside"]
     assert beside["solves"] == max(1, math.ceil(bench.BESIDE * rt / 0.25))
     assert result.problem["rt_s"] == rt
+
+
+def test_repeat_is_the_least_number_of_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "time", Clock())
+    result = measured(rt=0.0, storage="auto", iterations=3, repeat=3)
+    assert result.samples_s == [0.25] * 3
+    assert result.result["double_solves"] == 3
+    assert [one["solves"] for one in result.result["beside"]] == [1]
 
 
 def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:

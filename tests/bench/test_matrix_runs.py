@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import spsolve_triangular
 
-from mxpeak.bench import sparse
+from mxpeak.bench import limits
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.solo import Solo
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
+    monkeypatch.setattr(limits, "MOST_S", 0.0)
 
 
 def measured(path: str, ranks: int = 1, **values: Any) -> Result:

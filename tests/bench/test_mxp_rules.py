@@ -17,7 +17,7 @@ from mxpeak.bench.hpl_mxp.rules import (
     refused,
     violations,
 )
-from mxpeak.bench.rules import ruling
+from mxpeak.bench.rules import Violation, break_rule, ruling
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import generator
@@ -138,7 +138,7 @@ def test_a_disc_that_reaches_the_origin_has_a_factor_but_no_number_of_steps():
     assert factor is not None
     assert factor > 1.0
     assert predicted_steps(wanted) is None
-    assert broken(wanted) == ["generator"]
+    assert broken(wanted) == ["stability"]
 
 
 def test_no_generator_breaks_the_prediction_at_any_order():
@@ -154,7 +154,58 @@ def test_no_generator_breaks_the_prediction_at_any_order():
 
 def test_a_run_that_keeps_every_rule_is_admissible():
     assert broken(case()) == []
-    assert ruling([]) == {"admissible": True, "violations": []}
+    assert ruling([]) == {"admissible": True, "meaningful": True, "violations": []}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "outcome", "rules"),
+    [
+        (case(n=1000, diagonal_scale=1.0), {}, ["lu-needed"]),  # the scaling by sqrt(N) of the paper itself
+        (case(n=10**6, diagonal_scale=1.0), {}, ["lu-needed"]),
+        (case(generator="fasi-higham"), {"unpreconditioned_steps": 13}, ["lu-needed"]),
+        (case(diagonal_scale=0.5), {"growth": 1e3}, ["stability", "stability"]),
+        (case(n=40), {}, ["lu-needed"]),
+    ],
+)
+def test_what_only_mxpeak_asks_for_keeps_a_result_admissible_but_not_meaningful(
+    wanted: HplMxpCase, outcome: dict[str, Any], rules: list[str]
+):
+    good: dict[str, Any] = {"iterations": 3, "residual": 0.5, "passed": True, "proof_passed": True}
+    section = ruling(violations(wanted, **{**good, **outcome}))
+    assert section["admissible"]
+    assert not section["meaningful"]
+    assert [(one["rule"], one["source"]) for one in section["violations"]] == [(rule, "mxpeak") for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "outcome"),
+    [
+        (case(precision="fp8", mode="explore"), {}),
+        (case(mode="explore"), {}),
+        (case(generator="dominant-n"), {}),
+        (case(generator="hpl"), {}),
+        (case(), {"iterations": 50, "residual": 17.0, "passed": False}),
+        (case(), {"residual": 17.0, "passed": False}),
+        (case(), {"proof_passed": False}),
+    ],
+)
+def test_a_broken_published_rule_is_never_admissible(wanted: HplMxpCase, outcome: dict[str, Any]):
+    good: dict[str, Any] = {"iterations": 3, "residual": 0.5, "passed": True, "proof_passed": True}
+    section = ruling(violations(wanted, **{**good, **outcome}))
+    assert not section["admissible"]
+    assert "published" in [one["source"] for one in section["violations"]]
+
+
+def test_a_rule_that_is_broken_after_the_run_changes_the_verdict_of_its_source_alone():
+    for source, key in (("published", "admissible"), ("mxpeak", "meaningful")):
+        rules = ruling([])
+        break_rule(rules, Violation("abft", "a fault was left", source))
+        assert rules == {
+            "admissible": source != "published",
+            "meaningful": source != "mxpeak",
+            "violations": [{"rule": "abft", "text": "a fault was left", "source": source}],
+        }
+        assert not rules[key]
 
 
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "fp8"])
@@ -181,7 +232,8 @@ def test_the_generators_of_the_rules_are_admissible_and_the_others_name_them(nam
         assert named == []
     else:
         assert named[0].text.startswith(name)
-        assert named[0].text.endswith("use --generator sqrt-n, ddd or gaussian")
+        assert named[0].text.endswith("use --generator sqrt-n, ddd, gaussian or fasi-higham")
+        assert named[0].source == "published"
 
 
 def test_a_system_that_needs_no_lu_says_how_few_steps_and_which_scale_needs_one():
@@ -189,8 +241,8 @@ def test_a_system_that_needs_no_lu_says_how_few_steps_and_which_scale_needs_one(
     assert one.rule == "lu-needed"
     assert one.text == (
         "at N = 1000 GMRES without the factors shrinks the residual to rho = 0.577 of itself a step and is through "
-        "after about 43; the rules want a system that takes more than 50; with the default --diagonal-scale, 0.625, it "
-        "takes about 177"
+        "after about 43; mxpeak asks for a system that takes more than 50; with the default --diagonal-scale, 0.625, "
+        "it takes about 177"
     )
     assert "lu-needed" in [one.rule for one in foreseen(case(generator="icl"))]
     assert "lu-needed" in [one.rule for one in foreseen(case(generator="dominant-n"))]
@@ -198,7 +250,7 @@ def test_a_system_that_needs_no_lu_says_how_few_steps_and_which_scale_needs_one(
 
 def test_an_lu_that_grew_too_far_is_not_stable_without_pivoting():
     found = violations(case(n=400), iterations=2, residual=0.1, passed=True, proof_passed=True, growth=21.0)
-    assert [one.rule for one in found] == ["generator"]
+    assert [one.rule for one in found] == ["stability"]
     assert "21" in found[0].text
     assert violations(case(n=400), iterations=2, residual=0.1, passed=True, proof_passed=True, growth=19.0) == []
 
@@ -212,7 +264,7 @@ def test_fasi_higham_needs_no_lu_and_its_run_says_after_how_many_steps():
     good: dict[str, Any] = {"iterations": 3, "residual": 0.5, "passed": True, "proof_passed": True}
     (found,) = violations(wanted, **good, unpreconditioned_steps=13)
     assert found.rule == "lu-needed"
-    assert "passes the check after 13 steps, and the rules want a system that takes more than 50" in found.text
+    assert "passes the check after 13 steps, and mxpeak asks for a system that takes more than 50" in found.text
     assert violations(wanted, **good, unpreconditioned_steps=None) == []  # a run that measured more than fifty
 
 

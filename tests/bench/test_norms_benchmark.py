@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.bench import limits
 from mxpeak.bench.norms import matrix as norms_matrix
 from mxpeak.bench.norms import run as bench
 from mxpeak.bench.norms.check import Reference, eps, scaled_error, threshold
@@ -230,13 +231,41 @@ def test_without_a_warmup_no_limit_is_measured():
     assert "limit" not in found.phases
 
 
-@pytest.mark.parametrize(("cache", "code"), [(2**20, "cached"), (100, "drift")])
-def test_a_rate_above_the_limit_is_explained(monkeypatch: pytest.MonkeyPatch, cache: int, code: str):
-    monkeypatch.setattr(bench.NormBench, "_bandwidth", lambda *asked: [1.0])
+@pytest.mark.parametrize(("cache", "name", "most"), [(2**30, "read bandwidth in cache", 2), (100, "read bandwidth", 1)])
+def test_the_fastest_norm_of_the_same_memory_is_part_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch, cache: int, name: str, most: int
+):
+    """In memory all norms read at one rate; in a cache only those of the same matrix do."""
+    slow = limits.Reading(rate=1.0, burst=2.0, took_s=1.0, ended_s=0.0)
+    monkeypatch.setattr(bench.NormBench, "_bandwidth", lambda *asked: slow)
     monkeypatch.setattr("mxpeak.runtime.facts.host_facts", lambda **asked: {"l3_bytes": cache})
-    (found,) = measured(kind=("one",))
-    assert found.passed
-    assert [w.code for w in found.warnings] == [code]
+    results = measured(n=(N, 2 * N), kind=("max", "one"))
+    found = [one.result for one in results]
+    assert {one["limit"]["name"] for one in found} == {name}
+    assert all(0.0 < one["fraction_of_limit"] <= 1.0 for one in found)
+    assert all(one["limit"]["before"] == one["limit"]["after"] == 1.0 for one in found)
+    assert all(one["limit"]["burst"] == 2.0 < one["limit"]["rate"] == one["limit"]["reached"]["rate"] for one in found)
+    groups = [found[:2], found[2:]] if most == 2 else [found]
+    for group in groups:
+        assert group[-1]["limit"]["rate"] == max(one["rate_bytes"] for one in group)
+    assert [w.code for one in results for w in one.warnings] == ["drift"] * 4
+
+
+def test_the_limit_reads_as_many_bytes_as_the_structure_has(monkeypatch: pytest.MonkeyPatch):
+    """A triangle may stay in a cache that does not hold the whole matrix."""
+    asked: list[float] = []
+
+    def noted(timed: Any, amount: float, run_s: Any, least_s: float) -> limits.Reading:
+        asked.append(amount)
+        return limits.reading(timed, amount, run_s, least_s)
+
+    monkeypatch.setattr(bench, "reading", noted)
+    for layout in LAYOUTS:
+        asked.clear()
+        (found,) = measured(kind=("one",), m=(200,), n=(200,), nb=(64,), structure=("triangular",), layout=(layout,))
+        assert found.passed
+        assert found.problem["bytes"] == 200 * 201 // 2 * 8
+        assert asked == pytest.approx([found.problem["bytes"]] * 2, rel=0.05), layout
 
 
 def test_ranks_without_a_block_are_said():

@@ -147,7 +147,7 @@ def test_an_open_order_leaves_room_for_all_ranks(mem: str, share: str) -> None:
 def test_a_strong_series_of_boxes_keeps_the_global_box(counts: tuple[int, ...], quick: bool) -> None:
     config = HpcgConfig(study="strong", device="cpu", quick=quick, mode="explore")
     found = scaling.boxes(config, counts)
-    wholes = {scaling._whole(config, shape, ranks) for ranks, shape in found.items()}
+    wholes = {scaling._whole(shape, ranks) for ranks, shape in found.items()}
     assert len(wholes) == 1
     assert all(n % 8 == 0 for shape in found.values() for n in shape)
 

@@ -9,7 +9,7 @@ from itertools import combinations, product
 
 import pytest
 
-from mxpeak.bench.scan.decide import ENOUGH, FACTOR, SIGMA, Measured, Verdict, decide, deviation, spread
+from mxpeak.bench.scan.decide import ENOUGH, FACTOR, SIGMA, Measured, Unclear, Verdict, decide, deviation, spread
 
 TOLERANCE = 0.05
 
@@ -31,7 +31,7 @@ def of_bits(*bits: str) -> Verdict:
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_ranks_that_are_alike_are(ranks: int) -> None:
     verdict = decide(ranks_of([[100.0, 101.0, 99.0]] * ranks), TOLERANCE)
-    assert verdict.alike
+    assert verdict.status == "alike"
     assert verdict.outliers == []
 
 
@@ -61,8 +61,56 @@ def test_fewer_than_half_of_the_ranks_are_named_whichever_they_are(ranks: int) -
             assert slow([[50.0 if rank in chosen else 100.0] for rank in range(ranks)]) == list(chosen)
 
 
-def test_where_half_of_the_ranks_are_slow_none_can_be_called_so() -> None:
-    assert slow([[50.0], [50.0], [100.0], [100.0]]) == []
+def open_questions(rates: Sequence[Sequence[float]]) -> list[tuple[str, tuple[int, ...]]]:
+    """The reasons why rates leave open which ranks are slow, with the ranks concerned."""
+    verdict = decide(ranks_of(rates), TOLERANCE)
+    assert (verdict.status == "undecided") == (bool(verdict.undecided) and not verdict.slow)
+    return [(found.reason, found.ranks) for found in verdict.undecided if isinstance(found, Unclear)]
+
+
+def test_two_slow_ranks_of_four_are_not_alike_but_undecided() -> None:
+    for chosen in combinations(range(4), 2):
+        verdict = decide(ranks_of([[76.0 if rank in chosen else 100.0] * 5 for rank in range(4)]), TOLERANCE)
+        assert (verdict.status, verdict.slow) == ("undecided", [])
+        (found,) = verdict.undecided
+        assert isinstance(found, Unclear)
+        assert (found.reason, found.ranks) == ("spread", (0, 1, 2, 3))
+        assert found.spread == pytest.approx(SIGMA * 12 / 88)
+
+
+@pytest.mark.parametrize("ranks", range(ENOUGH, 12))
+def test_a_scan_whose_ranks_differ_beyond_the_tolerance_is_never_alike(ranks: int) -> None:
+    for count, share in product(range(1, ranks), (0.5, 0.76, 0.9)):
+        rates = [[100.0 * share if rank < count else 100.0] * 3 for rank in range(ranks)]
+        verdict = decide(ranks_of(rates), TOLERANCE)
+        assert verdict.status == ("different" if 2 * count < ranks else "undecided"), (count, share)
+
+
+def test_where_most_ranks_are_slow_the_others_are_too_fast() -> None:
+    assert open_questions([[76.0]] * 3 + [[100.0]] * 2) == [("faster", (3, 4))]
+    assert open_questions([[100.0]] * 3 + [[104.9]] * 2) == []
+
+
+def test_a_rank_beyond_the_tolerance_that_the_spread_may_explain_is_undecided() -> None:
+    assert open_questions([[100.0], [98.0], [95.0], [90.0]]) == [("scatter", (3,))]
+    assert open_questions([[100.0], [98.0], [95.0], [93.0]]) == []
+    assert open_questions([[50.0, 100.0]] + [[100.0] * 2] * 4) == [("scatter", (0,))], "half of its rounds are slow"
+
+
+def test_rounds_that_vary_too_much_decide_nothing() -> None:
+    noisy = [[80.0, 100.0, 120.0]] * 2
+    assert open_questions(noisy) == [("spread", (0, 1))]
+    assert open_questions([row * 100 for row in noisy]) == []
+    assert open_questions([[97.0, 100.0, 103.0], [91.0, 94.0, 97.0]]) == [("scatter", (1,))]
+
+
+def test_a_named_slow_rank_is_no_open_question() -> None:
+    assert open_questions([[50.0]] + [[100.0]] * 3) == []
+    verdict = decide(ranks_of([[60.0], [90.0], [95.0], [100.0], [105.0], [110.0]]), TOLERANCE)
+    assert verdict.status == "different"
+    ((found),) = verdict.undecided
+    assert isinstance(found, Unclear)
+    assert (found.reason, found.ranks) == ("spread", (1, 2, 3, 4, 5))
 
 
 @pytest.mark.parametrize("rounds", range(1, 7))
@@ -115,7 +163,7 @@ def test_kinds_are_not_compared_with_each_other() -> None:
     old = ranks_of([[50.0]] * 4, "old")
     new = [Measured(4 + r, "new", {"lu": [100.0]}, {"lu": ["b"]}) for r in range(4)]
     verdict = decide([*old, *new], TOLERANCE)
-    assert verdict.alike
+    assert verdict.status == "alike"
     assert [(group.kind, group.ranks) for group in verdict.groups] == [("old", (0, 1, 2, 3)), ("new", (4, 5, 6, 7))]
 
 
@@ -136,7 +184,7 @@ def test_the_majority_of_bits_is_right_and_without_one_nobody_is_wrong(ranks: in
         else:
             assert verdict.wrong == []
             assert [found.reason for found in verdict.undecided] == ["no majority"]
-            assert not verdict.alike
+            assert verdict.status == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "slow and wrong": scan_body(8, slow={2: 0.61}, wrong={5: "bbb", 6: "aba"}),
     "many": scan_body(1000, slow={17: 0.8, 999: 0.7}, wrong={500: "bbb"}, a_host=8),
     "undecided": scan_body(4, wrong={0: "bbb", 1: "bbb"}),
+    "half slow": scan_body(4, slow={1: 0.76, 3: 0.76}),
+    "most slow": scan_body(5, slow=dict.fromkeys(range(3), 0.76)),
+    "scattered": scan_body(4, slow={0: 0.99, 1: 0.95, 2: 0.9}),
+    "slow and open": scan_body(4, slow={1: 0.5}, wrong={0: "bbb", 1: "bbb"}),
     "changing": scan_body(3, wrong={0: "aba", 1: "aab"}),
     "GPUs": scan_body(
         8, slow={3: 0.7}, device="cuda:3", uuid="GPU-8a3e-5f1b-11", readings=HOT, host="a-host-of-a-very-long-name.{}"
@@ -75,9 +79,34 @@ def test_of_many_that_stand_out_the_first_have_lines_and_all_their_hosts_are_lis
 def test_bits_that_nobody_can_judge_exclude_nobody() -> None:
     text = scan_text(BODIES["undecided"])
     assert "UNDECIDED  ranks 0-3" in text
-    assert "bits differ, and nobody can say whose are right" in verdict(BODIES["undecided"])
+    assert verdict(BODIES["undecided"]).startswith("undecided: the scan cannot tell whose bits are right (LU); ")
     assert "exclude" not in text
     assert "change from round to round on most ranks" in " ".join(scan_text(BODIES["changing"]).split())
+
+
+def test_a_spread_beyond_the_tolerance_is_undecided_with_the_reason() -> None:
+    body = BODIES["half slow"]
+    assert (body["status"], body["slow"], body["exclude"]["hosts"]) == ("undecided", [], [])
+    assert [(one["measure"], one["reason"], one["ranks"]) for one in body["undecided"]] == [
+        (name, "spread", (0, 1, 2, 3)) for name in ("lu", "gemm", "read")
+    ]
+    text = " ".join(scan_text(body).split())
+    assert "alike" not in text
+    assert "the ranks' rates of LU spread by 20.1 %, more than --tolerance 5%, so that none of them is typical" in text
+    assert "undecided: the scan cannot tell which ranks are slow (LU, GEMM, read); use more ranks or --rounds" in text
+    text = " ".join(scan_text(BODIES["most slow"]).split())
+    assert "UNDECIDED ranks 3-4: LU is 31.8 % above the median" in text
+    assert "UNDECIDED rank 2: LU is 7.1 % below the median, more than --tolerance 5%" in " ".join(
+        scan_text(BODIES["scattered"]).split()
+    )
+
+
+def test_what_is_decided_and_what_is_not_are_both_said() -> None:
+    lines = verdict(BODIES["slow and open"]).splitlines()
+    assert BODIES["slow and open"]["status"] == "different"
+    assert lines[0] == "of 4 ranks 1 is slow"
+    assert lines[1].startswith("undecided: the scan cannot tell whose bits are right")
+    assert lines[-1] == "exclude  node001"
 
 
 def test_what_a_device_said_of_itself_stands_with_its_slowness() -> None:

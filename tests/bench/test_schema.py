@@ -232,6 +232,37 @@ def test_each_broken_rule_stands_under_a_verdict_that_says_not_admissible():
     assert lines[-1] == f"  broken rule lu-needed: {VIOLATION['text']}"
 
 
+OWN = {**VIOLATION, "source": "mxpeak"}
+EASY = {"mode": "official", "admissible": True, "meaningful": False, "violations": [OWN]}
+
+
+def test_an_own_test_that_failed_is_named_everywhere_and_leaves_the_result_admissible():
+    easy = mxp_result(rules=EASY)
+    lines = verdict(easy).splitlines()
+    assert lines[0].endswith("  ADMISSIBLE, fails mxpeak's own test: lu-needed")
+    assert lines[-1] == f"  own test lu-needed: {VIOLATION['text']}"
+    page = html_report(document([easy]))
+    assert "<p>ADMISSIBLE, fails mxpeak&#x27;s own test: lu-needed</p>" in page
+    assert "<li>own test lu-needed: about 43" in page
+    assert scoreboard([easy]).splitlines()[-1] == "hpl-mxp: fails mxpeak's own test: lu-needed."
+    both = {
+        **EASY,
+        "admissible": False,
+        "violations": [{"rule": "mode", "text": "exploring", "source": "published"}, OWN],
+    }
+    last = scoreboard([mxp_result(rules=both)]).splitlines()[-1]
+    assert last == "hpl-mxp: not for the list: mode; fails mxpeak's own test: lu-needed."
+    jsonschema.validate(document([easy]), SCHEMA)
+
+
+def test_how_ddd_was_derived_is_stated_where_its_result_is():
+    said = "ddd is a_ii = 0.0198 * sum of |a_ij|, j != i: mxpeak's reading of departure from diagonal dominance"
+    ddd = mxp_result(problem={**mxp_result().problem, "generator": "ddd", "diagonal_scale": 0.01976})
+    assert said in verdict(ddd)
+    assert said in html_report(document([ddd])).replace("&#x27;", "'")
+    assert said not in verdict(mxp_result())
+
+
 def test_an_emulated_rate_is_labelled_in_the_same_line_and_explained_under_it():
     emulated = mxp_result(result={**mxp_result().result, "emulated": True})
     lines = verdict(emulated).splitlines()

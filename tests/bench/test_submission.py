@@ -25,6 +25,16 @@ SOFTWARE = {
 }
 
 
+SOLVES: list[tuple[dict[str, Any], str]] = [
+    ({"operands": "fp32", "method": "library", "share": 1.0}, "triangular solves in fp32"),
+    ({"operands": "fp32", "method": "blocked-inverse"}, "products and inverses of diagonal blocks in fp32"),
+    (
+        {"operands": "bf16", "method": "blocked-inverse", "share": 0.75},
+        "products with bf16 operands and fp32 inverses of diagonal blocks (75.0 % of their flops)",
+    ),
+]
+
+
 def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:
     violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for exploration"}]
     made: dict[str, Any] = {
@@ -114,6 +124,20 @@ def test_what_only_people_know_is_null_and_listed():
     assert "Node count" not in below
 
 
+def test_the_accelerator_and_the_mpi_library_of_the_run_are_filled_in():
+    device = {"device_name": "NVIDIA H100 80GB HBM3", "device_multiprocessors": 132, "device_count": 12}
+    software = {**SOFTWARE, "mpi_library": "Open MPI v5.0.6"}
+    fields = submission(result_of(machine={**MACHINE, **device}, software=software), [], "x")["fields"]
+    assert fields["accelerator"] == "NVIDIA H100 80GB HBM3"
+    assert fields["accelcores"] == 132
+    assert fields["accelcount"] == 4, "12 GPUs on 3 nodes"
+    assert fields["mpilib"] == "Open MPI v5.0.6", "not the wheel that is installed as well"
+    torch = submission(result_of(launch={"ranks": 6, "comm": "torch"}), [], "x")["fields"]
+    assert torch["mpilib"] == "none, torch.distributed carries the messages", "although MPICH's wheel is installed"
+    uneven = submission(result_of(machine={**MACHINE, **device, "device_count": 11}), [], "x")
+    assert "accelcount" in uneven["to_be_filled_in_by_you"]
+
+
 def test_nothing_is_guessed_where_the_machine_is_unknown():
     body = submission(result_of(machine={}, software={}, launch={}), [], "HPL-MxP.out")
     known = {name for name, value in body["fields"].items() if value is not None}
@@ -153,9 +177,15 @@ def test_the_fastest_admissible_result_is_submitted_not_a_faster_one_that_is_not
 def test_the_algorithm_is_explained_as_the_rules_ask():
     assert submission(result_of(), [], "x")["algorithm"] == (
         "Matrix sqrt-n of order 20000, seed 100, made in fp32 inside the clock.  Blocked right-looking LU without "
-        "pivoting, NB = 256, on a 2x3 grid, panels in fp32, the operands of its update in fp16, accumulated in fp32: "
-        "35.0 s, 157 GFLOP/s.  The factors precondition GMRES from the left in fp64, steps: 2, to a scaled backward "
-        "error of 0.500."
+        "pivoting, NB = 256, on a 2x3 grid, diagonal blocks factored in fp32, L and U stored in fp32, the operands of "
+        "the update in fp16, accumulated in fp32: 35.0 s, 157 GFLOP/s.  The factors precondition GMRES from the left "
+        "in fp64, steps: 2, to a scaled backward error of 0.500."
     )
+    for solves, said in SOLVES:
+        done = result_of(result={"rate_flops": 1e9, "panel_solves": solves})
+        assert (
+            f"diagonal blocks factored in fp32, panels solved by {said}, L and U"
+            in submission(done, [], "x")["algorithm"]
+        )
     emulated = result_of(result={"rate_flops": 1e9, "emulated": True})
     assert "in fp16, rounded in software and multiplied in fp32" in submission(emulated, [], "x")["algorithm"]

@@ -14,10 +14,14 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.options import Setting
-from mxpeak.records import Result
+from mxpeak.records import Result, document
+from mxpeak.report.html import html_report
 from mxpeak.report.mxp_text import MxpText
+from mxpeak.report.submission import submission
 from mxpeak.report.text import verdict
+from mxpeak.solvers.lu import PanelSolves, panel_solve_facts
 
 SMALL: dict[str, Any] = {"n": (64,), "nb": (16,), "warmup": "none", "threads": 1}
 DEPTH = "look-ahead of depth 1 (3 was requested)"
@@ -39,6 +43,22 @@ def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
     own = io.StringIO()
     MxpText(own, {}, datetime.now(UTC)).case(deep)
     assert DEPTH in own.getvalue()
+
+
+def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
+    of_file = {"l1_form", "u_form", "equilibration", "alignment"}
+    settings = {"alignment": Setting(8, "HPL.dat"), "bcast": Setting(("lib",), "flag"), "depth": Setting((3,), "flag")}
+    expected = {1: {*of_file, "swap", "swap_threshold", "bcast", "split"}, 2: {*of_file, "swap", "swap_threshold"}}
+    for ranks, unused in expected.items():
+        found = on_ranks(ranks, hpl, HplConfig(depth=(3,), split=0.0, **SMALL), **settings)
+        assert set(found.problem["not_used"]) == unused | {"split"}
+        assert found.problem["variant"].startswith("WR1")
+        page = html_report(document([found]))
+        assert ">8 (not used)<" in page
+        assert (">lib (not used)<" in page) == (ranks == 1)
+        assert f"<p>{DEPTH}</p>" in page
+    rows = on_ranks(2, hpl, HplConfig(P=(2,), split=0.5, **SMALL))
+    assert set(rows.problem["not_used"]) == {*of_file, "bcast"}
 
 
 def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update() -> None:
@@ -66,6 +86,58 @@ def test_a_matrix_is_balanced_where_that_is_asked() -> None:
         assert found.validation["passed"]
 
 
+def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device whose kernels solve by products, with blocks so small that a test has several of them."""
+    if not os.environ.get("CI"):  # there, a missing torch is a failure
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    from mxpeak.kernels.torch.lu import TorchLu
+
+    made = TorchLu.__init__
+
+    def inverting(self: Any, *given: Any) -> None:
+        made(self, *given)
+        self.trsm = "inverse"
+
+    monkeypatch.setattr(TorchLu, "__init__", inverting)
+    for name, size in (("BLOCK", 8), ("SMALL", 4)):
+        monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
+    low = "panels solved by products with bf16 operands and fp32 inverses of diagonal blocks"
+    wide = "panels solved by products and inverses of diagonal blocks in fp32"
+    for asked, operands, said in (("low", "bf16", low), ("fp32", "fp32", wide)):
+        config = HplMxpConfig(kernels="torch", device="cpu", precision=("bf16",), panel_solves=asked, **SMALL)
+        for ranks in (1, 2):
+            found = on_ranks(ranks, hpl_mxp, config)
+            assert found.validation["passed"]
+            assert found.result["panel_solves"] == {"operands": operands, "method": "blocked-inverse", "share": 1.0}
+        own = io.StringIO()
+        MxpText(own, {}, datetime.now(UTC)).case(found)
+        page, form = html_report(document([found])), submission(found, [], "HPL-MxP.out")["algorithm"]
+        for text in (verdict(found), own.getvalue(), page, form):
+            assert said in text
+
+
+def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mxpeak.kernels.host.units.chosen", lambda: ())
+    for precision, operands in (("fp16", "fp32"), ("fp64", "fp64")):
+        found = on_ranks(2, hpl_mxp, HplMxpConfig(kernels="host", precision=(precision,), **SMALL))
+        assert found.result["panel_solves"]["operands"] == operands
+    single = on_ranks(1, hpl_mxp, HplMxpConfig(**{**SMALL, "nb": (64,)}))
+    assert single.result["panel_solves"] is None, "a single block has no panels"
+    assert "panels solved" not in verdict(single)
+
+
+def test_one_low_solve_is_enough_for_the_record_to_be_low() -> None:
+    mine, theirs = PanelSolves(), PanelSolves()
+    assert panel_solve_facts([mine, theirs]) is None
+    mine.note(PanelSolve("fp32", "library"), 300.0)
+    theirs.note(PanelSolve("bf16", "blocked-inverse"), 100.0)
+    assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
+    theirs.note(PanelSolve("fp8", "blocked-inverse"), 0.0)
+    assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
+
+
 def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None:
     if not os.environ.get("CI"):  # there, a missing torch is a failure
         pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -73,11 +145,13 @@ def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None
     config = HplConfig(kernels="torch", device="cpu", nbmin=(4,), **SMALL)
     typed = on_ranks(1, hpl, config, nbmin=Setting((4,), "flag"), ndiv=Setting((2,), "default"))
     assert typed.problem["panel_library"] == library
+    assert {"pfact", "rfact", "nbmin", "ndiv"} <= set(typed.problem["not_used"])
     assert f"\n  panels factored by {library}: pfact, rfact, nbmin and ndiv are not used\n" in verdict(typed)
     assert [w.text.split(" had")[0] for w in typed.warnings if w.code == "panel"] == ["nbmin"]
     assert not [w for w in on_ranks(1, hpl, config).warnings if w.code == "panel"]
     two = on_ranks(2, hpl, HplConfig(kernels="torch", device="cpu", P=(2,), **SMALL), nbmin=Setting((8,), "flag"))
     for result in (two, on_ranks(1, hpl, HplConfig(**SMALL), nbmin=Setting((8,), "flag"))):
         assert result.problem["panel_library"] is None
+        assert {"pfact", "rfact", "nbmin", "ndiv"}.isdisjoint(result.problem["not_used"])
         assert "panels factored by" not in verdict(result)
         assert not [w for w in result.warnings if w.code == "panel"]

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mxpeak.bench.limits import Limit, Reading
 from mxpeak.cli import main as cli
 from mxpeak.cli import session
 from mxpeak.errors import ResourceError, UsageError
@@ -84,6 +86,7 @@ def test_a_dry_run_shows_configuration_with_origins_and_runs_nothing(bench: Benc
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["nb", "96", "flag"] in lines
     assert ["memory", "8", "MiB", "a", "rank"] in lines
+    assert ["0", "-", "0-3"] in lines, "the GPU and the cores of each rank"
     assert bench.calls == []
     assert not Path("mxpeak-out").exists()
 
@@ -100,7 +103,34 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert ["P", "2", "auto"] in lines
     assert ["kernels", "host", "auto"] in lines
     assert "grid 2x2: matrix 0.0323 GiB" in out
+    ranks = out.partition("ranks of a node:\n")[2].splitlines()
+    assert [line.split()[:2] for line in ranks[:5]] == [["rank", "GPU"], *([str(rank), "-"] for rank in range(4))]
     assert "expected time: unknown until a run of about this size here" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "grid"),
+    [
+        ("hpl --dat HPL.dat", "grid 2x2"),
+        ("hpl -N 100 --grid 2x2,1x4", "grid 1x4"),
+        ("hpl -N 100 -P 3", "grid 3x1"),
+        ("hpl -N 100 --node-grid 1x2", "grid 1x2"),
+        ("hpl -N 100 --comm mpi", "grid 1x1"),
+        ("norms -N 100 -Q 2", "grid 1x2"),
+        ("hpcg --nx 16 --npx 2 --npz 3", "ranks 2x1x3"),
+    ],
+)
+def test_a_dry_run_plans_for_the_ranks_of_its_grid_and_never_joins_them(
+    flags: str, grid: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("_start_mpi", "_start_torch", "respawn"):
+        monkeypatch.setattr(f"mxpeak.runtime.launch.{name}", None)
+    assert cli.main(["run", "hpl", "--grid", "2x2,1x2", "-N", "100", "--print-dat"]) == 0
+    text = capsys.readouterr().out
+    Path("HPL.dat").write_text(text)
+    assert cli.main(["run", *flags.split(), "--threads", "1", "--dry-run"]) == 0
+    assert grid in capsys.readouterr().out
 
 
 def test_a_dry_run_ends_as_the_run_would_where_memory_does_not_suffice(
@@ -196,6 +226,27 @@ def test_a_floor_that_is_missed_is_in_status_headline_and_json(
     assert [w["code"] for w in body["results"][0]["warnings"] if w["text"] == said] == ["slow"] * bool(code)
 
 
+@pytest.mark.parametrize("words", [["hpl", "-N", "100,200"], ["all"]])
+def test_a_changed_speed_is_explained_once_for_all_cases(
+    bench: Bench, capsys: pytest.CaptureFixture[str], words: list[str]
+):
+    """A sweep warns once on stderr; the scoreboard of all benchmarks names the rows in a note of its own."""
+
+    def drifting(case: Any) -> Any:
+        result = hpl_result(case)
+        limit = Limit("DGEMM", "rate_flops", Reading(4e9, 4e9, 1.0, 0.0), Reading(3e9, 3e9, 1.0, 0.0))
+        result.result |= {"fraction_of_limit": 0.5, "limit": limit.section()}
+        result.warnings += limit.cautions()
+        return result
+
+    bench.outcome = drifting
+    cli.main(["run", *words])
+    out, err = capsys.readouterr()
+    assert "50.0 %*" in out if words[0] == "hpl" else "50 %* of DGEMM" in out
+    assert err.count("[drift]") == (words[0] == "hpl")
+    assert out.count("* The machine's speed changed") == (words[0] == "all")
+
+
 def test_one_case_that_is_fast_enough_will_do(bench: Bench):
     bench.outcome = lambda case: hpl_result(case, rate_flops=1e9 * case.n)
     assert cli.main(["run", "hpl", "-N", "1,3", "--min-gflops", "2"]) == 0
@@ -235,6 +286,14 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
             "did you mean -P and -Q (rocHPL's -p and -q are --node-grid PxQ), --nb?",
         ),
         (["run", "hpl", "-N", "0"], "-N/--n: 0 is out of range: the least is 1"),
+        (["compare", "a", "b", "--tolerance", "-5%"], "--tolerance: '-5%' is no share: -0.05 is not at least 0"),
+        (["run", "hpl", "-N", "-1e3"], "-N/--n: '-1e3' is not a whole number"),
+        (["run", "hpl", "--nb", "-64,128"], "--nb: -64 is out of range: the least is 1"),
+        (["run", "hpl", "--mem", "-5GiB"], "--mem: '-5GiB' is not a memory budget"),
+        (["run", "hpl", "--threshold", "-inf"], "--threshold: '-inf' is not a finite number"),
+        (["run", "hpcg", "--rt", "-30s"], "--rt: '-30s' is not a time"),
+        (["history", "--last", "-1"], "--last: -1 is out of range: the least is 1"),
+        (["run", "hpl", "-5%"], "mxpeak run hpl does not know -5%"),
         (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not a whole number"),
         (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; write seconds, or a number and s, m or h"),
         (["--quik"], "mxpeak run all does not know --quik; did you mean --quick?"),
@@ -333,6 +392,46 @@ def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
     assert comm.aborted == [128 + number]
     assert list(Path().iterdir()) == []
     assert signal.getsignal(number) == before
+
+
+def inside_set_name(number: int) -> None:
+    class Hit:
+        def __set_name__(self, owner: type, name: str) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    type("Owner", (), {"hit": Hit()})  # where Python 3.11 raises a RuntimeError from what comes out of it
+
+
+def inside_an_import(number: int) -> None:
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    except BaseException:
+        raise ImportError("numpy._core.multiarray failed to import") from None  # as modules in C do
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("hit", [inside_set_name, inside_an_import])
+def test_a_signal_that_becomes_another_error_is_still_a_signal(
+    bench: Bench, comm: Comm, hit: Callable[[int], None], number: signal.Signals, capsys: pytest.CaptureFixture[str]
+):
+    comm.size = 2
+    bench.outcome = lambda case: hit(number)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 128 + number
+    assert comm.aborted == [128 + number]
+    said = capsys.readouterr().err
+    assert f"ended by signal {number:d}" in said
+    assert "Traceback" not in said
+
+
+def test_an_error_that_no_signal_has_caused_stays_one(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    def failed(case: Any) -> None:
+        raise ImportError("numpy._core.multiarray failed to import")
+
+    bench.outcome = failed
+    assert cli.main(["run", "hpl", "--out", "out"]) == 1
+    assert "failed to import" in capsys.readouterr().err
 
 
 # --- help and doctor --------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ def test_what_does_not_fit_into_memory_is_said_with_what_would(ended: dict[str, 
         (scan_body(4, slow={1: 0.5}), 3),
         (scan_body(4, wrong={1: "bbb"}), 3),
         (scan_body(2, wrong={1: "bbb"}), 3),
+        (scan_body(4, slow={1: 0.76, 2: 0.76}), 3),
     ],
 )
 def test_the_exit_code_tells_whether_all_are_alike(
@@ -96,7 +97,7 @@ def test_the_exit_code_tells_whether_all_are_alike(
         (["--warmup", "cold"], "--warmup: 'cold' is unknown; choose one of none, gemm, full"),
         (["--device", "tpu"], "--device: 'tpu' is not a device"),
         (["--tolerance", "100%"], "--tolerance: '100%' is no share"),
-        (["--tolerance=-1%"], "--tolerance: '-1%' is no share"),
+        (["--tolerance", "-1%"], "--tolerance: '-1%' is no share"),
         (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; choose one of slurm, hostfile"),
         (["--write-exclude", "/no/such/folder/file"], "give another --write-exclude FILE"),
         (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),

@@ -87,6 +87,40 @@ def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixtu
     assert all(body[name] == result[name] for name in result if name != "schema"), "for one release"
 
 
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_json_on_stdout_needs_no_folder_that_can_be_written(
+    quiet: list[str], bench: Bench, capsys: pytest.CaptureFixture[str]
+):
+    Path("mxpeak-out").touch()  # a file, so that no folder can be made there, not even by root
+    assert cli.main(["run", "hpl", "-N", "1000", "--json", "-", *quiet]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["results"][0]["problem"]["n"] == 1000
+    assert ("the results are on stdout only" in err) == (not quiet)
+    assert [path.name for path in Path().iterdir()] == ["mxpeak-out"]
+
+
+def test_without_a_folder_results_are_in_the_file_of_json_and_nowhere_else(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+):
+    Path("mxpeak-out").touch()
+    assert cli.main(["run", "hpl", "-N", "1000,2000", "--json", "result.json"]) == 0
+    assert len(json.loads(Path("result.json").read_text())["results"]) == 2
+    out, err = capsys.readouterr()
+    assert "the results are in result.json only" in err
+    assert "report.html" not in out
+    assert sorted(path.name for path in Path().iterdir()) == ["mxpeak-out", "result.json"]
+
+
+@pytest.mark.parametrize("argv", [[], ["--json", "-", "--out", "mxpeak-out/a"]])
+def test_a_folder_that_is_asked_for_or_needed_must_be_writable(
+    argv: list[str], bench: Bench, capsys: pytest.CaptureFixture[str]
+):
+    Path("mxpeak-out").touch()
+    assert cli.main(["run", "hpl", "-N", "1000", *argv]) == 2
+    assert "cannot write to the folder mxpeak-out/" in capsys.readouterr().err
+    assert bench.calls == []
+
+
 def test_json_on_stdout_excludes_another_format_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "hpl", "--json", "-", "--format", "hpl"]) == 2
     assert "both write to stdout" in capsys.readouterr().err

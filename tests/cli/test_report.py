@@ -131,6 +131,32 @@ def test_a_run_is_repeated_by_its_name(name: str) -> None:
     assert one.config.nb == (64, 96)
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "problem", "said", "size"),
+    [
+        ("hpl", {"n": 9216}, {"quick": True}, {"n": (9216,)}),
+        ("hpl", {"n": 40000}, {}, {"n": (40000,)}),
+        ("norms", {"n": 5120, "m": 5120}, {"quick": True}, {"n": (5120,), "m": None}),
+        ("hpcg", {"nx": 64, "ny": 64, "nz": 64}, {"quick": True}, {"nx": 64, "ny": None}),
+        ("hpcg", {"nx": 24, "ny": 16, "nz": 8}, {"nx": 24, "ny": 16, "nz": 8}, {"nx": 24, "ny": 16, "nz": 8}),
+        ("hpl", {"n": 1000}, {"study": "weak", "ranks_list": [1, 2]}, {"n": None}),
+        ("hpcg", {"nx": None}, {"quick": True}, {"nx": None}),
+    ],
+)
+def test_a_run_is_repeated_with_the_size_that_it_chose(
+    benchmark: str, problem: dict[str, Any], said: dict[str, Any], size: dict[str, Any]
+) -> None:
+    config = {name: {"value": value, "origin": "flag"} for name, value in said.items()}
+    config |= {name: {"value": None, "origin": "default"} for name in ("n", "nx") if name not in said}
+    body = run(1, benchmark=benchmark, problem=problem, config=config)
+    Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [body]}))
+    (one,) = repeated(benchmark)
+    assert {name: getattr(one.config, name) for name in size} == size
+    name = next(iter(size))
+    (other,) = repeated(benchmark, **{name: "4096"})
+    assert getattr(other.config, name) in (4096, (4096,)), "a flag wins"
+
+
 def test_a_run_of_an_input_file_is_repeated_with_what_the_file_said() -> None:
     body = json.loads(Path("first/result.json").read_text())
     result = {**body["results"][0], "benchmark": "hpcg", "config": {"nx": {"value": 48, "origin": "hpcg.dat"}}}

@@ -1,18 +1,22 @@
-"""A run that is kept, and gone on with: what is typed, what comes out, what is refused."""
+"""A run with checkpoints that is resumed: what is typed, what comes out, what is refused."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mxpeak.bench import keeping
 from mxpeak.bench.keeping import Keeping
 from mxpeak.cli import main as cli
-from mxpeak.runtime.checkpoint import SLOTS, checkpoints
+from mxpeak.runtime.checkpoint import PAGE, SLOTS, read_part
+from mxpeak.runtime.folder_lock import LOCK, FolderLock
 from tests.support.result_file import VALIDATOR
 
 
@@ -23,8 +27,44 @@ def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def every_checkpoint_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast run waits for the disk: how many checkpoints there are is certain."""
+    usual = Keeping._write
+
+    def written(keeping: Keeping, *what: Any) -> None:
+        usual(keeping, *what)
+        keeping._writer.wait()
+
+    monkeypatch.setattr(Keeping, "_write", written)
+
+
 KEPT = ["-N", "420", "--nb", "32", "--ranks", "1", "--threads", "1", "--warmup", "none"]
 KEPT += ["--checkpoint", "kept", "--every", "0.000001s"]
+
+
+def newest_part() -> Path:
+    """The part of process 0,0 in the newest checkpoint."""
+    parts = {read_part(Path("kept", slot), 0, 0, whole=True)[0].number: Path("kept", slot, "0-0") for slot in SLOTS}
+    return parts[max(parts)]
+
+
+def other_slot(part: Path) -> Path:
+    """The slot that a part is not in."""
+    return Path("kept") / ("b" if part.parent.name == "a" else "a")
+
+
+def flip(part: Path, at: int) -> Path:
+    """Flip one bit of a file."""
+    content = bytearray(part.read_bytes())
+    content[at] ^= 4
+    part.write_bytes(content)
+    return part
+
+
+def small_run() -> None:
+    """Leave the folder `kept` of a run with two checkpoints."""
+    assert cli.main(["run", "hpl", *KEPT[2:], "-N", "96", "--watchdog", "off", "--seed", "7", "--out", "first"]) == 0
 
 
 def result(folder: str) -> dict[str, Any]:
@@ -53,12 +93,17 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
         assert "resumed" in [one["rule"] for one in again["rules"]["violations"]]
         assert again["validation"]["lu_proof"]["passed"]
 
-    # The latest is torn: the one before it is taken, and that is said.
-    latest = checkpoints(Path("kept"), json.loads(Path("kept/run.json").read_text())["run"])[0][0]
-    torn = SLOTS[latest.about.number % 2]
-    os.truncate(Path("kept") / torn / "0-0", 70_000)
+    # The newest is damaged: the one before it is used, and the result says so.
+    damaged = flip(newest_part(), PAGE + 4242)
+    steps = read_part(other_slot(damaged), 0, 0, whole=True)[0].steps
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
-    assert "torn" in [one["code"] for one in result("third")["warnings"]]
+    third = result("third")
+    (text,) = [one["text"] for one in third["warnings"] if one["code"] == "checkpoint-damaged"]
+    assert text == f"a damaged checkpoint was not used: {damaged}: its numbers are damaged: the digest differs"
+    assert third["result"]["resumed"]["steps"] == steps
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith(f"note: {text}")  # at once
+    assert f"warning: {text}" in said  # and at the end
 
 
 def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
@@ -80,30 +125,229 @@ def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
     assert result("second")["result"]["resumed"]["steps"] == 5
 
 
-def test_what_cannot_be_kept_or_gone_on_with_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_another_person_sets_no_path_and_no_variable_sets_the_problem(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in run.json, also with a digest that fits, nor in the heads of parts that replace it."""
+    small_run()
+    before = sorted(Path().iterdir())
+    about = json.loads(Path("kept/run.json").read_text())
+    assert about["settings"]["seed"] == "7"
+    paths = ("prometheus", "json", "events", "trace", "out", "submit", "checkpoint", "baseline", "dat", "config")
+    more = {name: str(Path(name).absolute()) for name in (*paths, "benchmark", "tuned", "study", "ranks")}
+    Path("kept/run.json").write_text(json.dumps({**about, "settings": {**about["settings"], **more}}))
+    monkeypatch.setenv("MXPEAK_SEED", "8")
+    monkeypatch.setenv("MXPEAK_THRESHOLD", "1e-9")
+    monkeypatch.setenv("MXPEAK_SOAK", "1s")
+    monkeypatch.setenv("MXPEAK_MEM", "70%")  # of the machine, not of the problem
+    capsys.readouterr()
+    assert cli.main(["resume", "kept", "--json", "mine.json"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "note: run.json sets 'prometheus', 'json', 'events', which only the command line may set; ignored" in said
+    made = sorted(set(Path().iterdir()) - set(before))
+    assert [str(one) for one in made] == ["mine.json", "mxpeak-out"]
+    config = json.loads(Path("mine.json").read_text())["config"]
+    assert (config["seed"]["value"], config["mem"]["value"]) == (7, "70%")
+    assert json.loads(Path("kept/run.json").read_text())["settings"] == {**about["settings"], **more}
+
+
+def test_the_paths_of_a_resumed_run_come_from_its_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "hpl-mxp", *KEPT, "--out", "first", "--trace", "one.json", "--submit", "form"]) == 0
+    assert not {"trace", "submit", "checkpoint"} & set(json.loads(Path("kept/run.json").read_text())["settings"])
+    shutil.rmtree("form")
+    Path("one.json").unlink()
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    assert not Path("form").exists()
+    assert not Path("one.json").exists()
+    assert cli.main(["resume", "kept", "--out", "third", "--trace", "two.json", "--submit", "other"]) == 0
+    assert Path("two.json").exists()
+    assert Path("other").is_dir()
+
+
+def test_a_checkpoint_of_hpl_has_no_form(capsys: pytest.CaptureFixture[str]) -> None:
+    small_run()
+    assert cli.main(["resume", "kept", "--submit", "form"]) == 2
+    assert "kept holds a run of hpl, which has no --submit" in capsys.readouterr().err
+
+
+def changed(folder: str, **values: Any) -> str:
+    """A copy of the folder of a small run whose run.json has other values, with a digest that fits."""
+    shutil.copytree("kept", folder)
+    about = json.loads(Path("kept/run.json").read_text())
+    digest = about.pop("digest")
+    assert keeping._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")}) == digest
+    for name, value in values.items():
+        (about["settings"] if name in about["settings"] else about)[name] = value
+    fits = keeping._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")})
+    Path(folder, "run.json").write_text(json.dumps({**about, "digest": fits}))
+    return folder
+
+
+def test_another_version_seed_or_problem_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    small_run()
+    for name, values, says in [
+        (
+            "format",
+            {"schema": "mxpeak.checkpoint/1"},
+            "the format 'mxpeak.checkpoint/1', and this version of mxpeak reads",
+        ),
+        ("version", {"version": "0.0.9"}, "was written by mxpeak '0.0.9', and this is"),
+        ("seed", {"seed": "8"}, "it is of another problem: 'seed' is '7' there and '8' in run.json"),
+        ("order", {"n": "128"}, "'n' is '96' there and '128' in run.json"),
+        ("benchmark", {"benchmark": "hpl-mxp"}, "'benchmark' is 'hpl' there and 'hpl-mxp' in run.json"),
+        ("run", {"run": "other"}, "it is of another run: 'run' is"),
+    ]:
+        capsys.readouterr()
+        code = cli.main(["resume", changed(name, **values), "--out", f"out-{name}"])
+        assert code == 2, name
+        assert says in " ".join(capsys.readouterr().err.split())
+        assert not Path(f"out-{name}").exists()
+
+
+def test_a_run_json_that_was_changed_is_refused_and_parts_describe_the_run_without_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small_run()
+    path = Path("kept/run.json")
+    whole = path.read_bytes()
+    for at, says in [
+        (whole.index(b'"seed": "7"') + 9, "is of another problem: 'seed' is '7' there and '3' in run.json"),
+        (whole.index(b'"digest"') + 12, "damaged: its digest differs; to continue with the settings in a/0-0, delete"),
+    ]:
+        path.write_bytes(whole)
+        flip(path, at)
+        assert cli.main(["resume", "kept", "--out", "none"]) == 2
+        assert says in " ".join(capsys.readouterr().err.split())
+        assert not Path("none").exists()
+    for k, damage in enumerate((path.unlink, lambda: path.write_text(whole.decode()[:100]))):
+        path.write_bytes(whole)
+        damage()
+        assert cli.main(["resume", "kept", "--out", f"out{k}"]) == 0
+        found = result(f"out{k}")
+        assert found["config"]["seed"]["value"] == 7
+        assert [one["code"] for one in found["warnings"] if one["code"].startswith("checkpoint")] == ["checkpoint-run"]
+    path.write_bytes(whole)
+    flip(path, whole.index(b'"seed": "7"') + 9)
+    shutil.rmtree("kept/a")
+    shutil.rmtree("kept/b")
+    capsys.readouterr()
+    assert cli.main(["resume", "kept", "--out", "none"]) == 2
+    assert "has been changed or damaged: its digest differs; start again" in capsys.readouterr().err
+
+
+def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    small_run()
+    lock = FolderLock(Path("kept"))
+    for line in ("resume kept --out second", "run hpl -N 96 --checkpoint kept --out third"):
+        assert cli.main(line.split()) == 2
+        assert "kept is in use by another run (process" in capsys.readouterr().err
+    lock.release()
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    assert cli.main(["resume", "kept", "--out", "third"]) == 0  # the run before has released it
+    assert cli.main(["run", "hpl", "-N", "96", "--checkpoint", "kept"]) == 2
+    assert "kept is not empty; to continue its run, type: mxpeak resume kept" in capsys.readouterr().err
+
+
+def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both have found the folder empty; the lock decides."""
+    usual, locks = keeping.FolderLock, []
+
+    def late(folder: Path) -> FolderLock:
+        locks.append(usual(folder))
+        return usual(folder)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(keeping, "FolderLock", late)
+        assert cli.main(["run", "hpl", *KEPT, "--out", "first"]) == 2
+    assert "kept is in use by another run" in capsys.readouterr().err
+    assert [one.name for one in Path("kept").iterdir()] == [LOCK]
+    locks[0].release()
+    assert cli.main(["run", "hpl", *KEPT, "--out", "second"]) == 0
+
+
+def test_a_checkpoint_that_changes_while_it_is_read_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run()
+
+    def failing(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(keeping, "load", failing)
+        assert cli.main(["resume", "kept", "--out", "second"]) == 2
+    assert "a checkpoint changed while it was read: kept/a: Input/output error" in capsys.readouterr().err
+    assert cli.main(["resume", "kept", "--out", "third"]) == 0
+
+
+def test_a_checkpoint_of_another_type_of_matrix_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run()
+    usual = keeping.newest
+
+    def other(*of: Any) -> Any:
+        found, wrong = usual(*of)
+        return replace(found, first=replace(found.first, dtype="float32")), wrong
+
+    monkeypatch.setattr(keeping, "newest", other)
+    assert cli.main(["resume", "kept", "--out", "second"]) == 2
+    assert "is of the matrix (96, 97, 32, 'float32'), and this run's is (96, 97, 32, 'float64')" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_a_folder_that_cannot_be_locked_is_stated_in_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = keeping.FolderLock
+
+    def unsupported(folder: Path) -> FolderLock:
+        lock = usual(folder)
+        lock.missing = "No locks available"
+        return lock
+
+    monkeypatch.setattr(keeping, "FolderLock", unsupported)
+    assert cli.main(["run", "hpl", *KEPT, "--out", "first"]) == 0
+    (text,) = [one["text"] for one in result("first")["warnings"] if one["code"] == "checkpoint-lock"]
+    assert text == "kept could not be locked (No locks available): a second run of it is not refused"
+
+
+def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("full").mkdir()
     Path("full/file").touch()
     Path("odd").mkdir()
     Path("odd/run.json").write_text('{"schema": 7}')
+    Path("pipe").mkdir()
+    os.mkfifo("pipe/run.json")
+    Path("endless").mkdir()
+    Path("endless/run.json").symlink_to("/dev/zero")
+    Path("large").mkdir()
+    with open("large/run.json", "wb") as large:
+        large.truncate(1 << 40)
+    Path("old").mkdir()
+    about = {"run": "x", "benchmark": "hpl", "version": "0.1.0", "settings": {"n": "9", "nb": "9", "grid": "1x1"}}
+    Path("old/run.json").write_text(json.dumps({"schema": "mxpeak.checkpoint/1", **about}))
     Path("none").mkdir()
-    about = {"schema": "mxpeak.checkpoint/1", "run": "x", "benchmark": "hpl", "settings": {"n": "9", "grid": "1x1"}}
-    Path("none/run.json").write_text(json.dumps(about))
+    record = keeping.RunRecord("x", "hpl", keeping.__version__, about["settings"])  # type: ignore[arg-type]
+    keeping.write_run(Path("none"), record)
     Path("other").mkdir()
-    Path("other/run.json").write_text(json.dumps({**about, "benchmark": "hpx"}))
+    Path("other/run.json").write_text(json.dumps({"schema": keeping.SCHEMA, **about, "benchmark": "hpx"}))
     for line, says in [
         ("resume nowhere", "nowhere holds no checkpoints: there is no run.json"),
-        ("resume odd", "odd/run.json cannot be read"),
-        ("resume none", "none holds no whole checkpoint: nothing has been kept"),
-        ("resume other", "is of the benchmark 'hpx', which is not there"),
-        (
-            "run hpl -N 99 --checkpoint full",
-            "--checkpoint full is not empty; to go on with its run, type: mxpeak resume",
-        ),
+        ("resume odd", "odd/run.json cannot be used, and no part describes its run: its schema is not"),
+        ("resume pipe", "pipe/run.json cannot be used, and no part describes its run: it is not a regular file"),
+        ("resume endless", "it is not a regular file"),
+        ("resume large", "it has more than 1048576 bytes"),
+        ("resume old", "old holds checkpoints of the format 'mxpeak.checkpoint/1'"),
+        ("resume none", "none holds no intact checkpoint: none has been written yet"),
+        ("resume other", "its benchmark 'hpx' is not hpl or hpl-mxp"),
+        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, type: mxpeak resume"),
         ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
         ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint keeps one run, and 2 cases were asked for"),
         ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "and --repeat 2 were asked for"),
     ]:
         assert cli.main(line.split()) == 2, line
-        assert says in capsys.readouterr().err, line
+        assert says in " ".join(capsys.readouterr().err.split()), line
     assert not Path("new").exists()
     assert not Path("mxpeak-out").exists()

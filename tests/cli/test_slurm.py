@@ -26,12 +26,24 @@ def test_each_launcher_starts_all_ranks(launcher: str, capsys: pytest.CaptureFix
         "#!/bin/bash\n#SBATCH --job-name=mxpeak-hpl\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=3\n"
     )
     line = {
-        "srun": "srun --nodes=2 --ntasks=6 --ntasks-per-node=3 --cpu-bind=cores \\\n  mxpeak run hpl",
-        "mpiexec": "mpiexec -n 6 mxpeak run hpl",
+        "srun": "srun --nodes=2 --ntasks=6 --ntasks-per-node=3 --cpu-bind=none \\\n  mxpeak run hpl",
+        "mpiexec": "mpiexec -n 6 --bind-to none mxpeak run hpl",
         "torchrun": "torchrun --nnodes=2 --nproc-per-node=3",
     }[launcher]
     assert line in text
     assert "MXPEAK_CACHE_DIR" in text
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec", "torchrun"])
+def test_no_launcher_binds_ranks_that_mxpeak_binds(launcher: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks that a launcher has bound keep its cores: they share none, and have them wherever their GPU is."""
+    text = script(capsys, *GPUS[:8], "--launcher", launcher)
+    commands = [line for line in text.splitlines() if not line.startswith("#")]
+    bindings = [word for line in commands for word in line.split() if "bind" in word]
+    assert bindings[:1] == (["--bind-to"] if launcher == "mpiexec" else ["--cpu-bind=none"])
+    assert all(word in ("--bind-to", "--cpu-bind=none", "--gpu-bind=none") for word in bindings)
+    assert "closest" not in text
+    assert ("--cpus-per-task=56" in text) == (launcher == "torchrun"), "which starts all ranks of a node"
 
 
 def test_a_job_on_gpus_has_a_rank_each_and_says_its_cores_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 from mxpeak.cli import main as cli
 from mxpeak.cli import ranks
 from mxpeak.cli import session as sessions
+from mxpeak.cli.watching import stopped
 from mxpeak.comm import base
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import stall_limits
 from mxpeak.spans import Spans
-from mxpeak.watch.watchdog import FIRST, OUTSIDE_S, Watchdog
+from mxpeak.watch.watchdog import FIRST, OUTSIDE_S, WRITING, Watchdog
 from tests.support.cli import Bench, Comm, use_fakes
 
 FACTOR, LEAST_S = 10.0, 60.0
@@ -107,7 +109,57 @@ def test_a_wait_for_one_message_before_a_computation_is_a_stall() -> None:
     assert scene.passes(0.9 * OUTSIDE_S) is None
     awaited[0] = object()  # the one has come, and another is waited for
     assert scene.passes(OUTSIDE_S) is None
-    assert "before or after the computation: this rank has waited for 60" in str(scene.passes(3.0))
+    assert "set-up: this rank has waited for 60" in str(scene.passes(3.0))
+
+
+def test_over_several_nodes_the_limit_of_a_first_step_holds_in_set_up_and_checks() -> None:
+    scene, message = Scene(), object()
+    waits: Any = {"message": lambda: message, "on_node": False, "clock": lambda: scene.now}
+    scene.dog = Watchdog(FACTOR, 3.0, print, lambda: "rank 3", **waits)
+    assert scene.passes(0.9 * FIRST * 3.0) is None
+    assert scene.passes(0.2 * FIRST * 3.0) == "set-up: this rank has waited for 30.0 s for rank 3"
+
+
+def test_a_rank_that_is_stopped_is_named_with_its_phase_in_every_phase() -> None:
+    scene, still = Scene(), list[str]()
+    scene.dog = Watchdog(
+        FACTOR, LEAST_S, print, lambda: "rank 3", clock=lambda: scene.now, stopped=lambda: list(still)
+    )  # fmt: skip
+    for phase in ("set-up", "HPL N=9, after step 2", "checks", "writing"):
+        if phase == "HPL N=9, after step 2":
+            scene.dog.follow(scene.spans)
+            scene.steps(2, 1.0)
+        elif phase == "checks":
+            scene.spans.finish()
+            assert scene.passes(1.0) is None
+        elif phase == "writing":
+            scene.dog.phase = WRITING
+        still[:] = ["rank 1 on here"]
+        assert scene.passes(0.9 * LEAST_S) is None
+        still[:] = []
+        assert scene.passes(2.0) is None, "it goes on"
+        still[:] = ["rank 1 on here", "rank 2 on here"]
+        if phase.startswith("HPL"):
+            with scene.spans("bcast"):  # something has begun
+                said = scene.passes(LEAST_S + 2.0)
+        else:
+            said = scene.passes(LEAST_S + 2.0)
+        assert str(said).startswith(f"{phase}: rank 1 on here has been stopped for 6"), said
+        assert str(said).endswith("this rank waits for rank 3")
+        scene.dog._still.clear()
+        still[:] = []
+
+
+def test_linux_shows_which_processes_are_stopped() -> None:
+    with subprocess.Popen(["sleep", "100"]) as one:
+        processes = {"rank 1": one.pid, "rank 2": os.getpid(), "rank 3": 2**22 + 1}
+        assert stopped(processes) == []
+        os.kill(one.pid, signal.SIGSTOP)
+        until = time.monotonic() + 10.0
+        while not (found := stopped(processes)) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert found == ["rank 1"]
+        one.kill()
 
 
 def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mxpeak.comm import sockets
-from mxpeak.comm.sockets import ANSWER, CALL, LostRankError, Sockets, listening, meet
+from mxpeak.comm.sockets import ANSWER, CALL, CALLERS, HELLO_S, LostRankError, Sockets, listening, meet
 from tests.support.communicator_checks import check
 
 SECRET = b"s" * 32
@@ -76,6 +79,118 @@ def test_arrays_of_any_type_and_size_arrive_bit_by_bit() -> None:
 @pytest.mark.parametrize("words", [CALL.pack(1, b"x" * 32) + b"y" * 32, b"GET / HTTP/1.1"])
 def test_a_stranger_without_the_secret_is_no_rank(words: bytes) -> None:
     assert on_ranks(2, lambda comm: comm.gather_objects(comm.rank), stranger=words)[0] == [0, 1]
+
+
+def dripping(stop: threading.Event, pause_s: float) -> Callable[[socket.socket], None]:
+    """A caller that sends a byte after each pause, as if it had a whole handshake to say."""
+
+    def caller(line: socket.socket) -> None:
+        with suppress(OSError):
+            while not stop.wait(pause_s):
+                line.sendall(b"a")
+
+    return caller
+
+
+#: What strangers do once they are connected: many are silent, one drips, one knows a rank but not the secret.
+STRANGERS: dict[str, tuple[int, Callable[[socket.socket], object] | None]] = {
+    "half-open": (3 * CALLERS, None),
+    "wrong proofs": (50, lambda line: line.sendall(CALL.pack(1, b"x" * 32) + b"y" * 32)),
+    "gone": (200, lambda line: line.close()),
+    "too much": (20, lambda line: line.sendall(b"z" * 10_000)),
+    "dripping": (20, None),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_strangers_do_not_delay_ranks(kind: str) -> None:
+    count, does = STRANGERS[kind]
+    stop, lines = threading.Event(), list[socket.socket]()
+    doors = [listening("127.0.0.1") for _ in range(3)]
+    addresses = [door.getsockname() for door in doors]
+
+    def rank(number: int) -> float:
+        begin = monotonic()
+        comm = meet(doors[number], number, addresses, SECRET, patience=60.0)
+        took = monotonic() - begin
+        assert comm.gather_objects(number) in ([0, 1, 2], None)
+        comm.abort(0)
+        return took
+
+    with ThreadPoolExecutor(3 + count if kind == "dripping" else 3) as pool:
+        try:
+            for number in range(count):
+                line = socket.create_connection(addresses[number % 2])
+                lines.append(line)
+                if kind == "dripping":
+                    pool.submit(dripping(stop, 0.05), line)
+                elif does is not None:
+                    does(line)
+            took = list(pool.map(rank, range(3)))
+        finally:
+            stop.set()
+            for line in [*lines, *doors]:
+                line.close()
+    assert max(took) < 0.5 * HELLO_S, f"{took}: no rank waits for the time that a stranger is given"
+
+
+def test_a_stranger_has_one_deadline_for_its_whole_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it sends a byte."""
+    monkeypatch.setattr(sockets, "HELLO_S", 0.5)
+    with listening("127.0.0.1") as door, ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(meet, door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=3.0)
+        begin = monotonic()
+        with socket.create_connection(door.getsockname()) as line:
+            dripping(threading.Event(), 0.05)(line)  # until it is hung up on
+        assert 0.4 < monotonic() - begin < 2.0
+        with pytest.raises(LostRankError):
+            ranks.result()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 2**32 - 1])
+def test_who_knows_the_secret_is_refused_as_a_rank_that_is_not_awaited(rank: int) -> None:
+    """Rank 1 of 3 awaits rank 2 alone."""
+    with listening("127.0.0.1") as door, listening("127.0.0.1") as zero, ThreadPoolExecutor(2) as pool:
+        addresses = [zero.getsockname(), door.getsockname(), ("127.0.0.1", 1)]
+        lines: dict[int, socket.socket] = {}
+        until = monotonic() + 1.0
+        answers = pool.submit(sockets._answer, door, lines, range(2, 3), SECRET, until)
+        with socket.create_connection(addresses[1]) as line:
+            sockets._introduce(line, rank, SECRET, until)
+            assert line.recv(1) == b"", "it hangs up"
+        with pytest.raises(TimeoutError):
+            answers.result()
+        assert not lines
+
+
+def test_who_answers_slowly_has_one_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "HELLO_S", 0.3)
+    stop = threading.Event()
+    with listening("127.0.0.1") as door, listening("127.0.0.1") as mine, ThreadPoolExecutor(1) as pool:
+
+        def impostor() -> None:
+            with door.accept()[0] as line:
+                dripping(stop, 0.05)(line)
+
+        pool.submit(impostor)
+        begin = monotonic()
+        with pytest.raises(LostRankError, match="timed out"):
+            meet(mine, 1, [door.getsockname(), mine.getsockname()], SECRET, patience=60.0)
+        stop.set()
+        assert monotonic() - begin < 3.0
+
+
+def test_a_seat_that_is_closed_ends_the_wait_for_ranks() -> None:
+    with listening("127.0.0.1") as door, ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(meet, door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=60.0)
+        sleep(0.1)
+        begin = monotonic()
+        with suppress(OSError):
+            door.shutdown(socket.SHUT_RDWR)
+        door.close()
+        with pytest.raises(LostRankError, match=r"of 2 ranks only \[0\]"):
+            waits.result()
+        assert monotonic() - begin < 5.0
 
 
 @pytest.mark.parametrize("proof", [b"p" * 32, None])

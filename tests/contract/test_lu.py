@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.precision import PRECISIONS
 from tests.support.backends import Backend, backend_named, each
 from tests.support.blocks import (
@@ -93,6 +94,13 @@ def test_what_is_not_finite_reaches_the_factors_of_a_block(backend: Backend, rng
         assert not np.isfinite(D[4, 3:]).any()  # l_43, and with it all that it is multiplied by
 
 
+def expected_methods(backend: Backend, trsm: str, precision: str) -> tuple[str, ...]:
+    """Return the methods that a backend may report: only fp32 blocks are inverted, and by the host only good ones."""
+    if precision != "fp32" or (trsm or getattr(backend.kernels, "trsm", "library")) == "library":
+        return ("library",)
+    return ("blocked-inverse",) if backend.on_torch else ("blocked-inverse", "library")
+
+
 def test_solves_with_the_diagonal_block_multiply_back(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,13 +119,17 @@ def test_solves_with_the_diagonal_block_multiply_back(
             times = 8 if trsm == "inverse" else 2
 
             X = matrix(backend, B, precision)
-            kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), precision), precision)
+            how = kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), precision), precision)
+            assert how.operands == precision
+            assert how.method in expected_methods(backend, trsm, precision)
             W = numbers(backend, X).astype(WIDE)
             size = 2.5 * np.abs(W).max(initial=0) if backend.on_torch else np.abs(W) @ np.abs(T)
             assert within(W @ T, B, times * (n + 1) * u * size), (trsm, precision, m, n)
 
             X = matrix(backend, B, precision)
-            kernels.solve_unit_lower(panel(backend, poisoned(L, lower(m)), precision), X, precision)
+            how = kernels.solve_unit_lower(panel(backend, poisoned(L, lower(m)), precision), X, precision)
+            assert how.operands == precision
+            assert how.method in expected_methods(backend, trsm, precision)
             W, I_L = numbers(backend, X).astype(WIDE), L + np.eye(m, dtype=WIDE)
             size = 1.5 * np.abs(W).max(initial=0) if backend.on_torch else np.abs(I_L) @ np.abs(W)
             assert within(I_L @ W, B, times * (m + 1) * u * size), (trsm, precision, m, n)
@@ -141,7 +153,8 @@ def test_solves_by_blocks_round_their_sums_as_the_update_does(
         B, T, L = (stored(M, "fp32") for M in (B, T, L))
 
         X = matrix(backend, B, "fp32")
-        kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), "fp32"), low)
+        how = kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), "fp32"), low)
+        assert how == PanelSolve(low if n > 16 else "fp32", "blocked-inverse")
         W = numbers(backend, X).astype(WIDE)
         block = np.arange(n) // 16
         above = block[:, None] < block  # what is rounded: the blocks above the diagonal's
@@ -150,7 +163,8 @@ def test_solves_by_blocks_round_their_sums_as_the_update_does(
         assert np.abs(W @ T - B).max() > 0.02 * u_low * off.max() or n == 16, "nothing was rounded"
 
         X = matrix(backend, B.T.copy(), "fp32")
-        kernels.solve_unit_lower(panel(backend, poisoned(L, lower(n)), "fp32"), X, low)
+        how = kernels.solve_unit_lower(panel(backend, poisoned(L, lower(n)), "fp32"), X, low)
+        assert how == PanelSolve(low if n > 16 else "fp32", "blocked-inverse")
         W = numbers(backend, X).astype(WIDE)
         off = np.abs(np.where(above.T, L, 0.0)) @ np.abs(W)
         bound = 2 * u_low * off + 8 * (n + 1) * u * 1.5 * np.abs(W).max(initial=0)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host import blas, operands, unit_products, units
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.native import HAS_FP16
@@ -191,8 +192,8 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
             b = rng.random((many, n)) - 0.5
             X, Y = host.matrix(many, n, "fp32"), host.matrix(n, many, "fp32")
             X[:], Y[:] = b, b.T
-            host.solve_right_upper(X, upper, precision)
-            host.solve_unit_lower(lower, Y, precision)
+            done = host.solve_right_upper(X, upper, precision), host.solve_unit_lower(lower, Y, precision)
+            assert set(done) == {PanelSolve(precision if n > 64 else "fp32", "blocked-inverse")}
             x, y = X.astype(np.float64), Y.astype(np.float64)
             b = b.astype(np.float32)
             # Blocks' inverses: |T_jj^-1||T_jj| has row sums below 2 here, |L_jj^-1||L_jj| below 5.
@@ -205,6 +206,7 @@ def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any)
     """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
     host, n = HostKernels(poison=True, units=()), 128
     host.trsm = "inverse"
+    methods: list[str] = []
     for _ in range(20):
         A = rng.random((n, n)) - 0.5
         for k in range(n):
@@ -216,11 +218,12 @@ def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any)
         b = (rng.random((n, n)) - 0.5).astype(np.float32)
         X, Y = host.matrix(n, n, "fp32"), host.matrix(n, n, "fp32")
         X[:], Y[:] = b, b
-        host.solve_right_upper(X, D, "fp32")
-        host.solve_unit_lower(D, Y, "fp32")
+        methods.append(host.solve_right_upper(X, D, "fp32").method)
+        methods.append(host.solve_unit_lower(D, Y, "fp32").method)
         x, y = X.astype(np.float64), Y.astype(np.float64)
         for off, size in ((x @ T - b, np.abs(x) @ np.abs(T)), (L @ y - b, np.abs(L) @ np.abs(y))):
             assert np.all(np.linalg.norm(off, axis=1) <= n**0.5 * U * np.linalg.norm(size, axis=1))
+    assert "library" in methods, "badly conditioned blocks are not inverted, and the kernels report it"
 
 
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:

@@ -9,8 +9,10 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
@@ -177,6 +179,45 @@ def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str) -> None:
     assert re.search(waits, result["telemetry"]["aborted"]["reason"])
 
 
+#: A rank that stops itself as it comes to a function.
+STOPS = """
+import os, signal
+if os.environ.get("PMI_RANK") == "{rank}":
+    import {module} as module
+    whole = module.{function}
+    def stops(*args, **named):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return whole(*args, **named)
+    module.{function} = stops
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "function"),
+    [
+        ("set-up", 1, "mxpeak.bench.hpl.run.fill"),
+        ("checks", 1, "mxpeak.bench.hpl.run.residual_norms"),
+        ("writing", 0, "mxpeak.cli.run._write"),
+    ],
+)
+def test_a_rank_that_is_stopped_beside_the_computation_is_named(
+    tmp_path: Path, phase: str, rank: int, function: str
+) -> None:
+    """Within the least time of --watchdog, where the wait for its message was granted ten minutes."""
+    module, _, name = function.rpartition(".")
+    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
+        code, after_s = run.ended()
+        said = run.said()
+    print(f"hpl stopped in {phase}: code {code} after {after_s:.1f} s")
+    assert code == 6, said
+    named = rf"^\[rank {1 - rank} .*error: {phase}: rank {rank} on \S+ has been stopped for [12]"
+    assert re.search(named, said, re.MULTILINE), said
+    assert after_s < 60.0
+    assert "Traceback" not in said
+
+
 @pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
 @pytest.mark.parametrize("benchmark", ["hpl", "hpg-mxp"])
 def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchmark: str) -> None:
@@ -309,6 +350,28 @@ def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None
     assert code == 1, said
     assert all(line.startswith("[rank 1 ") for line in said.splitlines())
     assert package.split(".")[0] in said
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_cost_no_result(tmp_path: Path, closed: str) -> None:
+    """MPICH's mpiexec ends with 255 where a daemon, or a shell, has closed its stdout or stderr."""
+    command = shlex.join([*small_run()])
+    done = subprocess.run(["sh", "-c", f"exec {command} {closed}"], cwd=tmp_path, timeout=120, capture_output=True)
+    assert done.returncode == 0
+    result = json.loads((tmp_path / "results" / "result.json").read_text())
+    VALIDATOR.validate(result)
+    assert result["results"][0]["status"] == "valid"
+
+
+#: A daemon that calls the library.
+DAEMON = "import mxpeak as mx; result = mx.run.hpl(n=300, ranks=2); open('status', 'w').write(result.status)"
+
+
+def test_a_program_without_streams_starts_ranks(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-c", DAEMON])
+    done = subprocess.run(["sh", "-c", f"exec {command} <&- >&- 2>&-"], cwd=tmp_path, timeout=120)
+    assert done.returncode == 0
+    assert (tmp_path / "status").read_text() == "valid"
 
 
 @needs_mounts

@@ -31,22 +31,22 @@ from tests.support.result_file import VALIDATOR
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-def test_the_verdict_says_accuracy_size_and_speed_up_and_on_request_both_countings_and_the_plain_figure():
+def test_the_verdict_says_accuracy_size_both_countings_and_speed_up_and_on_request_the_plain_figure():
     lines = verdict(result_of()).splitlines()
     assert lines == [
         "PASSED  hpg-mxp  48.6 GFLOP/s  (71.2 % of read bandwidth at 20.5 GB/s)  ADMISSIBLE",
         "  mixed 2382 iterations to 9.90e-10, double 2305: penalty 0.968; max |x - 1| 3.00e-09 "
         "(standard validation on 2 ranks)",
-        "  104x104x104 a rank, 1x1x2 ranks, 2.25 million rows, mg fp16/fp32 krylov fp32 vectors fp32, packed, "
-        "time 60.0 s",
-        "  1.65 times double's 29.5 GFLOP/s",
+        "  104x104x104 a rank, 1x1x2 ranks, 2.25 million rows, multigrid values fp16/fp32, Krylov values fp32, "
+        "vectors fp32, packed, time 60.0 s",
+        "  in the counting of the reference code 48.6 GFLOP/s (raw 50.2 GFLOP/s), of ORNL 37.4 GFLOP/s "
+        "(raw 38.7 GFLOP/s)",
+        "  1.65 times double's 29.5 GFLOP/s, by precision and compression together",
     ]
     assert verdict(result_of(), verbose=True).splitlines()[:7] == [
         *lines[:3],
         "  memory 1.25 GiB, in which double alone could hold 88x88x88 a rank",
-        lines[3],
-        "  in the counting of the reference code 48.6 GFLOP/s (raw 50.2 GFLOP/s), of ORNL 37.4 GFLOP/s "
-        "(raw 38.7 GFLOP/s)",
+        *lines[3:],
         "  beside it, official, ell/fp32: 39.0 GFLOP/s (raw 40.3 GFLOP/s)",
     ]
 
@@ -83,7 +83,7 @@ def test_a_matrix_of_ones_own_is_named_instead_of_its_mesh():
     own = result_of(problem=problem_of(matrix="bone.mtx", rows=986_703, **mesh), validation=check_of(max_error=None))
     VALIDATOR.validate(document([own]))
     assert sparse_case_text(own.problem) == "bone.mtx fp16/fp32 packed"
-    assert "\n  bone.mtx, 986703 rows, mg fp16" in verdict(own)
+    assert "\n  bone.mtx, 986703 rows, multigrid values fp16" in verdict(own)
     assert "max |x - 1|" not in verdict(own)
     assert "Global nx" not in hpgmp_report(own, NOW)
     assert "Linear System Information::Number of Equations=986703\n" in hpgmp_report(own, NOW)
@@ -95,6 +95,30 @@ def test_the_scoreboard_sets_mixed_beside_double_and_a_sweep_names_mesh_grid_pre
     row = sweep([result_of()]).splitlines()[1]
     assert "  104x104x104 1x1x2 fp16/fp32 packed  " in row
     assert row.endswith("PASSED  ADMISSIBLE")
+
+
+def test_the_scoreboard_names_both_countings_and_the_precisions():
+    compressed = {"mg": ["bf16"] * 4, "krylov": "bf16", "vectors": "fp32"}
+    _, _, _, _, *notes = scoreboard([result_of(problem=problem_of(precision=compressed))]).splitlines()
+    assert notes == [
+        "hpg-mxp: in the counting of the reference code 48.6 GFLOP/s, of ORNL 37.4 GFLOP/s.",
+        "hpg-mxp: values bf16, vectors fp32; faster than double by precision and compression together.",
+    ]
+
+
+def test_one_format_of_all_is_said_to_be_that_of_values_and_vectors():
+    same = problem_of(precision={"mg": ["fp32"] * 4, "krylov": "fp32", "vectors": "fp32"})
+    assert scoreboard([result_of(problem=same)]).endswith("\nhpg-mxp: values and vectors fp32.\n")
+
+
+@pytest.mark.parametrize("values", ["bf16", "fp32", "fp64"])
+def test_a_speed_up_is_called_one_of_compression_unless_a_run_with_fp32_values_tells_them_apart(values: str):
+    problem = problem_of(precision={"mg": [values], "krylov": values, "vectors": "fp32"})
+    between = {"fp32": {"rate_flops": 4e10, "over_double": 1.4, "speedup": 1.2, "time_s": 15.0, "solves": 3}}
+    for measured, together in (({}, values == "bf16"), (between, False)):
+        one = result_of(problem=problem, result=figures_of(between=measured))
+        for text in (verdict(one), scoreboard([one]), html_report(document([one]))):
+            assert ("by precision and compression together" in text) == together
 
 
 def test_the_repr_is_one_line_of_plain_values():
@@ -123,7 +147,8 @@ def test_rows_are_counted_in_words(rows: int, text: str):
         ("fp32", "fp32"),
         (None, ""),
         ({"mg": ["fp32", "fp32"], "krylov": "fp32"}, "fp32"),
-        ({"mg": ["bf16", "fp32"], "krylov": "fp32", "vectors": None}, "mg bf16/fp32 krylov fp32"),
+        ({"mg": ["bf16", "fp32"], "krylov": "fp32", "vectors": None}, "multigrid values bf16/fp32, Krylov values fp32"),
+        ({"mg": ["bf16", "bf16"], "krylov": "bf16", "vectors": "fp32"}, "values bf16, vectors fp32"),
         ({}, ""),
     ],
 )
@@ -149,7 +174,8 @@ def test_the_page_draws_both_histories_and_compares_motifs():
     assert "<th>motif</th>" in page
     assert "<td>ortho</td><td>1.33</td><td>2.65</td><td>1.92</td>" in page
     assert "max |x - 1| 3.00e-09" in page
-    assert "in the counting of the reference code 48.6 GFLOP/s" in page
+    assert "in the counting of the reference code 48.6 GFLOP/s (raw 50.2 GFLOP/s), of ORNL 37.4 GFLOP/s" in page
+    assert "<p>precisions: multigrid values fp16/fp32, Krylov values fp32, vectors fp32</p>" in page
     assert "<p>104x104x104 1x1x2 fp16/fp32 packed; memory 1.25 GiB" in page
     assert "indices of two bytes &lt;in --storage packed&gt;" in page
 

@@ -60,6 +60,15 @@ KEYS = {
         "HPGMP result is VALID with a GFLOP/s rating of", "Results are valid but execution time (sec) is",
         "Official results execution time (sec) must be at least",
     ],
+    "Precision (mxpeak)": [
+        "Matrix values of multigrid by level (benchmark)", "Matrix values of the Krylov iteration (benchmark)",
+        "Vectors of the Krylov iteration and multigrid (benchmark)", "Residual and solution (benchmark)",
+        "Matrix values and vectors (reference)",
+    ],
+    "Counting (mxpeak)": [
+        "Total for benchmark in the counting of the reference code", "Total for benchmark in the counting of ORNL",
+        "Raw Total in the counting of the reference code", "Raw Total in the counting of ORNL",
+    ],
     "Written by mxpeak": ["Version", "Date", "Rules"],
 }  # fmt: skip
 #: Those of which nothing is measured here.
@@ -117,6 +126,18 @@ def test_the_final_residual_is_the_initial_one_times_the_relative():
     found = values(hpgmp_report(result_of(), NOW))
     name = "Iteration Count Information::Final residual norm of optimized iterations (validation)"
     assert float(found[name]) == 512.0 * 9.9e-10
+
+
+def test_the_file_has_both_countings_and_the_formats_of_values_and_vectors():
+    found = values(hpgmp_report(result_of(), NOW))
+    for name, key in (("the reference code", "rate_flops_reference"), ("ORNL", "rate_flops_ornl")):
+        shown = found[f"Counting (mxpeak)::Total for benchmark in the counting of {name}"]
+        assert float(shown) == figures_of()[key] / 1e9
+    assert found["Precision (mxpeak)::Matrix values of multigrid by level (benchmark)"] == "fp16, fp16, fp32, fp32"
+    assert found["Precision (mxpeak)::Matrix values of the Krylov iteration (benchmark)"] == "fp32"
+    assert found["Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"] == "fp32"
+    old = result_of(problem={**result_of().problem, "precision": "fp32"})
+    assert "Precision (mxpeak)" not in hpgmp_report(old, NOW)
 
 
 def test_multigrid_is_smoothing_restriction_and_prolongation_together():

@@ -90,6 +90,35 @@ def test_broadcasts_that_hpl_does_not_know_show_their_name_and_digit(bcast: str)
     assert f"\nWR1{6 if bcast == 'lib' else 7}R2R8 " in text
 
 
+def test_the_variant_and_the_header_state_the_look_ahead_depth_that_runs():
+    text = report(config(n=(20000,), depth=(0, 3)), 4, {}, {})
+    assert "\nDEPTH  :       0        1 \n" in text
+    assert re.findall(r"^WR\d1R2R8", text, re.MULTILINE) == ["WR01R2R8", "WR11R2R8"]
+
+
+def test_settings_of_the_input_file_that_mxpeak_ignores_are_marked_wherever_they_appear():
+    text = report(config(l1_form="no-transposed", equilibration=False, alignment=4), 4, {})
+    for line in (
+        "L1     : no-transposed form (not used by mxpeak)",
+        "U      : transposed form (not used by mxpeak)",
+        "EQUIL  : no (not used by mxpeak)",
+        "ALIGN  : 4 double precision words (not used by mxpeak)",
+    ):
+        assert f"\n{line}\n" in text
+
+
+@pytest.mark.parametrize("library", [None, "torch.linalg.lu_factor_ex"])
+def test_a_library_that_factored_the_panels_has_a_line_that_no_parser_takes_for_a_result(library: str | None):
+    case = next(config().cases(4))
+    result, stream = result_of(case), io.StringIO()
+    result.problem["panel_library"] = library
+    HplText(stream, {"threshold": 16.0}, datetime.now()).case(result)
+    line = f"\nHPL_pdgesv() panels by {library}: PFACT, NBMIN, NDIV and RFACT were not used\n"
+    assert (line in stream.getvalue()) == (library is not None)
+    for regex in PARSERS.values():
+        assert len(re.findall(regex, stream.getvalue(), re.MULTILINE)) == 1
+
+
 def test_a_phase_that_took_no_time_has_no_line():
     case = next(config().cases(4))
     result = result_of(case)

@@ -123,6 +123,19 @@ def test_broken_rules_follow_the_block():
     )
 
 
+def test_an_own_test_follows_an_admissible_verdict_and_reads_as_passed():
+    violations = [{"rule": "lu-needed", "text": "passes after about 43 steps", "source": "mxpeak"}]
+    rules = {"mode": "official", "admissible": True, "meaningful": False, "violations": violations}
+    text = report(result_of(rules=rules))
+    assert "\nADMISSIBLE\n  own test lu-needed: passes after about 43 steps\n" in text
+    assert verdicts(text) == ["passed"]
+
+
+def test_a_matrix_of_ddd_is_defined_next_to_its_name():
+    text = report(result_of(problem={**PROBLEM, "generator": "ddd", "diagonal_scale": 0.0125}))
+    assert "\nddd is a_ii = 0.0125 * sum of |a_ij|, j != i: mxpeak's reading of" in text
+
+
 @pytest.mark.parametrize(("precision", "sloppy"), [("fp8", 1), ("fp16", 2), ("bf16", 2), ("fp32", 4), ("fp64", 8)])
 def test_the_sloppy_type_is_the_size_of_the_format(precision: str, sloppy: int):
     assert f"SLOPPY-TYPE = {sloppy}\n" in report(result_of(problem={**PROBLEM, "precision": precision}))

@@ -217,7 +217,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ResourceError, match=rf"device cuda:99: this machine has {count()} GPUs?: cuda:0"):
         open_device("cuda:99")
     assert open_device("cuda:0").where == open_device("cuda").where == torch.device("cuda", 0)
-    assert open_device("cuda", local_rank=count()).where == torch.device("cuda", 0)
+    assert open_device("cuda", number=count()).where == torch.device("cuda", 0)
 
 
 def test_free_memory_is_below_what_there_is_and_what_is_taken_is_not_free(device: Device) -> None:

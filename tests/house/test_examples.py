@@ -55,9 +55,20 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("name", "line"), COMMANDS)
-def test_every_command_in_an_example_is_one(name: str, line: str) -> None:
+def test_every_command_in_an_example_is_one(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mxpeak-out").mkdir()
+    (tmp_path / "mxpeak-out/baseline.json").write_text(to_json(document([Result.from_dict(result("hpl", 1e12))])))
     args = parsed(shlex.split(line))
     assert args.verb != "run" or requests(args, {})
+
+
+def test_the_nightly_job_repeats_its_baseline_and_measures_noise() -> None:
+    (line,) = [line for line in COMMANDS if line[0] == "nightly.yml" and "--quiet" in line[1]]
+    assert "--config baseline" in line[1]
+    assert "--repeat 3" in line[1]
 
 
 def test_reframe_runs_what_mxpeak_knows() -> None:

@@ -22,6 +22,8 @@ import scipy.sparse
 from mxpeak.cli.main import NO_ARGUMENTS, main, parsed
 from mxpeak.cli.request import requests
 from mxpeak.cli.scan import asked
+from mxpeak.records import Result, document, to_json
+from tests.support.pages import result
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -107,6 +109,9 @@ def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     for name, file in (("HPL.dat", "lists.dat"), ("HPL-MxP.dat", "mxp.dat")):
         shutil.copy(ROOT / "tests" / "golden" / file, tmp_path / name)
+    (tmp_path / "mxpeak-out").mkdir()
+    body = document([Result.from_dict(result("hpl", 1e12))])
+    (tmp_path / "mxpeak-out" / "baseline.json").write_text(to_json(body))
     for arguments in commands(page):
         args = parsed(arguments or NO_ARGUMENTS)
         if args.verb == "run":

@@ -207,20 +207,6 @@ def test_a_process_grid_needs_a_rank() -> None:
         process_grid(0)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "grid"),
-    [
-        (1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 2)), (6, (1, 1, 6)), (8, (1, 1, 8)), (11, (1, 1, 11)),
-        (16, (1, 2, 8)), (64, (1, 8, 8)), (512, (2, 16, 16)), (75264, process_grid(75264)),
-    ],
-)  # fmt: skip
-def test_the_process_grid_of_devices_has_few_faces_within_the_rule_and_none_in_x_where_it_can(
-    ranks: int, grid: Triple
-) -> None:
-    assert process_grid(ranks, on_devices=True) == grid
-    assert aspect(grid) >= LEAST_ASPECT or ranks == 11
-
-
 def _surface(grid: Triple) -> int:
     x, y, z = grid
     return x * y + x * z + y * z

@@ -137,8 +137,6 @@ def test_types_promote_as_numpys_do(kernels: DenseKernels) -> None:
         (np.eye(3), np.ones(4), r"3x3, but b has shape \(4,\): it needs 3 rows"),
         (np.eye(3), np.ones((3, 2, 2)), r"b has shape \(3, 2, 2\)"),
         (np.eye(3), np.array(1.0), r"b has shape \(\)"),
-        (np.empty((0, 0)), np.empty(0), "A is empty"),
-        (np.eye(3), np.empty((3, 0)), "b is empty"),
         (np.eye(2, dtype=object), np.ones(2), "A has dtype object"),
     ],
 )
@@ -196,15 +194,14 @@ def test_tensors_give_tensors_and_are_left_alone(kernels: DenseKernels, precisio
         "rows": torch.tensor(A),
         "columns": torch.tensor(A.T.copy()).T,
         "padded": wide[::2, :n],
-        "with a gradient": torch.tensor(A).requires_grad_(),
         "negated": torch.view_as_complex(parts).conj().imag,
     }.items():
         x, info = solve_on(kernels, T, torch.tensor(b), precision)
         assert isinstance(x, torch.Tensor), name
-        assert (x.dtype, tuple(x.shape), x.requires_grad) == (torch.float64, (n, 2), False)
+        assert (x.dtype, tuple(x.shape)) == (torch.float64, (n, 2))
         assert info.solved
         np.testing.assert_allclose(x.numpy(), expected, rtol=1e-9)
-        assert np.array_equal(T.detach().resolve_neg().numpy(), A), name
+        assert np.array_equal(T.resolve_neg().numpy(), A), name
 
 
 def test_conjugated_tensors_are_those_numbers(kernels: DenseKernels) -> None:
@@ -307,7 +304,7 @@ def test_a_person_can_read_the_info() -> None:
     _, info = mx.solve(A, random((60, 3)), precision="bf16")
     lines, emulated = str(info).splitlines(), " (emulated)" if info.emulated else ""
     assert lines[0].startswith(f"solved: n = 60, 3 right-hand sides, LU in bf16{emulated}, ")
-    assert [line.split()[0] for line in lines[1:5]] == ["backward", "condition", "growth", "time"]
+    assert [line.split()[0] for line in lines[1:6]] == ["backward", "row-wise", "condition", "growth", "time"]
     assert repr(info).startswith("SolveInfo(outcome=")
     assert info.outcome is Outcome.SOLVED
     with pytest.raises(AttributeError):

@@ -62,7 +62,7 @@ def test_the_condition_is_that_of_the_real_form_at_most_twice_as_large() -> None
     A = random_complex(n)
 
     def body(comm: Any) -> float:
-        return mx.lu_factor(mx.DistributedMatrix.from_function(entries(A), n, nb=7, comm=comm)).condition()
+        return mx.lu_factor(mx.DistributedMatrix.from_function(entries(A), n, nb=7, comm=comm)).condition
 
     exact = np.linalg.cond(A, 1)
     for found in run_ranks(4, body):

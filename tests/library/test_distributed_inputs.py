@@ -240,7 +240,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8),
             transposed=comm.rank == 1,
         ),
-        "UsageError: rank 1: this rank calls with transposed=True, local=False, but rank 0 with transposed=False",
+        'UsageError: rank 1: this rank calls with transposed="T", local=False, but rank 0 with transposed="N", local=',
     ),
     "a precision of its own": (
         lambda comm: mx.solve(

@@ -180,11 +180,16 @@ def test_a_preconditioner_that_fails_leaves_the_next_call_unharmed() -> None:
     assert mx.gmres(poisson(5, 5), np.ones(25))[1].converged
 
 
-def test_compiling_is_announced_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(compiling, "SILENT_S", 0.0)
-    waited = threading.Event()
+def test_compiling_is_announced_once_and_loading_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiling, "SILENT_S", 0.01)
+    waited, files = threading.Event(), iter([5, 5, 5, *[6] * 1000])
+    calls.compile_once("loading", ("a key of its own",), lambda: waited.wait(0.1))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(compiling, "_machine_code", lambda: next(files))
     for _ in range(2):
-        calls.compile_once("first use of a test", ("a key of its own",), lambda: waited.wait(0.2))
+        calls.compile_once("first use of a test", ("another key",), lambda: waited.wait(0.2))
     assert capsys.readouterr().err.count("first use of a test: compiling its kernels") == 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import sparse
+from mxpeak.bench import limits
 from mxpeak.records import Result
 from tests.support.hpg_mxp_results import check_result, measured
 from tests.support.hpg_mxp_solves import agree
@@ -65,7 +65,7 @@ def test_real_ranks_take_the_steps_of_virtual_ones(
     found = Result.from_dict(ended.body)
     check_result(found)
     assert (found.launch["ranks"], found.problem["ranks"]) == (ranks, ranks)
-    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
+    monkeypatch.setattr(limits, "MOST_S", 0.0)
     settings = {"nx": 16, "mode": "official", "iterations": 1, "warmup": "none", **PROBLEMS[problem][1]}
     wanted = measured(ranks, **settings)
     for name in ("nx", "ny", "nz", "npx", "npy", "npz", "rows", "nnz"):

@@ -72,8 +72,11 @@ def test_every_grid_solves_the_system_of_one_process(
         ended.check(0)
         body: dict[str, Any] = ended.body
         assert body["launch"]["ranks"] == ranks
-        assert body["rules"] == {"mode": "official", "admissible": True, "violations": []}
+        assert body["rules"] == {"mode": "official", "admissible": True, "meaningful": True, "violations": []}
         assert body["validation"]["lu_proof"]["passed"]
+        assert body["launch"]["comm"] == "mpi"
+        assert body["software"]["mpi_library"], "the library that carried the messages"
+        assert body["result"]["panel_solves"]["share"] == 1.0
         assert abs(body["validation"]["iterations"] - alone["iterations"]) <= 1
         found, same = body["validation"]["norms"], alone["norms"]
         assert found["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53)  # the order of 197 additions
@@ -100,7 +103,8 @@ def test_fp8_is_refused_in_official_mode_by_one_rank(on_four: dict[str, Ended]) 
 def test_what_breaks_a_rule_is_named(on_one: dict[str, Ended], rule: str) -> None:
     on_one[rule].check(0)
     body = on_one[rule].body
-    assert not body["rules"]["admissible"]
+    assert not body["rules"]["admissible" if rule == "generator" else "meaningful"]
+    assert body["rules"]["admissible"] == (rule != "generator")
     assert rule in [violation["rule"] for violation in body["rules"]["violations"]]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +12,11 @@ import pytest
 from mxpeak.bench.harness import panel_row
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.comm.planned import Planned
 from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.runtime import placement
+from tests.support.machine import put
 
 GPU: dict[str, Any] = {"kernels": "torch", "device": "cuda"}
 
@@ -52,3 +57,104 @@ def test_the_number_of_threads_is_the_users_where_it_is_said(monkeypatch: pytest
 )
 def test_elsewhere_each_rank_keeps_to_its_own_share(config: PlaceConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(cores) for cores, _ in cores_of(config, monkeypatch)] == [8] * 8
+
+
+# --- which GPU
+
+GCDS = ["0000:c1:00.0", "0000:c6:00.0", "0000:c9:00.0", "0000:ce:00.0",
+        "0000:d1:00.0", "0000:d6:00.0", "0000:d9:00.0", "0000:de:00.0"]  # fmt: skip
+#: The NUMA node of each, with sixteen cores.
+NUMA = (3, 3, 1, 1, 0, 0, 2, 2)
+
+
+@pytest.fixture
+def frontier(tmp_path: Path) -> Path:
+    """Frontier's node, as far as Linux tells where GCDs are."""
+    files = {
+        f"sys/bus/pci/devices/{bus}/local_cpulist": f"{16 * node}-{16 * node + 15}\n" for bus, node in zip(GCDS, NUMA)
+    }
+    return put(tmp_path, files)
+
+
+def on_the_node(
+    monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], shown: list[list[str]], body: Callable[[Any], Any]
+) -> list[Any]:
+    """What ranks get that a launcher has bound to these cores, and shows these GPUs."""
+    mine = threading.local()
+    monkeypatch.setattr(placement, "one_core_each", lambda: cores[mine.rank])
+    monkeypatch.setattr(placement, "gpu_buses", lambda device: shown[mine.rank])
+    monkeypatch.setattr(placement, "bind", lambda asked: [])
+
+    def rank(comm: Any) -> Any:
+        mine.rank = comm.rank
+        return body(comm)
+
+    return run_ranks(len(cores), rank)
+
+
+EIGHTHS = [list(range(8 * rank, 8 * rank + 8)) for rank in range(8)]
+WHOLE = [list(range(64))] * 8
+
+
+@pytest.mark.parametrize(
+    ("cores", "shown", "numbers"),
+    [
+        (WHOLE, [GCDS] * 8, list(range(8))),
+        (EIGHTHS, [GCDS] * 8, [4, 5, 2, 3, 6, 7, 0, 1]),
+        (EIGHTHS, [[bus] for bus in GCDS], list(range(8))),  # each sees another one, its first and only
+        (EIGHTHS, [[]] * 8, list(range(8))),  # of which `load_kernels` speaks
+    ],
+)
+def test_each_rank_has_the_gpu_nearest_to_its_cores(
+    frontier: Path, cores: list[list[int]], shown: list[list[str]], numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PlaceConfig(**GPU)
+    found = on_the_node(monkeypatch, cores, shown, lambda comm: placement.device_number(config, comm, frontier))
+    assert found == numbers
+    one = PlaceConfig(kernels="torch", device="cuda:3")
+    assert set(on_the_node(monkeypatch, cores, shown, lambda comm: placement.device_number(one, comm, frontier))) == {0}
+
+
+def test_ranks_that_srun_lets_use_the_whole_node_compute_near_their_gpus(
+    frontier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PlaceConfig(**GPU)
+
+    def body(comm: Any) -> Any:
+        number = placement.device_number(config, comm, frontier)
+        near = list(range(16 * NUMA[number], 16 * NUMA[number] + 16))
+        return placement.bind_to_cores(comm, None, near, number=number)
+
+    found = on_the_node(monkeypatch, WHOLE, [GCDS] * 8, body)
+    assert [(one.device, one.cores[0], one.threads) for one in found] == [
+        (0, 48, 8), (1, 56, 8), (2, 16, 8), (3, 24, 8), (4, 0, 8), (5, 8, 8), (6, 32, 8), (7, 40, 8),
+    ]  # fmt: skip
+    assert not any(one.crowded or one.shared for one in found)
+
+
+def test_ranks_that_share_a_launchers_cores_divide_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As srun --cpu-bind=ldoms binds them: without it each would start a thread on every core of its NUMA node."""
+    bound = [list(range(16 * (rank // 2), 16 * (rank // 2) + 16)) for rank in range(8)]
+    found = on_the_node(monkeypatch, bound, [[]] * 8, lambda comm: placement.bind_to_cores(comm, None))
+    assert [one.cores for one in found] == EIGHTHS
+    crowded = on_the_node(monkeypatch, [[0], [0], [1]], [[]] * 3, lambda comm: placement.bind_to_cores(comm, None))
+    assert [one.crowded for one in crowded] == [True, True, False]
+
+
+def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PlaceConfig(**GPU)
+    by_srun = on_the_node(
+        monkeypatch, EIGHTHS, [GCDS] * 8, lambda comm: placement.map_of_a_node(config, comm, None, frontier)
+    )
+    assert by_srun[0] == by_srun[7]
+    assert by_srun[0][:3] == [
+        "rank  GPU               cores",
+        "0     4 (0000:d1:00.0)  0-7",
+        "1     5 (0000:d6:00.0)  8-15",
+    ]
+    monkeypatch.setattr(placement, "one_core_each", lambda: WHOLE[0])
+    monkeypatch.setattr(placement, "gpu_buses", lambda device: GCDS)
+    planned = placement.map_of_a_node(config, Planned(8), None, frontier)
+    assert planned[1:3] == ["0     0 (0000:c1:00.0)  48-55", "1     1 (0000:c6:00.0)  56-63"]
+    host = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(2))
+    assert host == ["rank  GPU  cores", "0     -    0-31", "1     -    32-63"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.layout.cores import core_masks, masks_near
+from mxpeak.layout.cores import core_masks, devices_near, masks_near, split_masks
 from mxpeak.perf.devices import (
     CRAY_POLICY,
     adapter_advice,
@@ -153,3 +153,72 @@ def test_the_variable_that_leads_to_the_nearest_adapter_is_named_in_one_sentence
     ranks = [replace(cray[0], rank=k, adapters=[f"mlx5_{k}"]) for k in range(2)]
     assert adapter_advice(ranks, {}) is None
     assert "unset UCX_NET_DEVICES" in str(adapter_advice(ranks, {"UCX_NET_DEVICES": "mlx5_0:1"}))
+
+
+# --- devices near cores
+
+PARTS = core_masks(range(64), 8)
+
+
+def beside(root: Path) -> list[list[int]]:
+    """The cores near each GCD, by its number."""
+    return near(root, 8)
+
+
+def test_ranks_that_srun_has_bound_get_frontiers_gcds_of_their_numa_nodes(frontier: Path) -> None:
+    """GCDs 4 and 5 are at NUMA node 0, 2 and 3 at 1, 6 and 7 at 2, 0 and 1 at 3."""
+    assert devices_near(PARTS, beside(frontier)) == [4, 5, 2, 3, 6, 7, 0, 1]
+    backwards = devices_near(PARTS[::-1], beside(frontier))
+    assert [device // 2 for device in backwards] == [0, 0, 3, 3, 1, 1, 2, 2]
+    assert sorted(backwards) == list(range(8)), "no two ranks on a device"
+
+
+def test_ranks_that_nobody_has_bound_take_gpus_in_their_order_and_the_cores_near_them(frontier: Path) -> None:
+    whole = [list(range(64))] * 8
+    devices = devices_near(whole, beside(frontier))
+    assert devices == list(range(8))
+    masks = split_masks(whole, [beside(frontier)[device] for device in devices], [None] * 8)
+    assert [mask[0] for mask in masks] == [48, 56, 16, 24, 0, 8, 32, 40]
+
+
+def test_ranks_bound_to_numa_nodes_share_the_node_s_cores_and_take_its_gcds(frontier: Path) -> None:
+    bound = [list(range(16 * (rank // 2), 16 * (rank // 2) + 16)) for rank in range(8)]
+    devices = devices_near(bound, beside(frontier))
+    assert devices == [4, 5, 2, 3, 6, 7, 0, 1]
+    masks = split_masks(bound, [beside(frontier)[device] for device in devices], [0, 0, 1, 1, 2, 2, 3, 3])
+    assert masks == PARTS, "no rank computes on another's cores"
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 8, 11, 16])
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_no_device_has_two_ranks_more_than_another(frontier: Path, ranks: int, step: int) -> None:
+    masks = [PARTS[step * rank % 8] for rank in range(ranks)]
+    counts = [devices_near(masks, beside(frontier)).count(device) for device in range(8)]
+    assert max(counts) - min(counts) <= 1
+    assert sum(counts) == ranks
+    assert devices_near(masks, beside(frontier)) == devices_near(masks, beside(frontier))
+
+
+@pytest.mark.parametrize(
+    ("masks", "cores", "devices"),
+    [
+        (PARTS, [[]] * 8, list(range(8))),  # the system does not say
+        (PARTS, [[]] * 3, [0, 1, 2, 0, 1, 2, 0, 1]),
+        ([[0], [0], [9]], [[9], [0], [0]], [1, 2, 0]),
+        ([[0], [0], [0]], [[9], [0], [0]], [0, 1, 2]),  # one has to be far
+        ([[0, 9], [0]], [[0], [9]], [1, 0]),  # the first makes way for the second, which has no choice
+        ([[5]], [[9], [5]], [1]),
+        ([[0], [1]], [[0, 1]], [0, 0]),  # one device for two
+    ],
+)
+def test_as_many_ranks_as_possible_are_near_their_device(
+    masks: list[list[int]], cores: list[list[int]], devices: list[int]
+) -> None:
+    assert devices_near(masks, cores) == devices
+
+
+def test_ranks_with_cores_of_their_own_keep_them() -> None:
+    bound = [[1], [0, 2], [3], [3]]
+    assert split_masks(bound, [[]] * 4, [None] * 4) == [[1], [0, 2], [3], [3]]
+    assert split_masks([[0, 1, 2, 3]] * 2, [[]] * 2, [0, 0]) == [[0, 1, 3], [2, 3, 1]], "one row, in turn"
+    assert split_masks([[0, 1], [0, 1], [4, 5]], [[]] * 3, [0, 0, 0]) == [[0], [1], [4, 5]], "bound, so not in turn"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.perf.energy import Gpu, Meter, Used, energy, processors
+from mxpeak.perf.energy import Gpu, Meter, Used, energy, processors, why_unknown
 
 RANGE = 262_143_328_850
 
@@ -197,6 +197,26 @@ def test_a_gpu_tells_its_energy_through_nvml(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_nvml_a_gpu_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     assert Gpu("0000:01:00.0").joules() is None
+
+
+class Silent:
+    """A counter that cannot be read."""
+
+    name = "silent"
+
+    def joules(self) -> float | None:
+        return None
+
+
+def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
+    known = Counter(*range(9))
+    assert "no RAPL counters" in why_unknown([], None)
+    assert "only root may" in why_unknown([known, Silent()], None)
+    assert why_unknown([known], None) == ""
+    assert why_unknown(None, None) == "", "another rank of the host reads them"
+    assert "nvidia-ml-py" in why_unknown([known], Silent())
+    assert why_unknown(None, Silent(), amd=True) == "mxpeak does not read the energy of AMD GPUs"
+    assert why_unknown([], Silent()).count("; ") == 1
 
 
 def test_this_machine_can_be_asked() -> None:

@@ -63,6 +63,32 @@ def test_ports_are_shared_by_those_that_send_and_one_rank_reaches_one() -> None:
     assert network.rate(8) == network.nic_rate / 2
 
 
+def test_a_gcd_has_64_gib_and_a_v100_16_of_which_the_system_keeps_some() -> None:
+    # 68,702,699,520 bytes of a GCD in OpenMxP's log; 16,160 MiB of a V100-SXM2-16GB.
+    memory = {name: find_machine(name).memory_bytes for name in known_machines()}
+    assert memory["summit"] == pytest.approx(16160 * 2**20, rel=1e-3)
+    assert {memory[name] for name in ("frontier", "crusher", "frontier-2022")} == {68702699520}
+    assert all(0.98 < memory[name] / whole <= 1 for name, whole in (("summit", 16 * 2**30), ("frontier", 64 * 2**30)))
+
+
+def test_products_have_a_rate_by_inner_size_and_by_the_side_of_what_they_update(tmp_path: Path) -> None:
+    shares = "[mine.gemm_share]\nfp16 = [[1000, 0.5], [4000, 0.8]]\n"
+    mine = find_machine(written(tmp_path, WHOLE + shares))
+    assert [mine.gemm_rate("fp16", 2048, side) for side in (10, 2000, 8000)] == pytest.approx([1e14, 1.3e14, 1.6e14])
+    assert mine.gemm_rate("fp64", 512, 10) == 20e12, "of which no share is known"
+    assert mine.varied(0.5, 1.0).gemm_rate("fp16", 2048, 10) == 0.5e14
+
+
+def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -> None:
+    frontier = find_machine("frontier")
+    assert set(frontier.gemm_share) == {"fp16"}
+    mine = '[mine]\nbased_on = "frontier"\n[mine.gemm]\n'
+    assert find_machine(written(tmp_path, mine + "fp16 = [[512, 90e12]]\n")).gemm_share == {}
+    assert find_machine(written(tmp_path, mine + "fp64 = [[512, 9e12]]\n")).gemm_share == frontier.gemm_share
+    both = mine + "fp16 = [[512, 90e12]]\n[mine.gemm_share]\nfp16 = [[512, 0.5]]\n"
+    assert find_machine(written(tmp_path, both)).gemm_share["fp16"](1) == 0.5
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -77,6 +103,7 @@ def test_ports_are_shared_by_those_that_send_and_one_rank_reaches_one() -> None:
         (("[512, 100e12]", "[512, -1]"), "is no curve"),
         (("200e12", "200e24"), "rates are FLOP/s, not TFLOP/s"),
         (("fp16 =", "fp12 ="), "gemm.fp12: unknown; did you mean"),
+        (("[mine.gemm]", "[mine.gemm_share]\nfp16 = [[512, 97]]\n[mine.gemm]"), "gemm_share.fp16: .* a share above 1"),
         (("[mine]", "[mine]\nbased_on = 'atlantis'"), "'atlantis', which is no machine"),
         (("[mine]", "[other]\ncores = 1\n[mine]"), "describes 2 machines: other, mine"),
         (("[mine]", "cores = 1\n[mine]"), "cores stands outside of a table"),
@@ -92,7 +119,7 @@ def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tupl
 def test_an_unknown_machine_is_told_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean frontier"):
         find_machine("frontire")
-    with pytest.raises(UsageError, match="the known ones are summit, frontier, crusher"):
+    with pytest.raises(UsageError, match="the known ones are summit, frontier, crusher, frontier-2022"):
         find_machine("xyzzy")
     with pytest.raises(UsageError, match="no rate of gemm in fp64: it has fp16"):
         find_machine("summit").curve("gemm", "fp64")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mxpeak.perf.machines import Curve, Machine, Network
@@ -30,6 +32,14 @@ def test_the_terms_of_equation_3_and_5() -> None:
     assert bound.bcast_panel == pytest.approx(2e8 * 2 / (4 * 2e9) + 2e8 * 2 / (8 * 2e9))  # 2N² Q/(P NBN)
     assert bound.gemm == pytest.approx(1e12 / (32 * 1e12))  # N³ / (P_r P_c GEMM)
     assert bound.time_s == bound.getrf + bound.trsm + max(bound.bcast_panel, bound.gemm)
+
+
+def test_products_of_equation_3_have_the_rate_of_the_local_size() -> None:
+    # N_L = 10^4/√(4·8) = 1768: between the shares at 1000 and 4000
+    shares = Curve(((1000, 0.5), (4000, 0.8)))
+    bound = upper_bound(replace(ROUND, gemm_share={"fp16": shares}), 10**4, 100, 4, 8, (2, 2), "fp16")
+    assert bound.gemm == pytest.approx(1e12 / (32 * 1e12 * shares(10**4 / 32**0.5)))
+    assert 0.5 < shares(10**4 / 32**0.5) < 0.8
 
 
 def test_half_of_the_ports_double_the_communication_and_nothing_else() -> None:

@@ -24,4 +24,4 @@ def test_a_row_of_the_page_is_todays(row: Row) -> None:
 
 
 def test_each_figure_says_which_paper_it_is_from() -> None:
-    assert all(row.source.split()[0] in ("OLCF", "OpenMxP's", "rocHPL", "ORNL") for row in rows())
+    assert all(row.source.split()[0] in ("OLCF", "OpenMxP's", "rocHPL", "ORNL", "TOP500") for row in rows())

@@ -219,6 +219,38 @@ def test_products_are_all_of_the_matrix_s() -> None:
         assert run_of("hpl-mxp", replace(MXP, depth=depth)).phases["gemm"] * 6 * 1e9 == pytest.approx(flops)
 
 
+@pytest.mark.parametrize(("benchmark", "run", "format"), [("hpl", HPL, "fp64"), ("hpl-mxp", MXP, "fp16")])
+def test_small_trailing_matrices_are_updated_at_their_share_of_the_rate(
+    benchmark: str, run: LuRun, format: str
+) -> None:
+    whole, half = (
+        run_of(benchmark, run, replace(PLAIN, gemm_share={format: Curve(points)}))
+        for points in (((1, 1.0),), ((1, 0.5), (10**6, 0.5)))
+    )
+    assert whole.phases["gemm"] == run_of(benchmark, run).phases["gemm"]
+    assert half.phases["gemm"] == pytest.approx(2 * whole.phases["gemm"])
+    late = run_of(benchmark, run, replace(PLAIN, gemm_share={format: Curve(((200, 0.5), (201, 1.0)))}))
+    assert whole.phases["gemm"] < late.phases["gemm"] < half.phases["gemm"]
+
+
+def test_with_as_much_memory_per_rank_large_grids_are_no_slower() -> None:
+    """Ranks of a node share its ports by their rates: none waits for the latest of the others to have sent.
+
+    A hop takes as long as a step's product here, so such waits would add up around the rings, to 16 % from 16² to 48².
+    """
+    machine = find_machine("frontier")
+    small, large = (
+        simulate_lu(
+            "hpl-mxp",
+            LuRun(n=side * 30720, nb=2560, P=side, Q=side, precision="fp16", node_grid=(2, 4), bcast="2ringM"),
+            machine,
+        ).rate_flops
+        / side**2
+        for side in (16, 48)
+    )
+    assert large > 0.95 * small
+
+
 def test_the_split_update_hides_row_swaps() -> None:
     machine = replace(PLAIN, network=replace(PLAIN.network, nic_rate=3e7, local_rate=3e7))
     run = replace(HPL, n=4000, P=2, Q=2)

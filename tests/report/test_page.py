@@ -76,6 +76,14 @@ def test_no_roof_is_drawn_that_was_not_measured() -> None:
     assert "DGEMM" not in roofline_figure({"": phases({"gs": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 1e15}))
 
 
+def test_the_roof_is_the_memory_of_the_run_though_another_read_its_caches() -> None:
+    in_memory, in_cache = sparse(), sparse()
+    in_cache["result"] = {"limit": {"name": "read bandwidth in cache", "rate_bytes": 400e9}}
+    for results in ([in_memory, in_cache], [in_cache, in_memory]):
+        assert roofs_of(results, in_memory).bandwidth == ("read bandwidth", 80e9)
+        assert roofs_of(results, in_cache).bandwidth == ("read bandwidth in cache", 400e9)
+
+
 def test_precisions_converge_in_one_figure() -> None:
     page = page_of(mixed("fp32", 1e12), mixed("bf16", 2e12))
     together = page.split("<section>")[0]

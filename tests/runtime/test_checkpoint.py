@@ -1,10 +1,14 @@
-"""Checkpoints come back on any grid, bit by bit, or are recognised as torn."""
+"""Checkpoints come back on any grid bit by bit, and any damage to a part is recognized."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
+import io
+import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,30 @@ import pytest
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.runtime import checkpoint
-from mxpeak.runtime.checkpoint import HEAD, PAGE, SLOTS, Part, Writer, checkpoints, digest, load, trouble, write_part
+from mxpeak.runtime.checkpoint import (
+    PAGE,
+    SLOTS,
+    Part,
+    Writer,
+    check_numbers,
+    head_of,
+    load,
+    read_head,
+    read_part,
+    write_part,
+)
 
 M, N, NB = 37, 38, 5
 WHOLE = np.random.default_rng(7).standard_normal((M, N))
+#: The bytes that a disk writes at once.
+SECTOR = 512
+
+
+def part_of(**values: Any) -> Part:
+    """A part of a small checkpoint, with some other values."""
+    usual: dict[str, Any] = dict(about={"run": "this"}, generation="g", number=1, steps=4, m=M, n=N, nb=NB, P=1, Q=1)
+    usual |= dict(p=0, q=0, dtype="float64", elapsed_s=1.5, unix=2.0, notes={"blocks": [1.0, float("nan")]})
+    return Part(**{**usual, **values})
 
 
 def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
@@ -25,85 +49,215 @@ def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
     return np.ix_(*indices)
 
 
-def keep(
-    folder: Path, number: int = 1, P: int = 2, Q: int = 3, run: str = "this", whole: Any = WHOLE, only: Any = None
-) -> None:
-    """All parts of a checkpoint, or one of them."""
+def keep(folder: Path, P: int = 2, Q: int = 3, whole: Any = WHOLE) -> Part:
+    """Write all parts of a checkpoint, and return the first."""
     for p in range(P):
         for q in range(Q):
-            if only not in (None, (p, q)):
-                continue
-            part = Part(run, number, 4, M, N, NB, P, Q, p, q, whole.dtype.name, 1.5, 0.0, {"blocks": [float(p)]})
-            write_part(folder / SLOTS[number % 2], part, whole[places(part.rows, part.columns)])
+            part = part_of(P=P, Q=Q, p=p, q=q, dtype=whole.dtype.name)
+            write_part(folder / SLOTS[1], part, whole[places(part.rows, part.columns)])
+    return part_of(P=P, Q=Q, dtype=whole.dtype.name)
+
+
+def kept_bytes(folder: Path, part: Part, numbers: Any) -> bytes:
+    """The file of a part."""
+    write_part(folder / SLOTS[1], part, numbers)
+    return (folder / SLOTS[1] / part.name).read_bytes()
+
+
+def defect(content: bytes) -> str:
+    """What is wrong with the bytes of a part, as a reader of its file finds it."""
+    file: Any = io.BytesIO(content)
+    try:
+        head, part = read_head(file)
+        check_numbers(file, head, part)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2), (5, 1), (9, 9)], ids=str)
 def test_a_matrix_comes_back_on_any_grid(tmp_path: Path, shape: tuple[int, int], dtype: str) -> None:
     whole = WHOLE.astype(dtype)
-    keep(tmp_path, whole=whole)
-    (found,), wrong = checkpoints(tmp_path, "this")
-    assert len(wrong) == 1  # the slot that is empty
-    assert found.about.steps == 4
-    assert [trouble(*one) for one in found.parts] == [None] * 6
+    first = keep(tmp_path, whole=whole)
+    for p in range(2):
+        for q in range(3):
+            assert read_part(tmp_path / SLOTS[1], p, q, whole=True)[0].shared == first.shared
     for p in range(shape[0]):
         for q in range(shape[1]):
             rows, columns = BlockCyclic(M, NB, p, shape[0]), BlockCyclic(N, NB, q, shape[1])
             padded = np.full((rows.local_size, columns.local_size + 3), np.nan, dtype)
             local = padded[:, : columns.local_size]
-            load(found, rows, columns, local)
+            load(tmp_path / SLOTS[1], first, rows, columns, local)
             assert np.array_equal(local, whole[places(rows, columns)])
             assert np.isnan(padded[:, columns.local_size :]).all()
 
 
-def flip(path: Path) -> None:
-    """One bit of its numbers."""
-    content = bytearray(path.read_bytes())
-    content[HEAD + 77] ^= 4
-    path.write_bytes(content)
+def test_every_value_of_a_head_comes_back(tmp_path: Path) -> None:
+    """Also notes that JSON has no number for."""
+    part = part_of(notes={"blocks": [0.1, -0.0, float("inf")], "singular": []}, elapsed_s=1 / 3, unix=1.75e9 + 1 / 7)
+    write_part(tmp_path / SLOTS[1], part, WHOLE)
+    assert read_part(tmp_path / SLOTS[1], 0, 0, whole=True)[0] == part
 
 
-TEARS: dict[str, Callable[[Path], object]] = {
-    "a bit is flipped": flip,
-    "its end is missing": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "it is empty": lambda path: os.truncate(path, 0),
-    "it is gone": Path.unlink,
-    "it is something else": lambda path: path.write_text("[1]\n"),
-    "its first line is cut": lambda path: os.truncate(path, 100),
-    "it is of another run": lambda path: keep(path.parent.parent, 2, run="other"),
-    "it is of another checkpoint": lambda path: keep(path.parent.parent, 4, only=(1, 1)),
-    "it is of another grid": lambda path: keep(path.parent.parent, 4, P=2, Q=2, only=(1, 1)),
+def test_any_single_flipped_bit_of_a_part_is_recognized(tmp_path: Path) -> None:
+    """Every bit of the head, the numbers and the digest: 8 bits times some 5 KB."""
+    part = part_of(m=9, n=10, steps=1)
+    content = bytearray(kept_bytes(tmp_path, part, WHOLE[:9, :10].copy()))
+    assert defect(content) == ""
+    accepted = []
+    for at in range(len(content)):
+        for bit in range(8):
+            content[at] ^= 1 << bit
+            if not defect(content):
+                accepted.append((at, bit))
+            content[at] ^= 1 << bit
+    assert defect(content) == ""
+    assert accepted == []
+
+
+def test_swapped_sectors_and_torn_writes_are_recognized(tmp_path: Path) -> None:
+    """Sectors that change places, within a part or between two, and a new part of which some sectors are still old."""
+    rng, draw = random.Random(1), np.random.default_rng(2)
+    shape = (64, 128)
+    parts = [part_of(m=64, n=128, nb=16, steps=k, elapsed_s=1.0 + k) for k in (1, 2)]
+    new, old = (kept_bytes(tmp_path, part, draw.standard_normal(shape)) for part in parts)
+    sectors = len(new) // SECTOR
+    assert defect(new) == defect(old) == ""
+    for case in range(200):
+        content, i, j = bytearray(new), *rng.sample(range(sectors), 2)
+        here, there = slice(i * SECTOR, (i + 1) * SECTOR), slice(j * SECTOR, (j + 1) * SECTOR)
+        if case % 5 == 0:
+            content[here], content[there] = new[there], new[here]
+        elif case % 5 == 1:
+            content[here] = old[here]
+        elif case % 5 == 2:
+            content[min(i, j) * SECTOR :] = old[min(i, j) * SECTOR :]
+        elif case % 5 == 3:
+            content[min(i, j) * SECTOR : max(i, j) * SECTOR] = bytes(abs(i - j) * SECTOR)
+        else:
+            del content[i * SECTOR + rng.randrange(SECTOR) :]
+        assert bytes(content) == new or defect(bytes(content)), case  # two sectors of spaces may change places
+
+
+def test_every_exchange_of_pieces_changes_the_digest() -> None:
+    """Also an exchange of whole pieces of 16 MiB, each of which is summed by itself."""
+    digests = []
+    for order in ((b"a" * 64, b"b" * 64, b"c"), (b"b" * 64, b"a" * 64, b"c"), (b"a" * 64, b"b" * 63, b"bc")):
+        digest = checkpoint.Digest(b"head")
+        for piece in order:
+            digest.add(piece)
+        digests.append(digest.text())
+    assert len({*digests, checkpoint.Digest(b"head").text(), checkpoint.Digest(b"Head").text()}) == 5
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "its end is missing": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes instead of"),
+    "it is too long": (lambda path: path.write_bytes(path.read_bytes() + b"0"), "bytes instead of"),
+    "it is empty": (lambda path: os.truncate(path, 0), "does not begin as"),
+    "it is gone": (Path.unlink, "No such file"),
+    "it is something else": (lambda path: path.write_text("[1]\n"), "does not begin as"),
+    "its first line is cut": (lambda path: os.truncate(path, 50), "does not begin as"),
+    "it is the part of another process": (lambda path: path.write_bytes((path.parent / "0-0").read_bytes()), "0,0"),
+    "it is a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),
+    "it is a folder": (lambda path: (path.unlink(), path.mkdir()), "directory|not a regular file"),
+    "it never ends": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
 }
 
 
-def test_what_was_kept_on_a_larger_grid_is_in_nobodys_way(tmp_path: Path) -> None:
-    for number, shape in ((1, (2, 3)), (2, (2, 3)), (3, (1, 2)), (4, (1, 2))):
-        keep(tmp_path, number, *shape)
-        found, wrong = checkpoints(tmp_path, "this")
-        assert (found[0].about.number, len(found[0].parts), len(wrong)) == (number, shape[0] * shape[1], number < 2)
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+    keep(tmp_path)
+    damage, says = DAMAGES[name]
+    damage(tmp_path / SLOTS[1] / "1-1")
+    with pytest.raises((OSError, ValueError), match=says):
+        read_part(tmp_path / SLOTS[1], 1, 1, whole=True)
 
 
-@pytest.mark.parametrize("name", TEARS)
-def test_a_torn_checkpoint_is_recognised_and_the_one_before_it_is_whole(tmp_path: Path, name: str) -> None:
-    keep(tmp_path, 1)
-    keep(tmp_path, 2)
-    TEARS[name](tmp_path / SLOTS[0] / "1-1")
-    found, wrong = checkpoints(tmp_path, "this")
-    whole = [one for one in found if not any(trouble(*part) for part in one.parts)]
-    assert [one.about.number for one in whole] == [1]
-    assert wrong or len(found) == 2
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", 0),
+        ("number", True),
+        ("steps", 8),
+        ("steps", 0),
+        ("m", -1),
+        ("m", 1 << 60),
+        ("nb", 0),
+        ("nb", 5.0),
+        ("P", 0),
+        ("p", 1),
+        ("q", 1),
+        ("dtype", "object"),
+        ("dtype", ["float64"]),
+        ("elapsed_s", -1.0),
+        ("elapsed_s", "1"),
+        ("unix", 1e300),
+        ("about", None),
+        ("generation", 7),
+        ("more", 1),
+    ],
+)
+def test_impossible_values_are_refused_although_the_digest_fits(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    dumps = json.dumps
+    monkeypatch.setattr(checkpoint.json, "dumps", lambda said, **how: dumps({**said, name: value}, **how))
+    head = head_of(part_of())
+    with pytest.raises(ValueError, match=r"^(its|process|8 steps)"):
+        read_head(io.BytesIO(head))  # type: ignore[arg-type]
 
 
-def test_the_latest_checkpoint_comes_first(tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        keep(tmp_path, number)
-    found, wrong = checkpoints(tmp_path, "this")
-    assert [one.about.number for one in found] == [3, 2]
-    assert wrong == []
+@pytest.mark.parametrize("notes", [[1], {"blocks": [1.0]}, {"blocks": "0"}, {"blocks": "x" * 16}])
+def test_notes_that_are_no_numbers_are_refused(monkeypatch: pytest.MonkeyPatch, notes: Any) -> None:
+    dumps = json.dumps
+    monkeypatch.setattr(checkpoint.json, "dumps", lambda said, **how: dumps({**said, "notes": notes}, **how))
+    with pytest.raises(ValueError):
+        read_head(io.BytesIO(head_of(part_of())))  # type: ignore[arg-type]
+
+
+def test_a_head_takes_whole_pages_and_no_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(head_of(part_of())) == PAGE
+    assert len(head_of(part_of(notes={"blocks": [0.0] * 1000}))) % PAGE == 0
+    monkeypatch.setattr(checkpoint, "MOST_HEAD", PAGE)
+    with pytest.raises(ValueError, match=f"more than {PAGE}"):
+        head_of(part_of(notes={"blocks": [0.0] * 1000}))
+    monkeypatch.undo()
+    larger = head_of(part_of()).replace(b"%010d" % PAGE, b"%010d" % (checkpoint.MOST_HEAD + 1), 1)
+    with pytest.raises(ValueError, match="cannot have"):
+        read_head(io.BytesIO(larger))  # type: ignore[arg-type]
+
+
+def test_a_part_that_changes_before_it_is_loaded_is_refused(tmp_path: Path) -> None:
+    first = keep(tmp_path)
+    other = dataclasses.replace(first, steps=5)
+    with pytest.raises(ValueError, match="another checkpoint"):
+        load(tmp_path / SLOTS[1], other, BlockCyclic(M, NB, 0, 1), BlockCyclic(N, NB, 0, 1), np.empty((M, N)))
+
+
+@pytest.mark.parametrize("link", ["the part under way", "the part", "the slot"])
+def test_links_in_a_folder_of_checkpoints_lead_to_no_other_file(tmp_path: Path, link: str) -> None:
+    """A folder may come from another person: nothing outside of it is written."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "0-0").write_text("my file")
+    slot = tmp_path / "kept" / SLOTS[1]
+    slot.mkdir(parents=True)
+    if link == "the slot":
+        slot.rmdir()
+        slot.symlink_to(mine)
+        with pytest.raises(OSError, match="symbolic link"):
+            write_part(slot, part_of(), WHOLE)
+    else:
+        (slot / {"the part": "0-0", "the part under way": ".0-0.part"}[link]).symlink_to(mine / "0-0")
+        write_part(slot, part_of(notes={}), WHOLE)
+        assert read_part(slot, 0, 0, whole=True)[0] == part_of(notes={})
+    assert (mine / "0-0").read_text() == "my file"
+    assert [one.name for one in mine.iterdir()] == ["0-0"]
 
 
 def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Part("this", 1, 4, M, N, NB, 1, 1, 0, 0, "float64", 1.0, 0.0, {})
+    part = part_of()
     writer = Writer(tmp_path, WHOLE)
     writer.write(part, lambda copy: np.copyto(copy, WHOLE))
     writer.wait()
@@ -138,7 +292,7 @@ def test_what_is_written_past_the_cache_is_what_goes_through_it(
     if not takes_direct_writes(tmp_path):
         pytest.skip("the temporary folder's file system takes no direct writes")
     n = 3 * PAGE // 8 + 5
-    part = Part("this", 1, 4, 1, n, n, 1, 1, 0, 0, "float64", 1.0, 0.0, {})
+    part = part_of(m=2, n=n, nb=1, steps=1)
     write, control, direct = os.write, fcntl.fcntl, []
 
     def is_direct(file: int) -> bool:
@@ -157,26 +311,13 @@ def test_what_is_written_past_the_cache_is_what_goes_through_it(
 
     monkeypatch.setattr(checkpoint.os, "write", written)
     monkeypatch.setattr(checkpoint.fcntl, "fcntl", controlled)
-    writer, numbers = Writer(tmp_path, np.empty((1, n))), np.random.default_rng(1).standard_normal((1, n))
+    writer, numbers = Writer(tmp_path, np.empty((2, n))), np.random.default_rng(1).standard_normal((2, n))
     writer.write(part, lambda copy: np.copyto(copy, numbers))
     writer.wait()
     assert writer.error is None
     assert any(direct) == (refuses == "nobody")
     assert not direct[-1]
-    (found,), _ = checkpoints(tmp_path, "this")
-    assert trouble(*found.parts[0]) is None
-    local = np.empty((1, n))
-    load(found, part.rows, part.columns, local)
+    found, _ = read_part(tmp_path / SLOTS[1], 0, 0, whole=True)
+    local = np.empty((2, n))
+    load(tmp_path / SLOTS[1], found, part.rows, part.columns, local)
     assert np.array_equal(local, numbers)
-
-
-def test_any_single_bit_changes_the_digest() -> None:
-    numbers = np.arange(3000.0)
-    known = digest(numbers)
-    bits = numbers.view(np.uint8)
-    for at in (0, 4095, 4096, 23999):
-        for bit in (1, 128):
-            bits[at] ^= bit
-            assert digest(numbers) != known
-            bits[at] ^= bit
-    assert digest(numbers) == known

@@ -18,6 +18,7 @@ import pytest
 
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.comm.solo import Solo
 from mxpeak.kernels.host import compiled, first_use, operands, solves, units
 from mxpeak.kernels.host.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
 from mxpeak.kernels.host.jit import INT, INTEGERS, jit
@@ -249,3 +250,22 @@ def test_a_device_of_one_rank_compiles_nothing_for_its_host_but_the_panels_that_
 )
 def test_panels_are_left_to_the_host_where_several_ranks_share_them(config: Any, leaves: bool) -> None:
     assert leaves_panels(config, 2) == leaves
+
+
+@pytest.mark.parametrize(("cold", "said"), [(True, 1), (False, 0)])
+def test_a_slow_first_use_is_announced_only_if_it_compiles(
+    cold: bool, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(first_uses, "SILENT_S", 0.01)
+    monkeypatch.setattr(first_use, "entries", lambda name: [Recorded(0, [], cold=cold)])
+    first_uses.compile_in_turn(Solo(), "a use", lambda: threading.Event().wait(0.1), "any")
+    assert capsys.readouterr().err.count("a use: compiling its kernels") == said
+
+
+def test_machine_code_that_appears_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiled, "cache_directory", lambda: tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    (tmp_path / "panel_1").mkdir()
+    before = first_uses._machine_code()
+    (tmp_path / "panel_1" / "panel.factor-1.py311.1.nbc").touch()
+    assert first_uses._machine_code() == before + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -246,3 +247,22 @@ def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
         assert heard_of() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+#: Opens a file after the streams; says which numbers the streams and it have.
+STREAMS = """
+import os, sys
+from mxpeak.runtime.leash import open_streams
+open_streams()
+number = os.open("file", os.O_CREAT | os.O_RDWR)
+print("what a library prints", file=open(1, "w", closefd=False))
+sys.exit(10 + number)
+"""
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    command = shlex.join([sys.executable, "-c", STREAMS])
+    done = subprocess.run(["sh", "-c", f"exec {command} {closed}"], cwd=tmp_path, capture_output=True)
+    assert done.returncode >= 13, done.stderr
+    assert (tmp_path / "file").read_bytes() == b""

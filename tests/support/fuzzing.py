@@ -7,9 +7,15 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mxpeak.bench import keeping
+from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl.input import read_dat as read_hpl
 from mxpeak.bench.hpl_mxp.input import read_dat as read_mxp
 from mxpeak.bench.matrix_market import read_matrix
@@ -17,11 +23,14 @@ from mxpeak.cli.baseline import forecasts
 from mxpeak.cli.config_file import read_toml
 from mxpeak.cli.main import parsed
 from mxpeak.cli.request import requests
+from mxpeak.cli.resume import wanted
 from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
 from mxpeak.perf.machines import find_machine
 from mxpeak.perf.tuned import BadBookError, read_book
-from mxpeak.runtime.checkpoint import checkpoints
+from mxpeak.records import read_json
+from mxpeak.runtime import checkpoint
+from mxpeak.runtime.checkpoint import Part, read_part, write_part
 
 #: What is put in, besides what stood there: numbers at ends of ranges, words that parsers know, bytes that none does.
 STRANGE = [
@@ -96,13 +105,63 @@ def result(text: str, folder: Path) -> None:
     forecasts(str(path), "hpl", [LuCase(n=1000, nb=64, P=1, Q=1)], 1)
 
 
+def config(text: str, folder: Path) -> None:
+    path = folder / "repeat.json"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    (one,) = requests(parsed(["run", "hpl", "--config", str(path), "--tuned", "no"]), {})
+    assert paths_of(one) == [], text
+
+
+def paths_of(request: Any) -> list[str]:
+    """The paths of the user that a request sets, although only a recorded run could have set them."""
+    values = {**vars(request.output), **vars(request.config)}
+    return [name for name in ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint") if values[name]]
+
+
 def part(text: str, folder: Path) -> None:
+    """A part of this text, and one whose head has this text and the digest that fits."""
     (folder / "a").mkdir(exist_ok=True)
-    (folder / "a" / "0-0").write_text(text, encoding="utf-8", errors="replace")
-    found, wrong = checkpoints(folder, "this")
-    assert found == [] or not wrong
-    if not found:
-        raise UsageError("; ".join(wrong))
+    body = text.encode(errors="replace") + b"\n"
+    begin = f"{checkpoint.SCHEMA} {checkpoint.FIRST_LINE + len(body):010} ".encode()
+    head = begin + checkpoint._head_digest(begin, body) + b"\n" + body
+    digest = checkpoint.Digest(head)
+    digest.add(b"x" * 96)
+    for content in (text.encode(errors="replace"), head + b"x" * 96 + digest.text()):
+        (folder / "a" / "0-0").write_bytes(content)
+        try:
+            read_part(folder / "a", 0, 0, whole=True)
+        except (ValueError, OSError) as error:
+            said = str(error)
+            continue
+        return
+    raise UsageError(said)
+
+
+def run_json(text: str, folder: Path) -> None:
+    """A run.json of this text, and one with the digest that fits, beside an intact part."""
+    record = _record()
+    about = {"generation": "g", "number": 2, "steps": 1, "m": 4, "n": 5, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
+    notes = {"blocks": [1.0, 1.0], "singular": [0.0]}
+    values: Any = {**about, "dtype": "float64", "elapsed_s": 1.0, "unix": 1.0, "notes": notes}
+    write_part(folder / "a", Part(about=record.about(), **values), np.zeros((4, 5)))
+    texts = [text]
+    with suppress(ValueError):
+        said = read_json(text)
+        known = keeping._record(said, {"hpl": HplConfig})
+        texts.append(json.dumps({**said, "digest": keeping._digest(known.about())}))
+    for one in texts:
+        (folder / "run.json").write_text(one, encoding="utf-8", errors="replace")
+        try:
+            request = wanted(parsed(["resume", str(folder)]))
+        except UsageError as error:
+            refused = error
+            continue
+        config: Any = request.config
+        config = replace(config, checkpoint=None)
+        assert paths_of(replace(request, config=config)) == [], text
+        assert (config.n, config.nb, config.seed) == ((4,), (2,), 7), text
+        return
+    raise refused
 
 
 def book(text: str, folder: Path) -> None:
@@ -144,10 +203,36 @@ def _result_text() -> str:
     return json.dumps({"schema": "mxpeak.results/1", "results": [one]})
 
 
+def _config_text() -> str:
+    said = {
+        "n": (1000,),
+        "nb": (64,),
+        "trace": "t.json",
+        "checkpoint": "kept",
+        "every": "5m",
+        "prometheus": "p",
+        "out": "o",
+    }
+    settings = {name: {"value": value, "origin": "flag"} for name, value in said.items()}
+    one = {"schema": "mxpeak.result/1", "benchmark": "hpl", "status": "valid", "config": settings}
+    return json.dumps({"schema": "mxpeak.results/1", "results": [one]})
+
+
 def _part_text() -> str:
-    about = {"run": "this", "number": 1, "steps": 2, "m": 3, "n": 4, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
-    about |= {"dtype": "float64", "elapsed_s": 1.0, "unix": 1.0, "notes": {"blocks": [1.0]}, "digest": "00"}
-    return json.dumps({"schema": "mxpeak.checkpoint/1", **about}) + "\n" + "x" * 96
+    about = {"generation": "g", "number": 1, "steps": 1, "m": 3, "n": 4, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
+    about |= {"dtype": "float64", "elapsed_s": 1.0, "unix": 1.0, "notes": {"blocks": "00" * 8}}
+    return json.dumps({"about": _record().about(), **about})
+
+
+def _record() -> keeping.RunRecord:
+    settings = {"n": "4", "nb": "2", "grid": "1x1", "seed": "7", "watchdog": "off"}
+    return keeping.RunRecord("this", "hpl", keeping.__version__, settings)
+
+
+def _run_text() -> str:
+    about = _record().about()
+    more = {**about["settings"], "prometheus": "p", "trace": "t", "config": "c"}
+    return json.dumps({"schema": keeping.SCHEMA, **about, "settings": more, "digest": keeping._digest(about)})
 
 
 Door = Callable[[str, Path], object]
@@ -176,7 +261,9 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
     ),
     "machine": (lambda: MACHINES.read_text(encoding="utf-8").split("[frontier]")[0], machine),
     "result": (_result_text, result),
+    "result to repeat": (_config_text, config),
     "part of a checkpoint": (_part_text, part),
+    "run.json of checkpoints": (_run_text, run_json),
     "tuned settings": (
         lambda: json.dumps(
             {

@@ -13,6 +13,11 @@ from mxpeak.perf.health import Reading, summary
 HOT = (Reading(1980.0, 1980.0, None, (), 4, 0), Reading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0))
 
 
+def open_bits(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The open questions about bits: those about rates depend on what else the machine does."""
+    return [one for one in body["undecided"] if "result" in one]
+
+
 def scan_body(
     ranks: int,
     *,

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import Bench
+from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
 from mxpeak.records import Caution, Result, three_digits
@@ -67,8 +68,7 @@ def _left_wrong(result: Result, text: str) -> None:
     result.status = "invalid"
     result.validation["passed"] = False
     if result.rules:
-        result.rules["admissible"] = False
-        result.rules["violations"].append({"rule": "abft", "text": text})
+        break_rule(result.rules, Violation("abft", text))
 
 
 def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:

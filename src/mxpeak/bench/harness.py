@@ -22,20 +22,26 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Setting
-from mxpeak.perf.energy import Gpu, Meter, energy, processors
+from mxpeak.perf.energy import Gpu, Meter, energy, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, Result, bytes_rate_text, size_text
+from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
-from mxpeak.runtime.placement import Placement, bind_to_cores, cores_near, load_kernels, on_device, on_processor
+from mxpeak.runtime.placement import (
+    Placement,
+    bind_to_cores,
+    cores_near,
+    device_number,
+    load_kernels,
+    on_device,
+    on_processor,
+)
 from mxpeak.spans import Observer, Spans
 
 #: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
 MOST_SPANS = 8
-#: From which share of the limit on a rate needs an explanation.
-ABOVE = 1.02
 #: Why a run has no result, where it had no time to say so itself.
 CUT_SHORT = "the run was cut short without a word, or is still going on"
 
@@ -53,6 +59,7 @@ class Told(TypedDict, total=False):
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    on_note     prints a note about a case at once, on rank 0
     on_sample   hears after each measurement of a case how to tell what is known by then, on rank 0
     follow      hears of the spans of each computation that is watched, on every rank
     stop        why not to go on, by those who look on; asked on rank 0
@@ -65,6 +72,7 @@ class Told(TypedDict, total=False):
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    on_note: Callable[[str], None]
     on_sample: Callable[[Callable[[], Result]], None]
     follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
@@ -83,11 +91,12 @@ class Bench(Generic[AnyConfig]):
         self.name = told.get("benchmark", "")
         self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm)
+        self.budget = memory_budget(config, settings, comm, placement.device)
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
-        packages = processors() if placement.local_rank == 0 else []
-        self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._phase)
+        self._packages = processors() if placement.local_rank == 0 else None
+        self._gpu = Gpu(bus) if bus else None
+        self._meter = Meter(self._packages or [], self._gpu, doing=self._phase)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
@@ -120,6 +129,11 @@ class Bench(Generic[AnyConfig]):
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
                 hear(text)
+
+    def note(self, text: str) -> None:
+        """Print a note about a case at once, from rank 0."""
+        if self.comm.rank == 0 and (on_note := self._told.get("on_note")):
+            on_note(text)
 
     @property
     def ending(self) -> Callable[[], bool]:
@@ -166,10 +180,20 @@ class Bench(Generic[AnyConfig]):
             self._meter.end(elapsed_s)
         return elapsed_s
 
-    def energy(self, rate_flops: float | None) -> dict[str, Any] | None:
-        """What the metered work of a case took, on rank 0.  Collective over all ranks."""
-        everybody = self.comm.gather_objects((node_name(), self._meter.used))
-        return energy(everybody, rate_flops) if everybody else None
+    def energy(self, rate_flops: float | None) -> dict[str, Any]:
+        """Return the energy of a case's metered work for its telemetry, on rank 0; if unknown, with the reason.
+
+        Collective over all ranks.
+        """
+        architecture = str(self.kernels.device_facts().get("device_architecture", ""))
+        why = why_unknown(self._packages, self._gpu, amd=architecture.startswith("gfx"))
+        everybody = self.comm.gather_objects((node_name(), self._meter.used, why))
+        if not everybody:
+            return {}
+        used = energy([(host, used) for host, used, _ in everybody], rate_flops)
+        if used is not None and used["joules"] is not None:
+            return {"energy": used}
+        return {"energy": used, "energy_unknown": next((why for *_, why in everybody if why), "nothing was metered")}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
@@ -208,7 +232,9 @@ def opened(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = bind_to_cores(comm, config.threads, cores_near(config, comm), panel_row(config, comm))
+    number = device_number(config, comm)
+    near, row = cores_near(config, number), panel_row(config, comm)
+    placement = bind_to_cores(comm, config.threads, near, row, number)
     try:
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:
@@ -239,7 +265,7 @@ def run_cases(
             for case, mine in results(bench):
                 used = bench.energy(None if mine is None else mine.result.get("rate_flops"))
                 if mine is not None:
-                    mine.telemetry["energy"] = used
+                    mine.telemetry.update(used)
                 result: Result | None = bench.comm.bcast_object(mine)
                 bench.end()
                 if comm.rank == 0 and on_case:
@@ -361,21 +387,3 @@ def depth_caution(depth: int, ran: int) -> Caution:
     """What to know of a look-ahead deeper than one step."""
     text = f"look-ahead depth {depth} was asked for and ran as {ran}"
     return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
-
-
-def above_caution(rate_bytes: float, limit: float | None, touched: float, machine: Mapping[str, Any]) -> list[Caution]:
-    """What to know of a rate of bytes above its limit, which was taken on `touched` bytes."""
-    if limit is None or rate_bytes <= ABOVE * limit:
-        return []
-    cache = machine.get("l3_bytes") or machine.get("l2_bytes") or 0
-    ratio = f"the rate is above the limit ({bytes_rate_text(rate_bytes)} of {bytes_rate_text(limit)})"
-    if touched <= cache * machine["nodes"]:
-        text = f"{ratio}: {size_text(touched)} stay in the caches, or are too few to be timed"
-        return [Caution("cached", text, "use a larger problem to measure memory")]
-    return [Caution("drift", f"{ratio}: the machine's speed changed", "run again when nothing else runs")]
-
-
-def drift_caution(rate: float, limit: float) -> Caution:
-    """What to know of a rate above its limit."""
-    text = f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
-    return Caution("drift", text, "run again when nothing else runs, or with --repeat 3")

@@ -1,4 +1,4 @@
-"""Checkpoints of an LU run: when one is due, what belongs to it, and what a run knows that goes on from one."""
+"""Checkpoints of an LU run: when one is due, which run it belongs to, and how a run continues from one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from mxpeak import __version__
+from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels
-from mxpeak.options import as_text, options, seconds
+from mxpeak.options import as_text, options, recordable, seconds
 from mxpeak.records import Caution, Result, read_json, three_digits
-from mxpeak.runtime.checkpoint import RUN, SCHEMA, Checkpoint, Part, Writer, checkpoints, load, trouble
+from mxpeak.runtime.checkpoint import (
+    MOST_RUN,
+    RUN,
+    SCHEMA,
+    SLOTS,
+    Part,
+    Writer,
+    load,
+    new_file,
+    read_part,
+    regular_file,
+)
+from mxpeak.runtime.folder_lock import LOCK, FolderLock
 from mxpeak.runtime.nodes import by_root
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import Notes
@@ -28,46 +42,473 @@ from mxpeak.spans import Spans
 
 #: How often in a run all ranks ask whether a checkpoint is due.
 LOOKS = 100
+#: Settings that say which cases run, how often and on how many ranks: a run with checkpoints has one case.
+NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
+#: At most so many defects of a checkpoint are named.
+MOST_NAMED = 3
+
+
+# --- the run that a folder belongs to -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The run that checkpoints belong to, as run.json and the head of each part describe it.
+
+    settings   the settings of the run as texts; no path is among them
+    notes      what a user should know about the file that it was read from
+    """
+
+    name: str
+    benchmark: str
+    version: str
+    settings: Mapping[str, str]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def about(self) -> dict[str, Any]:
+        """Return the record as JSON writes it."""
+        return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
+
+    def difference(self, part: Part) -> str:
+        """Return how a part shows that it belongs to another run or problem; empty if it does not."""
+        there = part.about.get("settings")
+        if not isinstance(there, dict):
+            return "a run without settings"
+        here = self.about()
+        pairs = [(name, part.about.get(name), here[name], "run") for name in ("benchmark", "version")]
+        names = dict.fromkeys((*self.settings, *there))
+        pairs += [(name, there.get(name), self.settings.get(name), "problem") for name in names]
+        pairs.append(("run", part.about.get("run"), self.name, "run"))
+        for name, one, two, what in pairs:
+            if one != two:
+                return f"another {what}: {name!r:.40} is {one!r:.40} there and {two!r:.40} in {RUN}"
+        if (str(part.m), str(part.nb)) != (self.settings.get("n"), self.settings.get("nb")):
+            return f"another matrix: {part.m} rows in blocks of {part.nb}"
+        return ""
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    """Return the digest of a record, which does not depend on the layout of its file."""
+    return blake2b(json.dumps({"schema": SCHEMA, **about}, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+
+def write_run(folder: Path, record: RunRecord) -> None:
+    """Write run.json."""
+    about = record.about()
+    text = json.dumps({"schema": SCHEMA, **about, "digest": _digest(about)}, indent=2) + "\n"
+    with new_file(folder / f".{RUN}.part", folder / RUN) as file:
+        os.write(file, text.encode())
+
+
+def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
+    """Read which run a folder of checkpoints belongs to; `configs` are those of the benchmarks by name.
+
+    If run.json is missing, or has no settings at all, the newest part whose head is intact describes the run.
+    """
+    try:
+        content = _json_in(folder / RUN)
+        _check_format(folder, content)
+        record = _record(content, configs)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        record = _from_parts(folder, configs, error)
+    else:
+        if content.get("digest") != _digest(record.about()):
+            raise _changed(folder, record)
+    if record.version != __version__:
+        raise UsageError(
+            f"{folder} was written by mxpeak {record.version!r:.40}, and this is {__version__}: a run continues only "
+            "with the version that began it; use that version, or start again with another --checkpoint folder"
+        )
+    return record
+
+
+def _changed(folder: Path, record: RunRecord) -> UsageError:
+    """Return the error for a run.json that has been changed: it may describe another problem."""
+    for name in SLOTS:
+        try:
+            part, _ = read_part(folder / name, 0, 0, whole=False)
+        except (OSError, ValueError):
+            continue
+        defect = record.difference(part)
+        text = f"{name}/0-0 is of {defect}" if defect else "its digest differs"
+        return UsageError(
+            f"{folder / RUN} has been changed or damaged: {text}; to continue with the settings in "
+            f"{name}/0-0, delete {RUN}"
+        )
+    return UsageError(f"{folder / RUN} has been changed or damaged: its digest differs; start again")
+
+
+def _json_in(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file of limited size."""
+    with regular_file(path) as file:
+        text = file.read(MOST_RUN + 1)
+    if len(text) > MOST_RUN:
+        raise ValueError(f"it has more than {MOST_RUN} bytes")
+    content = read_json(text)
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    return content
+
+
+def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
+    """Raise a UsageError if another version of mxpeak wrote the folder in another format."""
+    schema = content.get("schema")
+    if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
+        raise UsageError(
+            f"{folder} holds checkpoints of the format {schema!r:.40}, and this version of mxpeak reads only {SCHEMA}: "
+            "continue with the version that began the run, or start again with another --checkpoint folder"
+        )
+    if schema != SCHEMA:
+        raise ValueError(f"its schema is not {SCHEMA}")
+
+
+def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
+    """Return the record in a JSON object; settings that may come from the command line only are left out."""
+    name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
+    if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
+        raise ValueError("it does not name its run, its benchmark and its version")
+    if benchmark not in configs:
+        raise ValueError(f"its benchmark {benchmark!r:.40} is not {' or '.join(configs)}")
+    if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
+        raise ValueError("its settings are no texts by name")
+    known = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
+    others = [repr(key)[:40] for key in settings if key not in known]
+    notes = [f"{RUN} sets {', '.join(others[:MOST_NAMED])}, which only the command line may set; ignored"]
+    kept = {key: text for key, text in settings.items() if key in known}
+    return RunRecord(name, benchmark, version, kept, tuple(notes[: len(others)]))
+
+
+def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
+    """Return the record in the head of the newest intact part; `error` says why run.json does not serve."""
+    found: list[tuple[int, RunRecord]] = []
+    for name in SLOTS:
+        try:
+            part, _ = read_part(folder / name, 0, 0, whole=False)
+            found.append((part.number, _record(part.about, configs)))
+        except (OSError, ValueError):
+            continue
+    if not found and isinstance(error, FileNotFoundError):
+        raise UsageError(f"{folder} holds no checkpoints: there is no {RUN}; give the DIR of --checkpoint") from None
+    reason = getattr(error, "strerror", None) or str(error)
+    if not found:
+        raise UsageError(
+            f"{folder / RUN} cannot be used, and no part describes its run: {reason}; "
+            "start again with another --checkpoint folder"
+        ) from None
+    _, record = max(found, key=lambda one: one[0])
+    note = f"{folder / RUN} cannot be used: {reason}; the settings come from a part of the checkpoint"
+    return RunRecord(record.name, record.benchmark, record.version, record.settings, (*record.notes, note))
+
+
+def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
+    """Return the record of a new run: every setting that is not a default, and all settings of its case."""
+    known = [
+        o for o in options(type(config)) if o.name in recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
+    ]
+    content = {o.name: value for o in known if (value := getattr(config, o.name)) != o.default}
+    content |= {o.name: getattr(case, o.name) for o in known if hasattr(case, o.name)}
+    texts = {name: as_text(value) for name, value in content.items() if value is not None}
+    texts["grid"] = f"{case.P}x{case.Q}"
+    if case.node_grid is not None:
+        texts["node_grid"] = "x".join(map(str, case.node_grid))
+    return RunRecord(secrets.token_hex(8), benchmark, __version__, dict(sorted(texts.items())))
+
+
+# --- the checkpoint to continue from ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose parts all are intact.
+
+    slot        the folder of its parts
+    first       the part of process 0,0
+    elapsed_s   seconds of the clock until then, of the slowest rank
+    unix        the time of the last copy
+    notes       the largest of the notes of all ranks; NaN if there is one
+    """
+
+    slot: Path
+    first: Part
+    elapsed_s: float
+    unix: float
+    notes: Notes
+
+
+def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
+    """Return the slots whose first head is intact and of this run, the newest first, and the defects of others."""
+    found, wrong = [], []
+    for name in SLOTS:
+        slot = folder / name
+        try:
+            part, _ = read_part(slot, 0, 0, whole=False)
+            if defect := record.difference(part):
+                raise ValueError(f"it is of {defect}")
+            if SLOTS[part.number % 2] != name:
+                raise ValueError(f"checkpoint {part.number} belongs in the other slot")
+            found.append((slot, part))
+        except FileNotFoundError:
+            if slot.is_dir() and any(not one.name.startswith(".") for one in slot.iterdir()):
+                wrong.append(f"{slot}/0-0 is missing")
+        except (OSError, ValueError) as error:
+            wrong.append(f"{slot}/0-0: {_reason(error)}")
+    return sorted(found, key=lambda one: -one[1].number), wrong
+
+
+def check_resumable(folder: Path, record: RunRecord) -> None:
+    """Raise a UsageError if no slot can hold a checkpoint of this run, before any rank is started."""
+    found, wrong = first_parts(folder, record)
+    if not found:
+        raise _none_whole(folder, wrong)
+
+
+def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
+    text = "; ".join(wrong[:MOST_NAMED]) or "none has been written yet"
+    return UsageError(f"{folder} holds no intact checkpoint: {text}; start again with another --checkpoint folder")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpoint, list[str]]:
+    """Return the newest checkpoint whose parts all are intact, and the defects of a newer one.  Collective over comm.
+
+    Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
+    """
+    found, wrong = by_root(comm, lambda: first_parts(folder, record))
+    for slot, first in found:
+        defect, *mine = _my_parts(slot, first, comm)
+        shares = comm.gather_objects((defect, *mine))
+        answer = comm.bcast_object(None if shares is None else _together(slot, first, shares))
+        if isinstance(answer, Checkpoint):
+            return answer, wrong
+        wrong = [*wrong, answer]
+    raise _none_whole(folder, wrong)
+
+
+def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, float, Notes | None]:
+    """Check this rank's share of the parts: the first defect, the largest times, and the largest notes."""
+    elapsed_s, unix, notes = 0.0, 0.0, None
+    for index in range(comm.rank, first.P * first.Q, comm.size):
+        p, q = divmod(index, first.Q)
+        try:
+            part, _ = read_part(slot, p, q, whole=True)
+            for name, value in first.shared.items():
+                if part.shared[name] != value:
+                    there = f"its {name} is {part.shared[name]!r:.40} and {value!r:.40} in 0-0"
+                    raise ValueError(f"it belongs to another checkpoint: {there}")
+            _check_notes(part)
+            notes = _largest(part.notes if notes is None else notes, part.notes)
+        except (OSError, ValueError) as error:
+            return f"{slot}/{p}-{q}: {_reason(error)}", elapsed_s, unix, None
+        elapsed_s, unix = max(elapsed_s, part.elapsed_s), max(unix, part.unix)
+    return "", elapsed_s, unix, notes
+
+
+def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float, Notes | None]]) -> Checkpoint | str:
+    """Return the checkpoint that the shares of all ranks make, or its first defect."""
+    defects, elapsed_s, unix, notes = zip(*shares)
+    if text := next(filter(None, defects), ""):
+        return str(text)
+    merged: Notes = first.notes
+    for one in filter(None, notes):
+        if set(one) != set(merged):
+            return f"{slot}: its parts have different notes"
+        merged = _largest(merged, one)
+    return Checkpoint(slot, first, max(elapsed_s), max(unix), merged)
+
+
+def _check_notes(part: Part) -> None:
+    """Raise a ValueError if a factorization cannot continue from the notes of a part."""
+    steps = -(-part.m // part.nb)
+    lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1}
+    for name, values in part.notes.items():
+        if len(values) != lengths.get(name):
+            raise ValueError(f"its note {name!r:.40} has {len(values)} numbers")
+    if "blocks" not in part.notes:
+        raise ValueError("it has no note of its diagonal blocks")
+    if any(value != value or abs(value) > part.m for value in part.notes.get("singular", ())):
+        raise ValueError("its note of the first singular column is no column")
+
+
+def _largest(one: Notes, two: Notes) -> Notes:
+    """Return the larger numbers of two notes, NaN if there is one."""
+    return {name: [max(pair, key=_size) for pair in zip(one[name], two[name])] for name in one}
+
+
+def _size(value: float) -> float:
+    return float("inf") if value != value else value
+
+
+# --- the folder of one run ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Run:
+    """The folder of checkpoints of one run, which rank 0 has locked; `found`: the one to continue from."""
+
+    folder: Path
+    record: RunRecord
+    generation: str
+    every_s: float
+    found: Checkpoint | None = None
+    cautions: list[Caution] = field(default_factory=list)
+    gap_s: float = 0.0
+    lock: FolderLock | None = None
+    writer: Writer | None = None
+
+    @property
+    def before_s(self) -> float:
+        """Seconds of the clock before this process."""
+        return 0.0 if self.found is None else self.found.elapsed_s
+
+    def close(self) -> None:
+        """Release the folder; while a part is being written it stays locked, until this process ends."""
+        if self.lock is not None and not (self.writer is not None and self.writer.busy):
+            self.lock.release()
+
+    def about(self, result: Result) -> None:
+        """Record in a result that it is one of a resumed run, whose time includes the time before."""
+        if self.found is None:
+            return
+        after_s = result.result["time_s"] - self.before_s
+        steps = self.found.first.steps
+        result.result["resumed"] = {"before_s": self.before_s, "after_s": after_s, "gap_s": self.gap_s, "steps": steps}
+        times = [three_digits(value) for value in (self.before_s, after_s, self.gap_s)]
+        text = f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
+        result.warnings.append(Caution("resumed", text, "run it in one piece for an official result"))
+        if result.rules:
+            break_rule(result.rules, Violation("resumed", "a run in two pieces is not an official run"))
+
+
+def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:
+    """Lock the folder that --checkpoint names, begin a run there or find its newest checkpoint.  Collective over comm.
+
+    Returns None without --checkpoint.
+    """
+    if config.checkpoint is None:
+        return None
+    folder = Path(config.checkpoint)
+    locks: list[FolderLock] = []
+
+    def begin() -> tuple[RunRecord, str, str]:
+        if not config.resumed:
+            _make(folder)
+        locks.append(_locked(folder))
+        record = (
+            read_run(folder, {benchmark: type(config)}) if config.resumed else _begun(folder, config, case, benchmark)
+        )
+        return record, secrets.token_hex(8), locks[0].missing
+
+    try:
+        record, generation, missing = by_root(comm, begin)
+        run = Run(folder, record, generation, seconds(config.every), lock=next(iter(locks), None))
+        if missing:
+            text = f"{folder} could not be locked ({missing}): a second run of it is not refused"
+            run.cautions.append(Caution("checkpoint-lock", text, "run only one mxpeak resume of a folder at a time"))
+        if config.resumed:
+            run.cautions += [Caution("checkpoint-run", note) for note in record.notes]
+            run.found, wrong = newest(folder, record, comm)
+            run.gap_s = comm.bcast_object(max(0.0, time.time() - run.found.unix))
+            run.cautions += [
+                Caution("checkpoint-damaged", f"a damaged checkpoint was not used: {text}") for text in wrong
+            ]
+    except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    return run
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error) from None
+
+
+def _not_writable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; give another folder")
+
+
+def _locked(folder: Path) -> FolderLock:
+    try:
+        return FolderLock(folder)
+    except OSError as error:
+        raise UsageError(f"cannot use the checkpoint folder {folder}: {error.strerror}; give another folder") from None
+
+
+def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
+    """Write which run the folder belongs to; nothing else may be there."""
+    record = record_of(config, case, benchmark)
+    try:
+        if any(one.name != LOCK and not one.name.startswith(".mxpeak-") for one in folder.iterdir()):
+            raise UsageError(f"--checkpoint {folder} is not empty; to continue its run, type: mxpeak resume {folder}")
+        write_run(folder, record)
+    except OSError as error:
+        raise _not_writable(folder, error) from None
+    return record
+
+
+# --- between two steps --------------------------------------------------------------------------------------------
 
 
 class Keeping:
-    """A `solvers.keeping.Keeper` of files.  Made, and asked, by all ranks of the grid alike."""
+    """A `solvers.keeping.Keeper` that writes files.  All ranks of the grid make it and call it alike."""
 
     def __init__(
         self, run: Run, A: DistMatrix, kernels: Kernels, spans: Spans, ending: Callable[[], bool] = lambda: False
     ):
         self._run, self._A, self._kernels, self._spans = run, A, kernels, spans
-        self._writer = Writer(run.folder, A.local)
+        self._writer = run.writer = Writer(run.folder, A.local)
         self._ending, self._last = ending, False
         self._number, self._kept_s, self._seen = 0, 0.0, 0
         self.first = 0
         self.notes: Notes = {}
         if run.found is not None:
-            about = run.found.about
-            self._number, self.first = about.number, about.steps
-            self.notes = _largest([part.notes for _, part in run.found.parts])
+            first = run.found.first
+            there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, A.local.dtype.name)
+            if there != here:
+                raise UsageError(
+                    f"the checkpoint in {run.found.slot} is of the matrix {there}, and this run's is {here}"
+                )
+            self._number, self.first, self.notes = first.number, first.steps, run.found.notes
 
     def load(self, blocks: DiagonalBlocks) -> None:
-        """The matrix, and what was noted of its diagonal blocks, as they were kept, if they were."""
-        if self._run.found is not None:
-            load(self._run.found, self._A.rows, self._A.cols, self._A.local)
-            blocks.recall(self.notes["blocks"])
+        """Read the matrix, and the notes of its diagonal blocks, if the run is resumed.  Collective over the grid."""
+        found = self._run.found
+        if found is None:
+            return
+        defect = ""
+        try:
+            load(found.slot, found.first, self._A.rows, self._A.cols, self._A.local)
+        except (OSError, ValueError) as error:
+            defect = f"{found.slot}: {_reason(error)}"
+        everybody = self._A.grid.all
+        defects = everybody.bcast_object(everybody.gather_objects(defect))
+        if any(defects):  # it was intact a moment ago
+            text = next(filter(None, defects))
+            raise UsageError(f"a checkpoint changed while it was read: {text}; type mxpeak resume again")
+        blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
-        """Whether --every is over on rank 0, and nobody still writes, or has failed to.
+        """Return whether --every is over on rank 0, and no rank still writes, or has failed to.
 
-        All wait for the word of rank 0, and only if it is yes for each other: ranks shall not march in step for this.
+        All ranks wait for the answer of rank 0, and for each other only if it is yes: they need not keep in step.
         """
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
         self._seen = part
         everybody = self._A.grid.all
         late = self._spans.active_s - self._kept_s >= self._run.every_s
-        said = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
-        self._last = said[1]
+        answer = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
+        self._last = answer[1]
         if self._last:
             self._writer.wait()
-        if not any(said):
+        if not any(answer):
             return False
         able = everybody.agree(not self._writer.busy and self._writer.error is None)
         if self._last and not able:
@@ -75,7 +516,7 @@ class Keeping:
         return able
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy this rank's part, and have it written."""
+        """Copy the part of this rank, and begin to write it."""
         with self._spans("keep"):
             self._write(done, notes)
         if self._last:
@@ -84,11 +525,12 @@ class Keeping:
             end()
 
     def _write(self, done: int, notes: Notes) -> None:
-        """Begin to write this rank's part."""
+        """Begin to write the part of this rank."""
         A, elapsed_s = self._A, self._spans.active_s
         self._number, self._kept_s = self._number + 1, elapsed_s
         part = Part(
-            run=self._run.name,
+            about=self._run.record.about(),
+            generation=self._run.generation,
             number=self._number,
             steps=done,
             m=A.rows.n,
@@ -106,7 +548,7 @@ class Keeping:
         self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
 
     def finish(self) -> list[Caution]:
-        """The factorization is over: let the last part be written, and hear how the writing went.  Collective."""
+        """Wait until the last part is written; return the warnings about checkpoints.  Collective over the grid."""
         self._writer.wait()
         texts = self._A.grid.all.gather_objects(None if self._writer.error is None else str(self._writer.error))
         cautions = list(self._run.cautions)
@@ -120,112 +562,3 @@ def end() -> None:
     """End this rank by the signal that it has put off; a rank that got none takes two."""
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _largest(notes: list[Mapping[str, list[float]]]) -> dict[str, list[float]]:
-    """The largest of all ranks' notes, NaN if there is one."""
-    return {name: [max(values, key=_size) for values in zip(*(one[name] for one in notes))] for name in notes[0]}
-
-
-def _size(value: float) -> float:
-    return float("inf") if value != value else value
-
-
-@dataclass(slots=True)
-class Run:
-    """The folder of checkpoints of one run; `found`: the one to go on from."""
-
-    folder: Path
-    name: str
-    every_s: float
-    found: Checkpoint | None
-    cautions: list[Caution]
-    gap_s: float = 0.0
-
-    @property
-    def before_s(self) -> float:
-        """Seconds of the clock before this process."""
-        return 0.0 if self.found is None else self.found.about.elapsed_s
-
-    def about(self, result: Result) -> None:
-        """Say in a result that it is one of a resumed run; its time holds what came before."""
-        if self.found is None:
-            return
-        after_s = result.result["time_s"] - self.before_s
-        result.result["resumed"] = {
-            "before_s": self.before_s,
-            "after_s": after_s,
-            "gap_s": self.gap_s,
-            "steps": self.found.about.steps,
-        }
-        times = [three_digits(value) for value in (self.before_s, after_s, self.gap_s)]
-        text = f"resumed after step {self.found.about.steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
-        result.warnings.append(Caution("resumed", text, "run it in one piece for an official result"))
-        if result.rules:
-            result.rules["admissible"] = False
-            result.rules["violations"].append({"rule": "resumed", "text": "a run in two pieces is no official run"})
-
-
-def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:
-    """The folder that --checkpoint names, new or to go on from; None without --checkpoint.  Collective."""
-    if config.checkpoint is None:
-        return None
-    folder = Path(config.checkpoint)
-    if config.resumed:
-        return _found(folder, config, comm)
-    name = by_root(comm, lambda: _write_run(folder, config, case, comm.size, benchmark))
-    return Run(folder, name, seconds(config.every), None, [])
-
-
-def _write_run(folder: Path, config: LuConfig, case: LuCase, ranks: int, benchmark: str) -> str:
-    """Say what is computed; the name of the run."""
-    settings = {o.name: value for o in options(type(config)) if (value := getattr(config, o.name)) != o.default}
-    for shape in ("P", "Q", "grid", "node_grid"):
-        settings.pop(shape, None)
-    texts = {key: as_text(value) for key, value in settings.items() if value is not None}
-    texts |= {"n": str(case.n), "nb": str(case.nb), "grid": f"{case.P}x{case.Q}"}
-    if case.node_grid is not None:
-        texts["node_grid"] = "x".join(map(str, case.node_grid))
-    name = secrets.token_hex(8)
-    about = {"schema": SCHEMA, "run": name, "benchmark": benchmark, "version": __version__, "ranks": ranks}
-    beside = folder / f".{RUN}.part"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps({**about, "settings": texts}, indent=2) + "\n", encoding="utf-8")
-        beside.rename(folder / RUN)
-    except OSError as error:
-        raise UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; give another folder") from None
-    return name
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """What a folder of checkpoints says of its run."""
-    try:
-        said = read_json((folder / RUN).read_text(encoding="utf-8"))
-        if said["schema"] != SCHEMA or not all(isinstance(text, str) for text in said["settings"].values()):
-            raise ValueError(f"it is not one of {SCHEMA}")
-        return {"run": str(said["run"]), "benchmark": str(said["benchmark"]), "settings": dict(said["settings"])}
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no checkpoints: there is no {RUN}; give the DIR of --checkpoint") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{folder / RUN} cannot be read: {error}") from None
-
-
-def _found(folder: Path, config: LuConfig, comm: Communicator) -> Run:
-    """The latest checkpoint whose parts are all there and whole; all ranks look through them together."""
-    name = by_root(comm, lambda: str(read_run(folder)["run"]))
-    found, wrong = by_root(comm, lambda: checkpoints(folder, name))
-    wrong = [text for text in wrong if "nothing has been kept" not in text]
-    for one in found:
-        mine = [text for path, part in one.parts[comm.rank :: comm.size] if (text := trouble(path, part))]
-        texts = comm.bcast_object(comm.gather_objects(mine))
-        if not any(texts):
-            cautions = [Caution("torn", f"a torn checkpoint was left aside: {text}", "") for text in wrong]
-            run = Run(folder, name, seconds(config.every), one, cautions)
-            run.gap_s = comm.bcast_object(time.time() - one.about.unix)
-            return run
-        wrong += [text for part in texts for text in part]
-    raise UsageError(
-        f"{folder} holds no whole checkpoint: {'; '.join(wrong) or 'nothing has been kept'}; "
-        "run again from the start, and give --checkpoint another folder"
-    )

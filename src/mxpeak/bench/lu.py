@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
+from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
 from mxpeak.bench.harness import (
     Bench,
@@ -15,12 +16,12 @@ from mxpeak.bench.harness import (
     node_cautions,
     peak_rss,
     phase_table,
-    repeated,
     run_cases,
     threads_a_rank,
 )
 from mxpeak.bench.keeping import Keeping, opened
 from mxpeak.bench.keeping import Run as CheckpointedRun
+from mxpeak.bench.limits import LEAST_S, Limit, Reading, Readings, reading
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
@@ -35,16 +36,15 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.precision import stored_as
-from mxpeak.records import Caution, Result
-from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.precision import PRECISIONS, stored_as
+from mxpeak.records import Caution, Result, size_text
+from mxpeak.runtime.memory import Budget, memory_budget
+from mxpeak.runtime.nodes import combined
+from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
-from mxpeak.spans import Spans
+from mxpeak.spans import Phase, Spans
 
-#: --quick: seconds that one run should take, and the orders between which it is chosen.
-QUICK_S, QUICK_LEAST, QUICK_MOST, GPU_QUICK_MOST = 8.0, 1000, 20000, 80000
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 #: Products that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
@@ -53,12 +53,10 @@ GPU_PROBES = 8
 GPU_WARM_N = 24 * 1024
 #: The kernels whose matrices lie in the host's memory.
 IN_HOST_MEMORY = ("host", "reference")
-#: Seconds over which the limit is looked for.
-LIMIT_S = 0.3
-#: Seconds of a run after which the limit is measured once more.
-LIMIT_AGAIN_S = 1.0
 
 AnyCase = TypeVar("AnyCase", bound=LuCase)
+#: The product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
+Probed = tuple[int, int, int, int, str]
 
 
 class Solve(Protocol):
@@ -89,11 +87,25 @@ AnySolve = TypeVar("AnySolve", bound=Solve)
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """The rates of GEMM before and after the solves of a case, and the fastest of its own GEMM phases."""
+
+    before: Reading | None
+    after: Reading | None
+    phase: float | None
+
+    def limit(self, name: str, rate: float) -> Limit:
+        """Return the limit of a case that ran at `rate`, which counts as reached too."""
+        limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
+        return limit if self.phase is None else limit.including("gemm", self.phase)
+
+
+@dataclass(frozen=True, slots=True)
 class Runs(Generic[AnySolve]):
-    """The solves of one case, with the limit, the best one's phases, and bytes over all ranks."""
+    """The solves of one case, with what its limit is made of, the best one's phases, and bytes over all ranks."""
 
     solves: list[AnySolve]
-    limit: float | None
+    measured: Measured
     phases: dict[str, Any]
     memory: dict[str, int]
     peak_rss: int
@@ -130,17 +142,17 @@ class LuBench(Bench[LuConfig]):
         self.facts.cautions.extend(node_cautions(self.config, self.comm))
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
-        self.limit = lru_cache(maxsize=None)(self.measure_limit)
+        self._readings = Readings()
         self.kept: CheckpointedRun | None = None  # while the clock of a run with --checkpoint is to begin
 
-    def default_n(self, footprint: Footprint, nb: int, P: int, Q: int, precision: str) -> int:
-        """The order where none was given: what fills --mem, or, with --quick, what takes a few seconds."""
-        n = self.budget.default_n(footprint, nb, P, Q)
-        if self.config.quick:
-            rate = 0.7 * self.limit(P, Q, nb, QUICK_LEAST, precision)
-            most = GPU_QUICK_MOST if self.config.on_gpu else QUICK_MOST
-            n = min(n, max(QUICK_LEAST, min(most, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
-            n = max(1, n // nb) * nb if n >= nb else n
+    def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
+        """Return the order if none was given: the largest that --mem allows, or that of --quick.  Collective."""
+        if not self.config.quick:
+            return int(self.comm.bcast_object(self.budget.default_n(footprint, nb, case.P, case.Q)))
+        native = not self.kernels.emulates(precision)
+        machine = _quick_machine(self.config, self.comm, case, precision, self.placement.threads, native)
+        n, caution = _quick_n(machine, self.budget, footprint, nb, case)
+        self.facts.cautions.extend(caution)
         return int(self.comm.bcast_object(n))
 
     def keeper(self, A: DistMatrix, spans: Spans) -> Keeping | None:
@@ -174,14 +186,16 @@ class LuBench(Bench[LuConfig]):
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
-    def measure_limit(self, P: int, Q: int, nb: int, n: int, precision: str) -> float:
-        """The best rate of GEMM on all ranks of the grid at once: their flops over the slowest one's time.
+    def _probed(self, P: int, Q: int, nb: int, n: int, precision: str) -> Probed:
+        """Return the product that stands for the updates of such a case; cases of like size share it."""
+        return P, Q, nb, min(1 << n.bit_length(), self.gemm_block * max(P, Q)), precision
 
-        `n` only bounds the blocks: where it is small, so are they.  Collective over the grid; 0 on idle ranks.
+    def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
+        """Measure GEMM on all ranks of the grid at once: their flops over the slowest one's time.
+
+        The size only bounds the blocks: if it is small, so are they.  Collective over the grid.
         """
-        grid = self.grid(P, Q)
-        if grid is None:
-            return 0.0
+        P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
         probe, times = gemm_probe(self.kernels, m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
 
@@ -191,21 +205,26 @@ class LuBench(Bench[LuConfig]):
             self.kernels.wait()
             grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
 
-        samples = repeated(lambda: self.slowest(multiply, grid.all), least=3, most=100, seconds=LIMIT_S)
-        return times * P * Q * 2.0 * m * k * nb / min(samples)
+        return reading(lambda: self.slowest(multiply, grid.all), times * P * Q * 2.0 * m * k * nb, run_s, LEAST_S)
 
-    def limits(self, case: LuCase, precision: str, run: Callable[[], float]) -> float | None:
-        """The limit of a case measured before `run`, which returns its seconds, and after it if it was long.
+    def limits(
+        self, case: LuCase, precision: str, grid: Grid, run: Callable[[], object], *, last: bool
+    ) -> tuple[Reading | None, Reading | None]:
+        """Run between a reading of the limit before and one after.  Collective over the grid.
 
-        Machines drift: the better of both counts.  Cases of like size share the first measurement.
+        Within a series a reading also serves the next cases for a while; after the last case there is always one.
         """
-        size = min(1 << case.n.bit_length(), self.gemm_block * max(case.P, case.Q))
-        probed = case.P, case.Q, case.nb, size, precision
-        limit = self.limit(*probed) if self.config.warmup != "none" else None
-        elapsed = run()
-        if limit is not None and elapsed > LIMIT_AGAIN_S:
-            limit = max(limit, self.measure_limit(*probed))
-        return limit
+        if self.config.warmup == "none":
+            run()
+            return None, None
+        probed = self._probed(case.P, case.Q, case.nb, case.n, precision)
+
+        def measure() -> Reading:
+            return self._gemm_reading(grid, probed, lambda rate: self.config.repeat * hpl_flops(case.n) / rate)
+
+        before = self._readings.before(probed, grid.all, measure)
+        run()
+        return before, self._readings.after(probed, grid.all, measure, last=last)
 
 
 def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
@@ -225,12 +244,14 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
     def fits(case: AnyCase) -> bool:
         return bench.budget.fits(footprint(case), case.n, case.nb, case.P, case.Q)
 
-    if not any(map(fits, cases)):
+    fitting = [fits(case) for case in cases]
+    if not any(fitting):
         first = cases[0]
         raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
-    for case in cases:
-        grid = bench.grid(case.P, case.Q) if fits(case) else None
-        yield case, None if grid is None else _result(problem, bench, case, grid)
+    for k, case in enumerate(cases):
+        grid = bench.grid(case.P, case.Q) if fitting[k] else None
+        last = not any(fitting[k + 1 :])
+        yield case, None if grid is None else _checkpointed(problem, bench, case, grid, last=last)
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
@@ -274,20 +295,68 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     models = list(bench.config.cases(bench.comm.size, [1]))
     largest = max(models, key=lambda model: footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
     nb = max(bench.config.nb)
-    return [bench.default_n(footprint(largest), nb, largest.P, largest.Q, problem.precision(largest))]
+    return [bench.default_n(footprint(largest), largest, nb, problem.precision(largest))]
 
 
-def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+def _quick_machine(
+    config: LuConfig, comm: Communicator, case: LuCase, precision: str, threads: int, native: bool
+) -> quick.Machine:
+    """Return the class of the machine for --quick.  Collective over comm."""
+    slow_fp64 = precision == "fp64" and has_slow_fp64(config, comm)
+    speed = 1.0 if precision == "fp64" else 4.0 if native and PRECISIONS[precision].bytes == 2 else 2.0
+    return quick.Machine(case.P * case.Q * threads, speed, config.on_gpu, slow_fp64, config.kernels == "reference")
+
+
+def _quick_n(
+    machine: quick.Machine, budget: Budget, footprint: Footprint, nb: int, case: LuCase
+) -> tuple[int, list[Caution]]:
+    """Return the order of a quick run; a smaller one, with a caution, if it does not fit into what is free now."""
+    n = machine.order(budget.share_n(machine.share, footprint, nb, case.P, case.Q))
+    most = budget.default_n(footprint, nb, case.P, case.Q)
+    if n <= most:
+        return n, []
+    smaller = most // machine.step * machine.step or most
+    need = size_text(budget.need(footprint, n, nb, case.P, case.Q))
+    text = (
+        f"a quick run here has N = {n}, which takes {need} {budget.of}, but {size_text(budget.default)} can be planned "
+        f"for: N = {smaller} instead, so that it cannot be compared with other quick runs here"
+    )
+    return smaller, [Caution("size", text, "free memory, or give -N or a larger --mem")]
+
+
+def _checkpointed(
+    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
+) -> Result | None:
+    """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
+    kept = opened(bench.config, case, grid.all, bench.name)
+    try:
+        for caution in () if kept is None else kept.cautions:
+            bench.note(caution.text)
+        return _result(problem, bench, case, grid, kept, last=last)
+    finally:
+        if kept is not None:
+            kept.close()
+
+
+def _result(
+    problem: Problem[AnyCase, AnySolve],
+    bench: LuBench,
+    case: AnyCase,
+    grid: Grid,
+    kept: CheckpointedRun | None,
+    *,
+    last: bool,
+) -> Result | None:
     """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
+    own_gemm: list[Phase] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
-    kept = opened(bench.config, case, grid.all, bench.name)
     bench.begin(case)
 
-    def solve_all() -> float:
+    def solve_all() -> None:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         bench.kept = kept
@@ -299,17 +368,18 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
             if bench.config.trace is not None:
                 spans.record(events_a_rank(grid.all))
             solves.append(_without_spans(problem.solve(bench, case, grid, spans), solves))
+            own_gemm.append(replace(spans.phases.get("gemm", Phase())))
             bench.sampled(solves[-1].time_s)
             again = soak is not None and soak.goes_on(solves[-1].bits)
-        return min(one.time_s for one in solves)
 
     try:
         bench.doing(f"N={case.n}: measuring the limit, generating the matrix")
-        limit = bench.limits(case, problem.precision(case), solve_all)
+        readings = bench.limits(case, problem.precision(case), grid, solve_all, last=last)
     except StoppedError as stop:
         known = bench.aborted(str(stop))
         return known[1] if known and grid.all.rank == 0 else None
     best = min(solves, key=lambda one: one.time_s)
+    measured = Measured(*readings, _gemm_rate(grid.all, own_gemm))
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)
     trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
@@ -318,7 +388,7 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
             soak.about(None)
         return None
     memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
-    result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result = problem.result(bench, case, Runs(solves, measured, phases, memory, rss))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([one.witness for one in solves], case)
@@ -331,6 +401,13 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
     return result
+
+
+def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
+    """Return the fastest of the solves' GEMM phases: all ranks' flops over the slowest one's time.  Collective."""
+    flops = combined(comm, [phase.flops for phase in own], "sum")
+    slowest = combined(comm, [phase.time_s for phase in own], "max")
+    return max((one / time_s for one, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
 def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
@@ -370,10 +447,14 @@ def outlook(
     if sizes is None:
         first = next(config.cases(comm.size, [1]))
         footprint = footprint_of(problem, config, first)
-        sizes = (budget.default_n(footprint, max(config.nb), first.P, first.Q),)
+        nb, precision = max(config.nb), problem.precision(first)
+        sizes = (budget.default_n(footprint, nb, first.P, first.Q),)
         if config.quick:
-            most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
-            lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
+            native = precision in native_precisions(config)
+            machine = _quick_machine(config, comm, first, precision, threads_a_rank(config, comm), native)
+            n, caution = _quick_n(machine, budget, footprint, nb, first)
+            sizes = (n,)
+            lines += [one.text for one in caution]
     fits, cases = True, list(config.cases(comm.size, sizes))
     for case in cases:
         footprint = footprint_of(problem, config, case)

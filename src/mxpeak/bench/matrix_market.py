@@ -114,6 +114,8 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 
 def read_header(path: Path) -> Header:
     """The first lines of a file, checked."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{path} is a pipe or a device, which cannot be read twice; give a file")
     found: Header = _opened(path, lambda lines: _header(path, lines))
     return found
 

@@ -1,4 +1,8 @@
-"""Published rules: what a run broke, and how the section `rules` of a result says it."""
+"""Rules that a run broke: those that a list publishes, and mxpeak's own tests; the section `rules` of a result.
+
+A result is admissible if it keeps every published rule.  It is meaningful if it passes mxpeak's own tests, too: they
+draw a line where the published rules describe an aim in words.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,30 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+#: Sources of a rule.
+PUBLISHED, OWN = "published", "mxpeak"
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a run breaks, and by how much."""
+    """A rule that a run breaks, and by how much; `source` names who made the rule."""
 
     rule: str
     text: str
+    source: str = PUBLISHED
 
 
 def ruling(broken: Sequence[Violation]) -> dict[str, Any]:
-    """Whether a result is ADMISSIBLE, and which rules it breaks."""
-    return {"admissible": not broken, "violations": [asdict(one) for one in broken]}
+    """Return the section `rules`: whether a result is admissible and meaningful, and which rules it breaks."""
+    sources = {one.source for one in broken}
+    return {
+        "admissible": PUBLISHED not in sources,
+        "meaningful": OWN not in sources,
+        "violations": [asdict(one) for one in broken],
+    }
+
+
+def break_rule(rules: dict[str, Any], broken: Violation) -> None:
+    """Add a violation to the section `rules` of a result."""
+    rules["violations"].append(asdict(broken))
+    rules["admissible" if broken.source == PUBLISHED else "meaningful"] = False

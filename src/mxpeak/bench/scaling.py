@@ -151,19 +151,19 @@ def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
 def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[int, Triple]:
     if config.study == "weak":
         for ranks in counts:
-            check_box(Box.of(0, shape, _grid(config, ranks)), rules=config.mode == "official")
+            check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
         return dict.fromkeys(counts, shape)
     why = next(filter(None, misfits(config, shape, counts)), "")
     if why:
         raise UsageError(f"--study strong: {why}; {_advice(config, shape, counts)}")
-    whole = _whole(config, shape, counts[0])
-    return {ranks: _divided(whole, _grid(config, ranks)) for ranks in counts}
+    whole = _whole(shape, counts[0])
+    return {ranks: _divided(whole, process_grid(ranks)) for ranks in counts}
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
     """Why the global box of `shape` on the fewest ranks does not divide among each count; empty where it does."""
-    whole = _whole(config, shape, counts[0])
-    return [_misfit(whole, ranks, _grid(config, ranks), rules=config.mode == "official") for ranks in counts]
+    whole = _whole(shape, counts[0])
+    return [_misfit(whole, ranks, process_grid(ranks), rules=config.mode == "official") for ranks in counts]
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
@@ -180,12 +180,8 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
     return ""
 
 
-def _grid(config: SparseConfig, ranks: int) -> Triple:
-    return process_grid(ranks, on_devices=config.on_gpu)
-
-
-def _whole(config: SparseConfig, shape: Triple, fewest: int) -> Triple:
-    return Box.of(0, shape, _grid(config, fewest)).global_shape
+def _whole(shape: Triple, fewest: int) -> Triple:
+    return Box.of(0, shape, process_grid(fewest)).global_shape
 
 
 def _divided(whole: Triple, grid: Triple) -> Triple:

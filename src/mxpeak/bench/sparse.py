@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mxpeak.bench.abft import check_abft
-from mxpeak.bench.harness import Bench, repeated, threads_a_rank
+from mxpeak.bench.harness import NO_PHASE, Bench, threads_a_rank
+from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fitted
@@ -18,7 +19,9 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
 from mxpeak.errors import UsageError
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.contract.sparse import natural_kind
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
@@ -28,10 +31,10 @@ from mxpeak.solvers.solve_faults import SolveChecks
 
 #: Seconds to measure for where none were asked for, and with --quick.
 DEFAULT_RT, QUICK_RT = 60.0, 1.0
-#: Seconds over which the limit is looked for.
-LIMIT_S = 0.3
 #: Readings that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
 GPU_READS = 8
+#: Entries of a row of the array that is read if the values of a matrix would stay in the caches.
+ROW = 4096
 #: Share of the machine's memory that the rules ask a problem to take.
 OFFICIAL_SHARE = 0.25
 #: Storages whose columns are 32-bit numbers.
@@ -89,14 +92,6 @@ def seconds_for(config: SparseConfig) -> float:
     return QUICK_RT if config.quick else DEFAULT_RT
 
 
-def without_effect(config: SparseConfig) -> list[str]:
-    """What was asked for and will be ignored."""
-    found = []
-    if config.repeat != 1:
-        found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as fit into --rt")
-    return found
-
-
 def sparse_outlook(
     config: SparseConfig,
     comm: Communicator,
@@ -149,6 +144,12 @@ def hierarchies_of(
         )
         for form in forms
     ]
+
+
+def with_own_rates(limit: Limit, name: str, rate: float, phases: Mapping[str, Any]) -> Limit:
+    """Return a limit of memory with the rates that a solver and its products moved bytes at."""
+    limit, spmv = limit.including(name, rate), phases.get("spmv", NO_PHASE)
+    return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
 
 
 AnySparse = TypeVar("AnySparse", bound=SparseConfig)
@@ -253,18 +254,47 @@ class SparseBench(Bench[AnySparse]):
             kernels.relax(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=True)
 
-    def bandwidth(self, A: SparseMatrix) -> float | None:
-        """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""
+    def bandwidth(self, A: SparseMatrix, held: int) -> Reading | None:
+        """Measure at what rate all ranks at once read what a solver reads; None with --warmup none.  Collective.
+
+        That is the values of its matrix.  If the caches hold these, but not all `held` bytes of the solver, it is an
+        array that they cannot hold.
+        """
         if self.config.warmup == "none":
             return None
-        moved, times = 0, GPU_READS if self.config.on_gpu else 1
+        read = self._reader(A, held)
+        amount, times = self.total(float(read())), GPU_READS if self.config.on_gpu else 1
 
-        def read() -> None:
-            nonlocal moved
-            moved = sum(self.kernels.sparse.read_values(A.A) for _ in range(times))
+        def repeatedly() -> None:
+            for _ in range(times):
+                read()
 
-        samples = repeated(lambda: self.slowest(read), least=3, most=50, seconds=LIMIT_S)
-        return self.total(float(moved)) / min(samples)
+        return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
+
+    def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
+        """Return what reads the values, or an array that no cache holds, and returns the bytes.  Collective."""
+        kernels, machine, on_gpu = self.kernels, self.facts.machine, self.config.on_gpu
+
+        def values() -> int:
+            return kernels.sparse.read_values(A.A)
+
+        left = self.budget.most - held // self.comm.size * self.budget.ranks_a_node
+        size = uncached_bytes(machine, left, self.budget.ranks_a_node, on_gpu=on_gpu)
+        if in_cache(held, machine, on_gpu=on_gpu) or self.total(float(values())) >= size * self.comm.size:
+            return values
+        lines = kernels.buffer(size // (8 * ROW) * ROW).reshape((-1, ROW))
+        lines[:] = 1.0
+        tile = Tile(lines, consecutive(lines.shape[0]), consecutive(ROW), 0, 0)
+
+        def array() -> int:
+            kernels.norms.read_all([tile])
+            return 8 * ROW * int(lines.shape[0])
+
+        return array
+
+    def limit(self, before: Reading | None, after: Reading | None, held: int) -> Limit:
+        """Return the limit of a solver that holds so many bytes."""
+        return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""

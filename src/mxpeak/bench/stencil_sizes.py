@@ -42,13 +42,13 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """The process grid: what was given of it, and the rest as near to a cube as that allows, or as suits devices."""
+    """Return the process grid: the sides that were given, and the rest as near to a cube as they allow."""
     asked = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
     if not asked:
-        return process_grid(ranks, on_devices=config.on_gpu)
+        return process_grid(ranks)
     taken = prod(asked.values())
     if ranks % taken or (len(asked) == 3 and taken != ranks):
-        raise UsageError(_misfit(asked, ranks, process_grid(ranks, on_devices=config.on_gpu)))
+        raise UsageError(_misfit(asked, ranks, process_grid(ranks)))
     rest = ranks // taken
     open_sides = iter((rest,) if len(asked) == 2 else squarest(rest))
     npx, npy, npz = (asked[name] if name in asked else next(open_sides) for name in ("npx", "npy", "npz"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.past import KEPT, OUT, cases, read_results, result_files, results_in, run_file
+from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
@@ -34,7 +34,8 @@ or: last, previous (the one before it that has a case of it), baseline (see mxpe
 With --rounds, A and B are commands in quotes. They are run in turns, so that a machine that drifts favours neither;
 the first run of each is not counted. Medians are compared, noise is that of the ratios within the rounds.
 
-exit code: 0, or 4 if a case became slower by more than --tolerance and noise, or no longer passes
+exit code: 0; 2 if no case is in both runs; 4 if a case became slower by more than --tolerance and noise, or no longer
+passes. A change of a run that was timed only once is AMBIGUOUS, and no reason for 4: use --repeat 3 in both runs.
 """
 HISTORY = """\
 examples:
@@ -101,20 +102,29 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Set two runs side by side; all ranks end with the same code, and one speaks."""
     if args.rounds is not None:
         return _in_turns(args, session)
-    from mxpeak.report.compare import alone, body_of, compared, differences, pairs, text_of
+    from mxpeak.report.compare import (
+        alone,
+        body_of,
+        compared,
+        differences,
+        not_comparable,
+        nothing_in_common,
+        pairs,
+        text_of,
+    )
 
     tolerance = TOLERANCE if args.tolerance is None else args.tolerance
     paths = [run_file(name) for name in (args.before, args.after)]
     before, after = (results_in(path) for path in paths)
     same = list(pairs(before, after))
     if not same:
-        raise UsageError(f"{paths[0]} has {cases(before)}, {paths[1]} has {cases(after)}: no case is in both")
+        raise UsageError(nothing_in_common([str(path) for path in paths], before, after))
     changes, different = compared(before, after, tolerance), _merged([differences(*pair) for pair in same])
-    only = alone(before, after)
+    only, skipped = alone(before, after), not_comparable(before, after)
     if session.rank == 0:
         _show(
-            body_of(changes, different, [str(path) for path in paths], tolerance, only),
-            text_of(changes, different, only),
+            body_of(changes, different, [str(path) for path in paths], tolerance, only, skipped),
+            text_of(changes, different, only, skipped),
             args.json,
         )
     return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
@@ -124,7 +134,7 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
     """Run two commands in turns, and compare the medians."""
     from mxpeak.cli.output import check_file
     from mxpeak.cli.turns import EndedError, run_in_turns
-    from mxpeak.report.compare import alone, body_of, differences, pairs, text_of
+    from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
     from mxpeak.report.turns import compared_in_turns
 
     if args.json not in (None, "-"):
@@ -137,8 +147,9 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
     changes, rates = compared_in_turns(first.rounds, second.rounds, tolerance)
     last = first.rounds[-1], second.rounds[-1]
     different, only = _merged([differences(*pair) for pair in pairs(*last)]), alone(*last)
-    body = body_of(changes, different, [first.text, second.text], tolerance, only)
-    text = text_of(changes, different, only)
+    skipped = not_comparable(*last)
+    body = body_of(changes, different, [first.text, second.text], tolerance, only, skipped)
+    text = text_of(changes, different, only, skipped)
     text += f"  before: {first.text}\n  after:  {second.text}\n  medians of {args.rounds} rounds; runs in {folder}/\n"
     _show({**body, "rounds": rates, "folder": str(folder)}, text, args.json)
     return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
@@ -168,6 +179,8 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Keep a run under the name `baseline`; the one that was kept before is replaced."""
+    from mxpeak.report.compare import listed
+
     path = run_file(args.result)
     valid = [one for one in results_in(path) if one.get("status") in PASSED]
     if not valid:
@@ -182,7 +195,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         part.replace(KEPT)
     except OSError as error:
         raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
-    print(f"{KEPT}: {cases(valid)} of {path}")
+    print(f"{KEPT}: {listed(valid)} of {path}")
     return ExitCode.VALID
 
 

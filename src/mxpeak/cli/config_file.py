@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.cli.past import NAMES, run_file
+from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS
+from mxpeak.options import ORIGINS, options, recordable
 from mxpeak.records import read_json, results_of
 
-#: Settings that name files of the run that is repeated.
-ELSEWHERE = ("trace", "checkpoint", "every")
+#: Settings of a recorded run that are left out although they name no path: they belong to one that does.
+WITH_A_PATH = ("every",)
+#: Settings that define the size of a problem; a local grid that a run chooses has the same size in all directions.
+SIZES = ("n", "nx")
 
 
 def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +44,10 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was told, and what tune had stored for it; what it chose by itself it chooses again."""
+    """Return the settings of a recorded run and its size, without its other choices and without the user's paths.
+
+    The file may come from another person: only the user of this run decides where it writes.
+    """
     said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
@@ -51,7 +57,23 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
         if said.get(name) is not None:
             pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
             said[name] = [f"{P}x{Q}" for P, Q in pairs]
-    return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+    barred = {o.name for o in options(OutputConfig)} | set(WITH_A_PATH)
+    if benchmark is not None:
+        barred |= {o.name for o in options(benchmark.config)} - recordable(benchmark.config)
+    said = {name: value for name, value in said.items() if value is not None and name not in barred}
+    return {**_size_of(result, said, benchmark), **said}
+
+
+def _size_of(result: Mapping[str, Any], said: Mapping[str, Any], benchmark: Benchmark | None) -> dict[str, Any]:
+    """Return the size that a run chose, so that its repetition has the same problem on any day and machine.
+
+    A series over counts of ranks derives its sizes from the first, and a file holds its own.
+    """
+    if benchmark is None or {"study", "matrix", *SIZES} & set(said):
+        return {}
+    known = {option.name for option in options(benchmark.config)}
+    found = {name: result.get("problem", {}).get(name) for name in SIZES}
+    return {name: value for name, value in found.items() if name in known and isinstance(value, int)}
 
 
 def _was_said(origin: str) -> bool:

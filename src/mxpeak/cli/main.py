@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, leave_word, on_end
 
+#: Words that are values of a flag although they begin with a dash: -5%, -1e9, -64,128.  No flag begins with a digit.
+NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
 EPILOG = """\
@@ -40,7 +43,7 @@ exit codes:
   0      valid
   1      bug
   2      wrong usage, or an impossible configuration
-  3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
+  3      ran, but the validation FAILED; of a scan: ranks are slow or wrong, or undecided
   4      valid, but below --min-gflops or --min-share; of compare: a case became slower or no longer passes
   5      not enough memory or disk, or no such device
   6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
@@ -65,18 +68,20 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        self._negative_number_matcher = NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Let our own words through: argparse has its own for every ValueError."""
+        """Raise our own errors with the flag's name: argparse has one text for every ValueError."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
             if isinstance(error.__context__, UsageError):
-                raise error.__context__ from None
+                name = "/".join(action.option_strings) or action.metavar or action.dest
+                raise UsageError(f"{name}: {error.__context__}") from None
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

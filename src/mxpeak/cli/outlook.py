@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mxpeak.bench.harness import panel_row
 from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.registry import load
 from mxpeak.cli.past import last_rate
@@ -15,9 +16,14 @@ from mxpeak.comm.planned import Planned
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import Setting
 from mxpeak.records import rate_text
+from mxpeak.runtime.placement import map_of_a_node, on_device
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
+
+
+#: Ranks of a node that are shown each.
+MOST_RANKS = 16
 
 
 def dry_run(wanted: list[Request], session: Session) -> int:
@@ -28,11 +34,20 @@ def dry_run(wanted: list[Request], session: Session) -> int:
         found = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
         seen = found if isinstance(found, Outlook) else Outlook(str(found))
         fits = fits and seen.fits
+        settled, _ = on_device(request.config, request.settings)
+        ranks = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
-            lines = [seen.text.rstrip("\n"), _time_line(request, seen, comm.size)]
+            lines = [seen.text.rstrip("\n"), *_placement(ranks), _time_line(request, seen, comm.size)]
             table = settings_table(_flagged(request, seen.settings or request.settings))
             print(f"{request.benchmark.name}\n{table}" + "\n".join(line for line in lines if line))
     return ExitCode.VALID if fits else ExitCode.RESOURCE
+
+
+def _placement(ranks: list[str]) -> list[str]:
+    """Show who computes where on a node, of many ranks the first ones."""
+    more = len(ranks) - 1 - MOST_RANKS
+    shown = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
+    return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
 def _flagged(request: Request, settings: Mapping[str, Setting]) -> dict[str, Setting]:

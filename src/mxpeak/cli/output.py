@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from mxpeak.errors import UsageError
 from mxpeak.records import to_json
+from mxpeak.runtime.folder_lock import LOCK, check_unlocked
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
@@ -26,23 +27,39 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
     return _made(out, "--out")
 
 
-def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
-    """The folder that a flag names: new or empty, and not the one that holds the results."""
+def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
+    """Return the folder of the results, or one that keeps none if --json takes them and no --out asks for a folder."""
+    try:
+        return new_folder(out, benchmark, names)
+    except UsageError as error:
+        if out is not None or json is None:
+            raise
+        return Folder(Path(), (), missing=str(error).partition(";")[0])
+
+
+def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folder:
+    """The folder that a flag names: new or empty, and not the one that holds the results.
+
+    `besides` may be in it.
+    """
     path = Path(name)
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is the folder of the results; give another {flag} DIR")
     folder = _made(name, flag)
-    if any(path.iterdir()):
+    if any(one.name != besides for one in path.iterdir()):
         folder.remove_if_empty()
         raise UsageError(f"{flag} {name} is not empty, and files are never overwritten; give another {flag} DIR")
     return folder
 
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
-    """The folder that --checkpoint names: new or empty."""
-    if Path(name).is_dir() and any(Path(name).iterdir()):
-        raise UsageError(f"--checkpoint {name} is not empty; to go on with its run, type: mxpeak resume {name}")
-    return empty_folder(name, "--checkpoint", not_in)
+    """The folder that --checkpoint names: new, or empty except for the lock that a run without checkpoints left."""
+    path = Path(name)
+    if path.is_dir():
+        check_unlocked(path)
+        if any(one.name != LOCK for one in path.iterdir()):
+            raise UsageError(f"--checkpoint {name} is not empty; to continue its run, type: mxpeak resume {name}")
+    return empty_folder(name, "--checkpoint", not_in, besides=LOCK)
 
 
 def _made(name: str, flag: str) -> Folder:
@@ -139,17 +156,24 @@ def _taken(part: Path, name: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of results, and those folders on its path that had to be made for it."""
+    """A folder of results, and those folders on its path that had to be made for it.
+
+    missing    why there is no such folder; then nothing is written
+    """
 
     path: Path
     made: tuple[Path, ...]
+    missing: str = ""
 
     def write(self, name: str, text: str) -> None:
         """Write one new file."""
-        write_new(self.path / name, text)
+        if not self.missing:
+            write_new(self.path / name, text)
 
     def replace(self, name: str, text: str) -> None:
         """Write a file anew: whoever reads it finds the one before or this one, whole."""
+        if self.missing:
+            return
         part = self.path / f".{name}.{os.getpid()}.part"
         try:
             _write_out(part, text)
@@ -159,7 +183,14 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Take a file away, if it is there."""
-        (self.path / name).unlink(missing_ok=True)
+        if not self.missing:
+            (self.path / name).unlink(missing_ok=True)
+
+    def said(self, json: str) -> str:
+        """Return the line that tells where the results are, given what --json took."""
+        if not self.missing:
+            return f"results in {self.path}/"
+        return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"
 
     def remove_if_empty(self) -> None:
         """Leave no trace of a run that wrote nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,3 @@ def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
 def _ranks(one: Mapping[str, Any]) -> int:
     problem = one.get("problem", {})
     return int(problem.get("P", 0) * problem.get("Q", 0))
-
-
-def cases(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many results there are, and of what."""
-    names = list(dict.fromkeys(str(one.get("benchmark")) for one in results))
-    return f"{len(results)} result{'s' * (len(results) != 1)} ({', '.join(names)})" if results else "no results"

@@ -76,9 +76,14 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
     return ExitCode.VALID
 
 
+def _burst_text(rate: dict[str, Any]) -> str:
+    unit = "rate_bytes" if "rate_bytes" in rate else "rate_flops"
+    return figure_text({unit: rate["burst"]})
+
+
 def text_of(body: dict[str, Any]) -> str:
-    """The rates, one a line, and their balance."""
-    lines = [f"{one['name']:<13} {figure_text(one):>13}" for one in body["rates"]]
+    """Return the sustained rates and their bursts, one per line, and the balance."""
+    lines = [f"{one['name']:<13} {figure_text(one):>13}  burst {_burst_text(one)}" for one in body["rates"]]
     balance = body["balance"]["flops_per_byte"]
     lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
     return "\n".join(lines) + "\n"

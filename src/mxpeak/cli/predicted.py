@@ -35,13 +35,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say what is run, where."""
 
     def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
-        group.add_argument(*names, type=_told(names[0], parse), help=help, metavar=metavar)
+        group.add_argument(*names, type=parse, help=help, metavar=metavar)
 
     where = parser.add_argument_group("where")
     where.add_argument(
         "--machine",
         metavar="FILE|NAME",
-        help="summit, frontier, crusher, or a file that describes one; tuned: this one, as mxpeak tune has measured it",
+        help="summit, frontier, crusher, frontier-2022, a file that describes one, or tuned: this one, as measured by "
+        "mxpeak tune",
     )
     flag(where, "--ranks", parse=integer(1), help="ranks, one a device (default: those of a node)", metavar="R")
     flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")
@@ -104,18 +105,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             metavar=name.upper(),
         )
     parser.add_argument("--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only that")
-
-
-def _told(flag: str, parse: Parse) -> Parse:
-    """A parser whose mistakes name their flag."""
-
-    def told(text: str) -> Any:
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise UsageError(f"{flag}: {error}") from None
-
-    return told
 
 
 # --- from flags to a run ----------------------------------------------------------------------------------------
@@ -258,7 +247,7 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     from mxpeak.records import size_text
 
     ranks = ranks_of(args, machine)
-    grid = _rank_grid(args, ranks, machine)
+    grid = _rank_grid(args, ranks)
     low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
     if low not in ("fp64", "fp32", "bf16", "fp16"):
         raise UsageError(f"--precision {low}: HPG-MxP's matrices are simulated in fp64, fp32, bf16 or fp16")
@@ -284,12 +273,12 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
 
 
-def _rank_grid(args: argparse.Namespace, ranks: int, machine: Machine) -> tuple[int, int, int]:
+def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
     from mxpeak.layout.stencil import process_grid
 
     given = [args.npx, args.npy, args.npz]
     if given == [None] * 3:
-        return process_grid(ranks, on_devices=machine.devices)
+        return process_grid(ranks)
     if None in given:
         raise UsageError("--npx, --npy and --npz are given together, or not at all")
     return args.npx, args.npy, args.npz

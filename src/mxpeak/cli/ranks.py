@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.comm.planned import Planned
+from mxpeak.comm.solo import Solo
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
 from mxpeak.runtime.leash import ENDING
@@ -33,12 +34,13 @@ def on_ranks(
     place: Callable[[T], PlaceConfig],
     act: Callable[[T], int],
     local_ranks: Callable[[PlaceConfig], int] = lambda _: 1,
-    thought_of: Callable[[T], bool] = lambda _: False,
+    planned: Callable[[T], int] = lambda _: 0,
 ) -> int:
     """Read what is asked for, join its ranks or start them, and act on all of them; the exit code.
 
-    `local_ranks` says how many to start where neither a launcher nor --ranks did; those that are only `thought_of` are
-    not started.  Under a launcher rank 0 reads, once all ranks are there to hear what is wrong.
+    `local_ranks` returns how many to start if neither a launcher nor --ranks did, and `planned` for how many a dry run
+    plans then (0: this is no dry run).  A dry run starts none, and needs no MPI.  Under a launcher rank 0 reads, once
+    all ranks are there to receive its error.
     """
     from mxpeak.runtime.launch import confirm, launched, start
 
@@ -48,9 +50,13 @@ def on_ranks(
     else:
         wanted = read()
         ranks = _to_start(place(wanted), local_ranks)
-        if ranks > 1 and not thought_of(wanted):
+        if least := planned(wanted):
+            ranks = place(wanted).ranks or least
+            session.comm = Planned(ranks) if ranks > 1 else Solo()
+        elif ranks > 1:
             return _start(ranks, argv, place(wanted), session)
-        session.comm = Planned(ranks) if ranks > 1 else start(place(wanted).comm)
+        else:
+            session.comm = start(place(wanted).comm)
     confirm(place(wanted).comm, place(wanted).ranks, session.comm)
     return act(wanted)
 

@@ -1,4 +1,4 @@
-"""mxpeak resume DIR: go on with a run from the last checkpoint that it has left there."""
+"""mxpeak resume DIR: continue a run from its newest intact checkpoint."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.cli.ranks import on_ranks
-from mxpeak.cli.request import Request, add_options, requests
+from mxpeak.cli.request import Request, add_options, check_variables, requests
 from mxpeak.cli.run import run_requests
-from mxpeak.configs.run import OutputConfig
+from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import grid_shape
+from mxpeak.options import Option, grid_shape, options
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -27,24 +27,41 @@ examples:
 """
 
 
+#: Arguments of the command line that are no settings of a run.
+OWN = ("verb", "action", "folder", "grid", "ranks", "whole")
+
+
 def add_verb(verbs: Any) -> None:
     """Add `resume` to the command line."""
     parser = verbs.add_parser(
         "resume",
-        help="go on with a run of HPL or HPL-MxP from its last checkpoint",
-        description="Go on with a run of HPL or HPL-MxP that was started with --checkpoint DIR: same settings, same "
-        "process grid or another. Its time is that of both parts, and it is never official.",
+        help="continue a run of HPL or HPL-MxP from its newest checkpoint",
+        description="Continue a run of HPL or HPL-MxP that was started with --checkpoint DIR: same settings, same "
+        "process grid or another. Its time is that of both parts, and it is never official. The folder says what is "
+        "computed; only this command line says which files are written.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("folder", metavar="DIR", help="what --checkpoint named")
+    parser.add_argument("folder", metavar="DIR", help="the folder of --checkpoint")
     parser.add_argument("--grid", metavar="PxQ", help="another process grid (default: as before)")
     parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: as many as the grid has)")
     add_options(parser, OutputConfig)
+    group = next(group for group in parser._action_groups if group.title == "output")
+    for o in {o.name: o for benchmark in _with_checkpoints() for o in _paths(benchmark)}.values():
+        group.add_argument(*o.flags, dest=o.name, default=argparse.SUPPRESS, help=o.help, metavar=o.metavar)
     parser.set_defaults(action=resume)
 
 
+def _with_checkpoints() -> list[Benchmark]:
+    return [one for one in BENCHMARKS.values() if any(o.name == "checkpoint" for o in options(one.config))]
+
+
+def _paths(benchmark: Benchmark) -> list[Option]:
+    """Return the options of a benchmark that name files of the user, which its checkpoints do not record."""
+    return [o for o in options(benchmark.config) if o.users_path and o.name != "checkpoint"]
+
+
 def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Go on with a run.  Collective over all ranks, once they are there."""
+    """Continue a run.  Collective over all ranks, once they have started."""
     return on_ranks(
         args,
         argv,
@@ -56,27 +73,31 @@ def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def wanted(args: argparse.Namespace) -> Request:
-    """The run that the folder tells of, to go on with."""
-    from mxpeak.bench.keeping import read_run
+    """Return the run that a folder of checkpoints describes; its files go where the command line says."""
+    from mxpeak.bench.keeping import check_resumable, read_run
+    from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launch import launched
 
-    said = read_run(Path(args.folder))
-    if said["benchmark"] not in BENCHMARKS:
-        raise UsageError(f"{args.folder} is of the benchmark {said['benchmark']!r}, which is not there")
-    typed = {**said["settings"], **{name: vars(args)[name] for name in vars(args) if name not in OWN}}
-    typed["checkpoint"] = args.folder
+    folder = Path(args.folder)
+    check_unlocked(folder)
+    record = read_run(folder, {one.name: one.config for one in _with_checkpoints()})
+    check_resumable(folder, record)
+    benchmark = BENCHMARKS[record.benchmark]
+    own = {name: value for name, value in vars(args).items() if name not in OWN}
+    for o in {o.name: o for one in _with_checkpoints() for o in _paths(one)}.values():
+        if o.name in own and o.name not in {known.name for known in options(benchmark.config)}:
+            raise UsageError(f"{args.folder} holds a run of {benchmark.name}, which has no {o.flags[-1]}; leave it out")
+    typed: dict[str, Any] = {**record.settings, **own, "checkpoint": args.folder, "tuned": "no"}
     if args.grid is not None:
         typed["grid"] = args.grid
         typed.pop("node_grid", None)
     P, Q = grid_shape(typed.get("grid", ""))
-    typed.pop("ranks", None)
     if args.ranks is not None or not launched():
         typed["ranks"] = args.ranks or str(P * Q)
-    names = argparse.Namespace(benchmark=said["benchmark"], config=None, **typed)
-    environ = {name: value for name, value in os.environ.items() if name not in ("MXPEAK_CONFIG", "MXPEAK_DAT")}
+    names = argparse.Namespace(benchmark=record.benchmark, config=None, **typed)
+    check_variables(os.environ)
+    place = [o for o in options(RunConfig) if o.name in ("device", "kernels", "comm", "threads", "mem", "watchdog")]
+    variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark), *place)}
+    environ = {name: value for name, value in os.environ.items() if name in variables}
     (found,) = requests(names, environ)
     return replace(found, config=replace(found.config, resumed=True))  # type: ignore[call-arg]
-
-
-#: What is no setting of a run.
-OWN = ("verb", "action", "folder", "grid", "ranks")

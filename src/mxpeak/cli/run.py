@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
     from mxpeak.watch.progress import Progress
+    from mxpeak.watch.watchdog import Watchdog
 
 EXAMPLES = """\
 examples:
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         read=lambda: requests(args, os.environ),
         place=lambda wanted: wanted[0].config,
         act=lambda wanted: run_requests(args.benchmark, wanted, argv, session),
-        thought_of=lambda wanted: wanted[0].output.dry_run,
+        planned=lambda wanted: max(one.config.least_ranks for one in wanted) if wanted[0].output.dry_run else 0,
     )
 
 
@@ -130,16 +131,16 @@ def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     """Find out before the run whether its results can be written: the folder of results, and of a submission."""
-    from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, new_folder
+    from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, results_folder
 
     output = wanted[0].output
     names = [RESULT, PAGE, SO_FAR, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
         raise UsageError(f"{dat} names {names[-1]} for its report, which is another result file; change its line 3")
-    folders = [new_folder(output.out, benchmark, names)]
+    folders = [results_folder(output.out, benchmark, names, output.json)]
     try:
-        taken = [folders[0].path / name for name in names]
+        taken = [] if folders[0].missing else [folders[0].path / name for name in names]
         if output.json not in (None, "-"):
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
@@ -169,8 +170,25 @@ def _remove_if_empty(folders: list[Folder]) -> None:
 def _run_all(
     name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
 ) -> int:
+    from mxpeak.cli.watching import stalls_noticed
+    from mxpeak.options import stall_limits
+
+    with stalls_noticed(stall_limits(wanted[0].config.watchdog), session) as watchdog:
+        return _run_watched(name, wanted, folders, argv, session, onlookers, watchdog)
+
+
+def _run_watched(
+    name: str,
+    wanted: list[Request],
+    folders: list[Folder],
+    argv: list[str],
+    session: Session,
+    onlookers: Onlookers,
+    watchdog: Watchdog | None,
+) -> int:
     from mxpeak.cli.output import Steady
     from mxpeak.cli.so_far import SoFarFile
+    from mxpeak.watch.watchdog import WRITING
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
@@ -178,12 +196,14 @@ def _run_all(
     so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
     try:
         for request, comm in turns(wanted, session, lambda: _first_problem(displays)):
-            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far))
+            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far, watchdog))
     except BaseException:  # a signal, or an error of this rank alone
         if so_far is not None:
             _finish(name, displays, folders, session, stdout)  # with what is known so far
             so_far.clear()
         raise
+    if watchdog is not None:
+        watchdog.phase = WRITING
     if so_far is not None:
         codes.append(_finish(name, displays, folders, session, stdout))
         so_far.clear()
@@ -218,11 +238,9 @@ def _run_one(
     onlookers: Onlookers,
     displays: list[Display],
     so_far: SoFarFile | None,
+    watchdog: Watchdog | None,
 ) -> int:
     """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
-    from mxpeak.cli.watching import stalls_noticed
-    from mxpeak.options import stall_limits
-
     display, progress = _display(request, comm.size, session, stdout, stderr)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))
@@ -240,7 +258,7 @@ def _run_one(
     try:
         module = import_module(request.benchmark.module)
         _say_notes(request, module, comm, session)
-        with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
+        with closing(progress):
             module.run(
                 request.config,
                 comm,
@@ -249,8 +267,9 @@ def _run_one(
                 observers=watched.observers if session.rank == 0 else [],
                 on_begin=watched.begin,
                 on_case=on_case,
+                on_note=lambda text: None if request.output.quiet else session.say(f"note: {text}"),
                 on_sample=on_sample,
-                follow=follow,
+                **({} if watchdog is None else {"follow": watchdog.follow}),
                 stop=watched.reason,
                 ending=lambda: session.ending,
                 argv=argv,
@@ -356,7 +375,7 @@ def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: 
     sizes = ", ".join(["quick sizes"] * shown.request.config.quick + [duration(ended - begun)])
     lost = [one.request.benchmark.name for one in displays if one.skipped or not one.results]
     return ("" if shown.rows_only else "\n") + scoreboard(
-        results, color=shown.color, page=str(folder.path / PAGE), sizes=sizes, lost=lost
+        results, color=shown.color, page="" if folder.missing else str(folder.path / PAGE), sizes=sizes, lost=lost
     )
 
 
@@ -421,10 +440,11 @@ def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session:
         )
         return ExitCode.RESOURCE
     if not output.quiet:
-        session.say(f"results in {folder.path}/")
-    if isinstance(stdout.error, BrokenPipeError):
+        session.say(folder.said(output.json or ""))
+    if isinstance(stdout.error, BrokenPipeError) and not folder.missing:
         return ExitCode.VALID  # the reader has seen enough; the files are whole
     if stdout.error is not None:
-        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}; see {folder.path}/{RESULT}")
+        instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
+        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
         return ExitCode.RESOURCE
     return ExitCode.VALID

@@ -64,13 +64,16 @@ def interruptible(session: Session) -> Iterator[None]:
 
     A main thread that waits inside a library hears of no signal: another thread ends the process some time after it.
     Where a signal comes while an object is being deleted, Python drops the exception: then it is given once more.
+    Where it comes inside an import or __set_name__, Python or a library may raise an error of its own instead:
+    whatever leaves the block after a signal is taken for that signal.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
             session.ending = True  # whoever keeps checkpoints keeps one more, and asks again
             return
-        raise Interrupted(asked_by(number)) if session.stalled is None else StalledError(session.stalled)
+        raised.append(Interrupted(asked_by(number)) if session.stalled is None else StalledError(session.stalled))
+        raise raised[-1]
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if isinstance(what.exc_value, Interrupted):
@@ -81,6 +84,7 @@ def interruptible(session: Session) -> Iterator[None]:
         else:
             tell(what)
 
+    raised: list[Interrupted] = []
     again: list[tuple[threading.Timer, int]] = []
     tell, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, stop) for number in heard_of()}
@@ -93,6 +97,12 @@ def interruptible(session: Session) -> Iterator[None]:
         for timer, number in again:
             if timer.is_alive():  # what ends here was to be ended
                 stop(number, None)
+    except Interrupted:
+        raise
+    except BaseException:
+        if raised:
+            raise raised[-1] from None
+        raise
     finally:
         for timer, _ in again:
             timer.cancel()

@@ -169,12 +169,16 @@ def _srun(job: Job, command: str) -> list[str]:
     flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_a_node}"]
     lines = []
     if job.cores_a_rank:
-        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task: it is said again.")
+        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task: it is given again.")
         flags.append(f"--cpus-per-task={job.cores_a_rank}")
-    lines.append("# Ranks keep to cores of their own; mxpeak leaves that binding as it finds it.")
-    flags.append("--cpu-bind=cores")
+    lines.append(
+        "# mxpeak binds each rank to its cores, and would keep a binding by srun.  --dry-run on a node shows them."
+    )
+    flags.append("--cpu-bind=none")
     if job.gpus_a_node:
-        lines.append("# Each rank sees all GPUs of its node and takes its own by its local number, the closest first.")
+        lines.append(
+            "# Each rank sees all GPUs: rank r of a node takes GPU r, and cores near that GPU if Linux names them."
+        )
         flags.append("--gpu-bind=none")
     return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
 
@@ -182,15 +186,18 @@ def _srun(job: Job, command: str) -> list[str]:
 def _mpiexec(job: Job, command: str) -> list[str]:
     return [
         "# mpiexec finds the nodes of the job by itself; it has to be that of the MPI which MPI for Python uses.",
-        f"mpiexec -n {job.ranks} mxpeak {command}",
+        "# mxpeak binds each rank itself; Open MPI would bind them first.",
+        f"mpiexec -n {job.ranks} --bind-to none mxpeak {command}",
     ]
 
 
 def _torchrun(job: Job, command: str) -> list[str]:
+    cores = f" --cpus-per-task={job.ranks_a_node * job.cores_a_rank}" if job.cores_a_rank else ""
     return [
-        "# One torchrun a node starts the ranks there; they meet at the first node.",
+        "# One torchrun per node starts the ranks there; they meet at the first node.  mxpeak binds them to cores:",
+        "# srun would bind torchrun, and so all ranks of a node, to the cores of one task.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1 \\",
+        f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\",
         f"  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_a_node} \\",
         '  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\',
         f"  -m mxpeak {command} --comm torch",

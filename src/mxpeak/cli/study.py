@@ -90,12 +90,13 @@ def _parsed(flag: str, text: str | None, parse: Callable[[str], Any]) -> Any:
 
 def _prepare(args: argparse.Namespace) -> Folder:
     """Find out before the studies whether their files can be written."""
-    from mxpeak.cli.output import check_file, new_folder
+    from mxpeak.cli.output import check_file, results_folder
 
-    folder = new_folder(args.out, "study", [RESULT, PAGE])
+    folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)
     try:
         if args.json not in (None, "-"):
-            check_file(Path(args.json), taken=[folder.path / name for name in (RESULT, PAGE)])
+            taken = [] if folder.missing else [folder.path / name for name in (RESULT, PAGE)]
+            check_file(Path(args.json), taken=taken)
     except UsageError:
         folder.remove_if_empty()
         raise
@@ -120,10 +121,11 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
             "the result is on stdout only"
         )
         return ExitCode.RESOURCE
-    session.say(f"results in {folder.path}/")
+    session.say(folder.said(args.json or ""))
     if stdout.error is None or isinstance(stdout.error, BrokenPipeError):
         return ExitCode.VALID
-    session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}; see {folder.path}/{RESULT}")
+    instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
+    session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
     return ExitCode.RESOURCE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.past import cases, results_in
+from mxpeak.cli.past import results_in
 from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def command(name: str, text: str) -> Command:
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
     """Run both commands in turns, the order alternating; and the folder that holds all runs."""
     from mxpeak.cli.output import new_folder
-    from mxpeak.report.compare import pairs
+    from mxpeak.report.compare import nothing_in_common, pairs
     from mxpeak.runtime.launch import launched
 
     first, second = command("A", texts[0]), command("B", texts[1])
@@ -75,9 +75,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
             for one in (second, first) if turn % 2 else (first, second):
                 one.rounds.append(_take_turn(one, turn, rounds, folder.path, session))
             if not list(pairs(first.rounds[-1], second.rounds[-1])):
-                raise UsageError(
-                    f"A has {cases(first.rounds[-1])}, B has {cases(second.rounds[-1])}: no case is in both"
-                )
+                raise UsageError(nothing_in_common("AB", first.rounds[-1], second.rounds[-1]))
     except EndedError as ended:
         session.say(f"mxpeak: {ended}; the runs that have come to their end are in {folder.path}/")
         raise

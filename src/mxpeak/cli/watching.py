@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.records import Result
 from mxpeak.report.lines import case_text
-from mxpeak.spans import Observer, Spans
+from mxpeak.runtime.nodes import node_name, nodes_of
+from mxpeak.spans import Observer
 from mxpeak.watch.events import SCHEMA, EventLog
 from mxpeak.watch.forecast import Forecast
 from mxpeak.watch.guard import Guard
@@ -106,17 +108,40 @@ class Watched:
 
 
 @contextmanager
-def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Callable[[Spans], None]]:
-    """End the run if this rank stalls; what comes back is told whose spans to look at."""
+def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Watchdog | None]:
+    """End the run if this rank stalls, or another one of its node is stopped.  Collective over all ranks."""
     if limits is None:
-        yield lambda spans: None
+        yield None
         return
-    watchdog = Watchdog(*limits, session.stall, waits_for, message=awaited)
+    others, on_node = ranks_of_this_node(session)
+    watchdog = Watchdog(
+        *limits, session.stall, waits_for, message=awaited, stopped=partial(stopped, others), on_node=on_node
+    )
     watchdog.start()
     try:
-        yield watchdog.follow
+        yield watchdog
     finally:
         watchdog.stop()
+
+
+def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
+    """Return the processes of the other ranks of this node, and whether there is no other node.  Collective."""
+    comm = session.comm
+    if comm is None or comm.size == 1:
+        return {}, True
+    nodes = nodes_of(comm, (comm.rank, os.getpid()))
+    others = {f"rank {rank} on {node_name()}": pid for rank, pid in nodes.told if rank != comm.rank}
+    return others, nodes.count == 1
+
+
+def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
+    """Return which of the processes a signal or a debugger has stopped, as Linux shows it; those unknown have not."""
+    found = []
+    for name, pid in processes.items():
+        with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            if stat.read().rpartition(")")[2].split()[0] in ("T", "t"):
+                found.append(name)
+    return found
 
 
 @contextmanager

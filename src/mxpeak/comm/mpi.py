@@ -290,9 +290,14 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
         return asked == "yes"
     if environ.get("MPIR_CVAR_ENABLE_GPU", "1").lower() in ("0", "no", "off", "false"):
         return False
-    if "CRAY MPICH" in MPI.Get_library_version().upper():
+    if "CRAY MPICH" in library_version().upper():
         return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
     return any(_answers(library, name) for library in _libraries() for name in QUERIES[kind])
+
+
+def library_version() -> str:
+    """Return the MPI library's own description of itself, of one or more lines."""
+    return str(MPI.Get_library_version())
 
 
 def _libraries() -> set[str]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hmac
 import pickle
+import selectors
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from secrets import token_bytes
 from time import monotonic
 from typing import Any, NoReturn
@@ -24,14 +26,17 @@ from mxpeak.errors import MxpeakError
 
 #: All ranks have to be there by then, unless the caller has more patience.
 MEETING_S = 60.0
-#: Who calls says who it is at once; meanwhile no other is let in.
-HELLO_S = 2.0
+#: Seconds that a caller has for its whole handshake, and the handshakes that are under way at most: one more ends the
+#: oldest.
+HELLO_S, CALLERS = 10.0, 128
 #: The door is looked at so often: not every system wakes who waits at a door that is shut.
 LOOK_S = 1.0
 #: A caller's first words: its rank, and a challenge.
 CALL = struct.Struct("!I32s")
 #: What the rank at the door answers: the caller's challenge as only those answer it who know the secret, and its own.
 ANSWER = struct.Struct("!32s32s")
+#: Bytes of the caller's own proof, its last words.
+PROOF = 32
 #: Before a message: how many pieces it has; before each piece: its bytes.
 COUNT = struct.Struct("!Q")
 
@@ -143,16 +148,12 @@ def meet(
     door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
 ) -> Sockets:
     """Connect the ranks that listen at these addresses, each with all lower ones.  Collective."""
-    until, lines = monotonic() + patience, {}
+    until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
-            lines[other] = line = socket.create_connection(addresses[other], until - monotonic())
+            lines[other] = line = socket.create_connection(addresses[other], _left(until))
             _introduce(line, rank, secret, until)
-        while len(lines) < len(addresses) - 1:
-            line = _accepted(door, until)
-            caller = _named(line, secret)
-            if caller is not None:
-                lines[caller] = line
+        _answer(door, lines, range(rank + 1, len(addresses)), secret, until)
     except (OSError, EOFError) as error:
         for line in lines.values():
             line.close()
@@ -164,39 +165,113 @@ def meet(
     return Sockets(Mail(rank, lines), (), rank, len(addresses))
 
 
-def _accepted(door: socket.socket, until: float) -> socket.socket:
-    """The next that calls; OSError where the door is shut, or nobody comes in time."""
-    while True:
-        door.settimeout(min(LOOK_S, max(0.01, until - monotonic())))
-        try:
-            return door.accept()[0]
-        except TimeoutError:
-            if monotonic() > until:
-                raise
+def _left(until: float) -> float:
+    """Return the seconds until then, at least those of one attempt."""
+    return max(0.01, until - monotonic())
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Call as this rank; OSError where who answers does not know the secret, which itself is never sent."""
+    """Call as this rank; raise OSError if the peer does not know the secret, which itself is never sent.
+
+    The peer may answer late, while it waits for its chunks; once it answers, it has HELLO_S for the whole answer.
+    """
     challenge = token_bytes(32)
     line.sendall(CALL.pack(rank, challenge))
-    line.settimeout(max(0.01, until - monotonic()))
-    proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size))
+    line.settimeout(_left(until))
+    line.recv(1, socket.MSG_PEEK)
+    proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size, min(until, monotonic() + HELLO_S)))
     if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
         raise ConnectionRefusedError("who answers does not know the secret of these ranks")
     line.sendall(_proof(secret, b"caller", rank, theirs))
 
 
-def _named(line: socket.socket, secret: bytes) -> int | None:
-    """The rank that calls; None for a stranger, of whom nothing more is read."""
-    with suppress(OSError, EOFError):
-        line.settimeout(HELLO_S)
-        rank, theirs = CALL.unpack(_bytes(line, CALL.size))
-        challenge = token_bytes(32)
-        line.sendall(ANSWER.pack(_proof(secret, b"door", rank, theirs), challenge))
-        if hmac.compare_digest(_bytes(line, 32), _proof(secret, b"caller", rank, challenge)):
-            return int(rank)
-    line.close()
-    return None
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A connection whose handshake is under way: what has come so far, and when all of it must have come."""
+
+    line: socket.socket
+    until: float
+    heard: bytearray = field(default_factory=bytearray)
+    rank: int | None = None
+    challenge: bytes = b""
+
+
+def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
+    """Add the connections of the ranks that call to `lines`; strangers are refused, and delay no rank.
+
+    All handshakes are under way at the same time.  Raises OSError if the door is shut, or a rank does not come in time.
+    """
+    callers: list[_Caller] = []
+    with selectors.DefaultSelector() as events:
+
+        def dismiss(caller: _Caller, *, keep: bool = False) -> None:
+            events.unregister(caller.line)
+            callers.remove(caller)
+            if not keep:
+                caller.line.close()
+
+        door.setblocking(False)
+        events.register(door, selectors.EVENT_READ)
+        try:
+            while any(rank not in lines for rank in ranks):
+                if monotonic() > until or door.fileno() < 0:
+                    raise TimeoutError("timed out" if door.fileno() >= 0 else "its door is shut")
+                for event, _ in events.select(
+                    min(LOOK_S, *(_left(one) for one in (until, *(caller.until for caller in callers))))
+                ):
+                    if event.fileobj is door:
+                        for line in _accepted(door):
+                            if len(callers) == CALLERS:
+                                dismiss(callers[0])
+                            callers.append(_Caller(line, monotonic() + HELLO_S))
+                            events.register(line, selectors.EVENT_READ, callers[-1])
+                        continue
+                    caller = event.data
+                    proven = _heard(caller, secret) if caller in callers else None
+                    if proven is not None:
+                        welcome = proven and caller.rank in ranks and caller.rank not in lines
+                        dismiss(caller, keep=welcome)
+                        if welcome:
+                            lines[caller.rank] = caller.line
+                for caller in [caller for caller in callers if caller.until < monotonic()]:
+                    dismiss(caller)
+        finally:
+            for caller in callers:
+                caller.line.close()
+
+
+def _accepted(door: socket.socket) -> Iterator[socket.socket]:
+    """Accept those who call now; raise OSError if the door is shut."""
+    while True:
+        try:
+            line = door.accept()[0]
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        line.setblocking(False)
+        yield line
+
+
+def _heard(caller: _Caller, secret: bytes) -> bool | None:
+    """Read what a caller says; return whether it has proven to know the secret, None while more must come."""
+    need = CALL.size if caller.rank is None else PROOF
+    try:
+        piece = caller.line.recv(need - len(caller.heard))
+        if not piece:
+            return False
+        caller.heard += piece
+        if len(caller.heard) < need:
+            return None
+        if caller.rank is None:
+            caller.rank, theirs = CALL.unpack(caller.heard)
+            caller.challenge = token_bytes(32)
+            caller.heard.clear()
+            answer = ANSWER.pack(_proof(secret, b"door", caller.rank, theirs), caller.challenge)
+            return None if caller.line.send(answer) == len(answer) else False
+    except BlockingIOError:
+        return None
+    except OSError:
+        return False
+    return hmac.compare_digest(bytes(caller.heard), _proof(secret, b"caller", caller.rank, caller.challenge))
 
 
 def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
@@ -221,10 +296,15 @@ def _received(line: socket.socket) -> Any:
     return pickle.loads(first, buffers=arrays)
 
 
-def _bytes(line: socket.socket, size: int) -> bytearray:
+def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytearray:
+    """Receive so many bytes, all of them before `until`."""
     memory = bytearray(size)
     rest = memoryview(memory)
     while rest:
+        if until is not None:
+            if monotonic() > until:
+                raise TimeoutError("timed out")
+            line.settimeout(_left(until))
         got = line.recv_into(rest)
         if not got:
             raise EOFError

@@ -79,5 +79,6 @@ class Solo:
 
     def abort(self, code: int) -> None:
         """End the process at once."""
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
         os._exit(code)

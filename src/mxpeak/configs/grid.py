@@ -80,6 +80,16 @@ class GridConfig(RunConfig):
             settled["idle_ranks"] = Setting(False, "default")
         return settled
 
+    @property
+    def least_ranks(self) -> int:
+        """The ranks that the largest of the given grids needs; a side or a node grid alone needs as many as it has."""
+        if self.grid is not None:
+            return max(P * Q for P, Q in self.grid)
+        if self.P is not None and self.Q is not None:
+            return max(P * Q for P, Q in zip(self.P, self.Q))
+        sides = self.P or self.Q or (math.prod(self.node_grid or (1,)),)
+        return math.lcm(*sides)
+
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
         """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
 

@@ -86,6 +86,7 @@ class LuConfig(GridConfig, ABC):
         "mxpeak-out/",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="measuring",
     )
 
@@ -95,6 +96,7 @@ class LuConfig(GridConfig, ABC):
         help="write checkpoints to DIR; continue with mxpeak resume DIR",
         metavar="DIR",
         parse=str,
+        users_path=True,
         group="measuring",
     )
     every: str = option(

@@ -91,6 +91,11 @@ class PlaceConfig:
         return {}
 
     @property
+    def least_ranks(self) -> int:
+        """The ranks that the process grid needs, as far as it is given; 1 if it is left open."""
+        return 1
+
+    @property
     def on_gpu(self) -> bool:
         """Whether it computes on a GPU, once `auto` is settled."""
         return self.device.startswith("cuda")
@@ -100,11 +105,17 @@ class PlaceConfig:
 class RunConfig(PlaceConfig):
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
-    quick: bool = option(False, "--quick", help="choose a size that takes seconds", parse=boolean, group="measuring")
+    quick: bool = option(
+        False,
+        "--quick",
+        help="choose a size that takes seconds, the same on every run",
+        parse=boolean,
+        group="measuring",
+    )
     repeat: int = option(
         1,
         "--repeat",
-        help="run each case K times; the best counts, all are recorded",
+        help="time each case K times or more; all are recorded",
         metavar="K",
         parse=integer(1, 10_000),
         group="measuring",
@@ -166,6 +177,7 @@ class RunConfig(PlaceConfig):
         help="also write every span of the timed part, on all ranks, to FILE: for ui.perfetto.dev or chrome://tracing",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
 
@@ -203,6 +215,7 @@ class ShowConfig:
         help="also write the result as JSON to FILE; - writes only the JSON to stdout",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     progress: str = option(
@@ -228,6 +241,7 @@ class OutputConfig(ShowConfig):
         help="folder of the result files (default: a new one in mxpeak-out/)",
         metavar="DIR",
         parse=str,
+        users_path=True,
         group="output",
     )
     format: str | None = option(
@@ -245,6 +259,7 @@ class OutputConfig(ShowConfig):
         help="also write what happens to FILE as it happens, as JSON lines",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     prometheus: str | None = option(
@@ -253,6 +268,7 @@ class OutputConfig(ShowConfig):
         help="keep metrics of the run in FILE, for Prometheus's textfile collector; FILE is replaced",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     color: str = option(

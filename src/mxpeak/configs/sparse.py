@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
@@ -51,8 +52,7 @@ class SparseConfig(RunConfig):
     npx: int | None = option(
         None,
         "--npx",
-        help="ranks in x (default: a process grid as close to a cube as possible; on devices one without neighbours in "
-        "x, where the rules allow it)",
+        help="ranks in x (default: a process grid as close to a cube as possible)",
         metavar="PX",
         parse=integer(1),
         group="grid",
@@ -129,6 +129,11 @@ class SparseConfig(RunConfig):
             if settled[name].strength < least:
                 settled[name] = Setting(None, "default")
         return settled
+
+    @property
+    def least_ranks(self) -> int:
+        """The ranks that the given sides of the process grid need."""
+        return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

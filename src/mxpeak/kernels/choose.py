@@ -16,6 +16,8 @@ from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKe
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse import HostSparse
 
+#: The device that stands for all GPUs of a node, of which each rank takes one.
+GPUS = "cuda"
 #: Where drivers of NVIDIA's and AMD's GPUs show themselves.
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
 
@@ -56,11 +58,20 @@ def gpu_count(device: str) -> int:
     open_device(device)  # says why, where there is none
     from mxpeak.kernels.torch.device import count
 
-    return count() if device == "cuda" else 1
+    return count() if device == GPUS else 1
 
 
-def open_device(device: str, local_rank: int = 0) -> Any:
-    """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
+def gpu_buses(device: str) -> list[str]:
+    """Return the PCI addresses of the GPUs that ranks choose from; none if there are none, or one is named."""
+    if device != GPUS or not has_gpu():
+        return []
+    from mxpeak.kernels.torch.device import buses
+
+    return buses()
+
+
+def open_device(device: str, number: int = 0) -> Any:
+    """The torch device called cpu, cuda or cuda:N; of several GPUs that of this number."""
     if find_spec("torch") is None:
         what, instead = (
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
@@ -70,7 +81,7 @@ def open_device(device: str, local_rank: int = 0) -> Any:
         )
     from mxpeak.kernels.torch import device as devices
 
-    return devices.open_device(device, local_rank)
+    return devices.open_device(device, number)
 
 
 def chip_name(device: str) -> str:
@@ -90,7 +101,7 @@ def choose(
     device: str,
     threads: int,
     cores: Sequence[int] = (),
-    local_rank: int = 0,
+    number: int = 0,
     native: Collection[str] | None = None,
     *,
     alone: bool = False,
@@ -99,6 +110,7 @@ def choose(
     """The backend `name` on `device`, both as `resolve` gives them.
 
     `threads` of the host compute, thread t on core cores[t] if there are any, `alone` if no other rank does.
+    `number`: which of several GPUs.
     `native`: the precisions that are multiplied by the processor's matrix instructions; None: all that it supports.
     `panels`: whether a device will leave panels to the host, so that what factors them is compiled now.
     """
@@ -112,7 +124,7 @@ def choose(
 
         units = [unit for unit in chosen() if native is None or unit.precision in native]
         return HostKernels(threads, cores, alone=alone, units=units)
-    where = open_device(device, local_rank)
+    where = open_device(device, number)
     from mxpeak.kernels.host.for_device import HostForDevice
     from mxpeak.kernels.torch.kernels import TorchKernels
 

@@ -46,6 +46,61 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
     return [masks[rank] for rank in range(len(near))]
 
 
+def split_masks(
+    masks: Sequence[Sequence[int]], near: Sequence[Sequence[int]], rows: Sequence[int | None]
+) -> list[list[int]]:
+    """Return the cores of each local rank: ranks that may all use the same cores share them out.
+
+    masks[rank]: the cores that the launcher left to a rank; near[rank]: those near its device; rows[rank]: its process
+    row if its ranks compute in turn.  Only ranks that no launcher has bound take the cores of their row in turn.
+    """
+    groups = _alike(masks)
+    found: dict[int, list[int]] = {}
+    for cores, ranks in groups.items():
+        parts = [list(cores)]
+        if len(ranks) > 1:
+            parts = masks_near(cores, [near[rank] for rank in ranks]) or core_masks(cores, len(ranks))
+        found |= dict(zip(ranks, parts))
+    shares, known = [found[rank] for rank in range(len(masks))], [row for row in rows if row is not None]
+    return taking_turns(shares, known) if len(groups) == 1 and 1 < len(known) == len(masks) else shares
+
+
+def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:
+    """Return the device of each local rank: near its cores for as many ranks as possible, else in the order of ranks.
+
+    masks[rank]: the cores that the launcher left to a rank; beside[device]: those near a device, none if the system
+    does not say.  Each device has as many ranks as any other, or one more.  Ranks that may use the same cores take
+    devices in their order, so the unbound rank r has device r.  A maximum matching by augmenting paths (Kuhn, 1955).
+    """
+    slots = [slot % len(beside) for slot in range(max(len(masks), len(beside)))]
+    close = [[bool(set(mask) & set(beside[device])) for device in slots] for mask in masks]
+    taken: dict[int, int] = {}
+
+    def seat(rank: int, tried: set[int]) -> bool:
+        near = [slot for slot in range(len(slots)) if close[rank][slot] and slot not in tried]
+        for slot in sorted(near, key=lambda slot: slot in taken):  # those that are free first
+            tried.add(slot)
+            if slot not in taken or seat(taken[slot], tried):
+                taken[slot] = rank
+                return True
+        return False
+
+    alone = [rank for rank in range(len(masks)) if not seat(rank, set())]
+    taken |= dict(zip((slot for slot in range(len(slots)) if slot not in taken), alone))
+    chosen = {rank: slots[slot] for slot, rank in taken.items()}
+    for ranks in _alike(masks).values():
+        chosen |= dict(zip(ranks, sorted(chosen[rank] for rank in ranks)))
+    return [chosen[rank] for rank in range(len(masks))]
+
+
+def _alike(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
+    """Group the ranks that may use the same cores."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, mask in enumerate(masks):
+        groups.setdefault(tuple(mask), []).append(rank)
+    return groups
+
+
 def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[list[int]]:
     """The cores of each local rank where the ranks of a process row compute one after the other (rocHPL, §III-B).
 

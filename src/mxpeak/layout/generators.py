@@ -106,8 +106,9 @@ def _gaussian(asked: Asked) -> Generator:
 
 
 def _ddd(asked: Asked) -> Generator:
-    """The diagonal as a share theta of what dominance would take.
+    """Return the matrix whose diagonal is a share theta of what dominance would take.
 
+    This is mxpeak's reading of "departure from diagonal dominance": the paper that names it gives no formula.
     Σ|a_ij| is about n/2, so theta = 2·(5/8)/√n puts about (5/8)·√n there.
     """
     n, theta = asked.n, asked.scale

@@ -197,20 +197,15 @@ class Box:
 # --- process grids ----------------------------------------------------------------------------------------------
 
 
-def process_grid(ranks: int, *, on_devices: bool = False) -> Triple:
-    """The grid npx <= npy <= npz of `ranks` ranks that costs least; its longest side is z.
+def process_grid(ranks: int) -> Triple:
+    """Return the grid npx <= npy <= npz of `ranks` ranks with the least surface between boxes, as the reference does.
 
-    There a face is one contiguous piece of the vector.  What costs is the surface between the boxes, so that the grid
-    nearest to a cube is taken.
-
-    On devices it is, of the grids that keep the rule on their sides, the faces that a rank in the middle sends, those
-    in x counted twice; then the surface.  A face in x has a point of every line, so that nearly every chunk of 64 rows
-    waits for it; one in y or z leaves most chunks alone.  From three ranks a side on there are two faces in each
-    direction, and the cube is best here, too.
+    It is the grid nearest to a cube, on processors and on devices, so that the same ranks solve the same problem.  Its
+    longest side is z, in which a face is one contiguous piece of the vector.
     """
     if ranks < 1:
         raise UsageError(f"a process grid needs at least one rank, but {ranks} were asked for")
-    return min(_grids(ranks), key=_cost_on_devices if on_devices else _surface)
+    return min(_grids(ranks), key=_surface)
 
 
 def _grids(ranks: int) -> Iterator[Triple]:
@@ -225,13 +220,6 @@ def _surface(grid: Triple) -> int:
     """Of a box of unit cubes, halved."""
     x, y, z = grid
     return x * y + x * z + y * z
-
-
-def _cost_on_devices(grid: Triple) -> tuple[bool, int, int]:
-    """Whether it breaks the rule; faces that a rank in the middle sends, those in x counted twice; the surface."""
-    x, y, z = (min(side - 1, 2) for side in grid)
-    breaks = aspect(grid) < LEAST_ASPECT
-    return breaks, 0 if breaks else 2 * x + y + z, _surface(grid)
 
 
 def aspect(shape: Triple) -> float:

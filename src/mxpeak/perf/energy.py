@@ -194,6 +194,25 @@ def total(parts: Iterable[float | None]) -> float | None:
     return None if not known or None in known else sum(part for part in known if part is not None)
 
 
+def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
+    """Return why the energy of this host, or of this rank's GPU, is not known; empty if all of it is.
+
+    packages   counters of the host's processors; None on ranks that another rank of the host reads them for
+    gpu        that of this rank's GPU, None if it has none; `amd`: it is one of AMD's
+    """
+    reasons = []
+    if packages is not None and not packages:
+        reasons.append("this system has no RAPL counters in /sys/class/powercap")
+    elif packages and total(counter.joules() for counter in packages) is None:
+        reasons.append(
+            "this user may not read the RAPL counters in /sys/class/powercap (on many systems only root may)"
+        )
+    if gpu is not None and gpu.joules() is None:
+        nvidia = "NVML gives no energy of the GPU (it needs the package nvidia-ml-py and a GPU that counts energy)"
+        reasons.append("mxpeak does not read the energy of AMD GPUs" if amd else nvidia)
+    return "; ".join(reasons)
+
+
 def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> dict[str, Any] | None:
     """All hosts' energy of the timed regions, as results have it; `everybody` is each rank's host and what it has read.
 

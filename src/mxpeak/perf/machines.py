@@ -72,6 +72,7 @@ class Machine:
     """A machine as a simulation sees it; rates are those of one rank.
 
     gemm, trsm, factor   products, triangular solves and diagonal blocks by precision: FLOP/s by inner size
+    gemm_share           the share of gemm's rate by the side of a rank's part of the trailing matrix; none: 1
     edge                 rows and columns that a product wastes at its edges
     memory_rate          bytes a second of device memory; memory_share: what sparse kernels reach of it
     launch_s             until a kernel runs, or the host hears of its end
@@ -86,7 +87,7 @@ class Machine:
     turn_s               of a message in such a solve, with waits of ranks for each other; None: latency + exchange_s
     extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
-    devices              whether ranks compute on devices beside their host's cores, for which process grids differ
+    devices              whether ranks compute on devices beside their host's cores
     sources              where each number is from
     """
 
@@ -101,6 +102,7 @@ class Machine:
     gemm: Mapping[str, Curve]
     trsm: Mapping[str, Curve]
     factor: Mapping[str, Curve]
+    gemm_share: Mapping[str, Curve] = field(default_factory=dict)
     edge: float = 0.0
     memory_share: float = 1.0
     launch_s: float = 0.0
@@ -130,6 +132,11 @@ class Machine:
             f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; choose a precision that "
             f"it has, or give a --machine FILE whose table [{self.name}.{kernel}] says {precision}"
         )
+
+    def gemm_rate(self, precision: str, k: float, side: float) -> float:
+        """Return GEMM_fr(N_L, B) of OLCF's eq. 3: the rate of products of inner size k = B on side x side entries."""
+        share = self.gemm_share.get(precision)
+        return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 
     def varied(self, compute: float, network: float) -> Machine:
         """The same machine with its rates times `compute`, and those of its links times `network`."""
@@ -230,7 +237,7 @@ WHOLE = (
     "nodes", "ranks_per_node", "cores", "refine_steps", "extra_passes", "devices", "network.nics",
     "network.lib_overlaps",
 )  # fmt: skip
-CURVES = ("gemm", "trsm", "factor", "fact")
+CURVES = ("gemm", "gemm_share", "trsm", "factor", "fact")
 TABLES = ("network", "panel", *CURVES)
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
@@ -251,6 +258,10 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
     for key, value in own.items():
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value
+    replaced, kept = own.get("gemm", {}), own.get("gemm_share", {})
+    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # those of the base's own rates
+        shares = merged["gemm_share"].items()
+        merged["gemm_share"] = {name: share for name, share in shares if name in kept or name not in replaced}
     return merged
 
 
@@ -360,6 +371,8 @@ class _Reader:
         sizes = [pair[0] for pair in pairs]
         if sorted(set(sizes)) != sizes:
             self.fail(key, f"the sizes {sizes} do not rise; sort the points")
+        if key.startswith("gemm_share.") and max(pair[1] for pair in pairs) > 1.0:
+            self.fail(key, f"{points!r} has a share above 1; write the best rate in gemm, and shares of it here")
         if max(pair[1] for pair in pairs) > 1e18:
             self.fail(key, "a rate above 1e18 FLOP/s for one rank; rates are FLOP/s, not TFLOP/s")
         return Curve(tuple((float(x), float(y)) for x, y in pairs))

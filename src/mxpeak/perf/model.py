@@ -6,6 +6,7 @@ panels are sent at full height: about 1.5 times the products and 2 times the mes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mxpeak.perf.machines import Machine
@@ -33,17 +34,14 @@ def upper_bound(
     """Eq. 3, with the communication of eq. 5: ports that the ranks of a node share.
 
         T = N B²/GETRF + N² B/(P_r TRSM) + N² B/(P_c TRSM)
-            + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM))
+            + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM(N_L, B)))
 
     NBN is a node's bandwidth; within one node, that of the links between its devices.
     """
     N, B = float(n), float(nb)
     stored = stored_as(precision)
-    getrf, trsm, gemm = (
-        machine.curve("factor", stored)(B),
-        machine.curve("trsm", stored)(B),
-        machine.curve("gemm", precision)(B),
-    )
+    getrf, trsm = machine.curve("factor", stored)(B), machine.curve("trsm", stored)(B)
+    gemm = machine.gemm_rate(precision, B, N / math.sqrt(P * Q))
     Q_r, Q_c = node
     ports = machine.network.nics if nics is None else nics
     one_node = (Q_r, Q_c) == (P, Q)

@@ -20,6 +20,8 @@ from mxpeak.perf.simulate_sparse import SparseForecast, SparseRun
 from mxpeak.perf.simulate_sparse import simulate as simulate_sparse
 
 RINGS = ("1ring", "1ringM", "2ringM")
+#: The machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
+SC22 = "frontier-2022"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ def summit(side: int, node: tuple[int, int] = (3, 2), bcast: str = "lib", nics: 
 def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: bool = True) -> LuRun:
     """HPL-MxP on Frontier: B = 3072, and N_L = 119808 a GCD (OLCF, V-A and D)."""
     return LuRun(n=side * 119808, nb=3072, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, aware=aware)
+
+
+def openmxp(P: int, Q: int, n: int) -> LuRun:
+    """Return HPL-MxP as in OpenMxP's log: B = 2560, a node has 2×4 ranks."""
+    return LuRun(n=n, nb=2560, P=P, Q=Q, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
@@ -196,28 +203,39 @@ def _frontier_rows() -> list[Row]:
     column = {name: frontier(32, (8, 1), name) for name in (*RINGS, "lib")}
 
     def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
-        return lambda: choose([gain(rank_rate, "frontier", column[name], column["lib"]) for name in RINGS])
+        return lambda: choose([gain(rank_rate, SC22, column[name], column["lib"]) for name in RINGS])
 
     def staged(bcast: str) -> tuple[LuRun, LuRun]:
         return frontier(32, (2, 4), bcast), frontier(32, (2, 4), bcast, aware=False)
 
     best, poorest = frontier(32, (2, 4)), frontier(32, (8, 1), "lib", aware=False)
+    # The list prints neither N nor the grid: as much memory per GCD as in OpenMxP's log, 34,060,800² / 73,728 entries.
+    whole = openmxp(256, 288, 34060800)
     return [
-        _full("Frontier, 172², N = 20,606,976", 2.387, "frontier", frontier(172, (4, 2)), set_by=True),
+        _full("Frontier, 172², N = 20,606,976", 2.387, SC22, frontier(172, (4, 2)), set_by=True),
         _efficiency_row(
-            "Frontier, 16384 over 64 GCDs, column-major", 92.2, "frontier", frontier(128, (8, 1)), frontier(8, (8, 1))
+            "Frontier, 16384 over 64 GCDs, column-major", 92.2, SC22, frontier(128, (8, 1)), frontier(8, (8, 1))
         ),
         Row("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", ring(max)),
         Row("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
-        _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, "frontier", *staged("2ringM")),
-        _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, "frontier", *staged("lib")),
-        _gain_row("Frontier, 2×4 over 8×1 a node", 2.7, "frontier", best, column["2ringM"], formula=True),
-        _gain_row("Frontier, best over poorest settings", 94.6, "frontier", best, poorest),
+        _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, SC22, *staged("2ringM")),
+        _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, SC22, *staged("lib")),
+        _gain_row("Frontier, 2×4 over 8×1 a node", 2.7, SC22, best, column["2ringM"], formula=True),
+        _gain_row("Frontier, best over poorest settings", 94.6, SC22, best, poorest),
+        Row(
+            "Frontier, 9216 nodes, list of June 2023",
+            "TOP500",
+            9.95,
+            "EFLOP/s",
+            lambda: of("frontier", whole).rate_flops / 1e18,
+            lambda: formula_rate("frontier", whole) * whole.ranks / 1e18,
+            quick=False,
+        ),
     ]
 
 
 def _crusher_rows() -> list[Row]:
-    log = LuRun(n=4014080, nb=2560, P=32, Q=32, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
+    log = openmxp(32, 32, 4014080)
     node = rochpl(1, 4, 2, (4, 2))
     many = rochpl(128, 32, 32, (1, 8))
 
@@ -237,7 +255,7 @@ def _crusher_rows() -> list[Row]:
     return [
         Row(
             "Crusher, 32², N = 4,014,080, a GCD", "OpenMxP's log", 133.753, "TFLOP/s",
-            lambda: rank_rate("crusher", log) / 1e12, lambda: formula_rate("crusher", log) / 1e12,
+            lambda: rank_rate("crusher", log) / 1e12, lambda: formula_rate("crusher", log) / 1e12, set_by=True,
         ),
         Row(
             "Crusher, HPL on one node", "rocHPL IV-A", 153.0, "TFLOP/s",

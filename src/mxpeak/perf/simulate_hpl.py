@@ -104,7 +104,7 @@ class _Simulation:
         self.pivots = 0.0
         self.right: Array | None = None
         self.early: Array | None = None
-        self.gemm_rate, self.trsm_rate = machine.curve("gemm", "fp64"), machine.curve("trsm", "fp64")
+        self.trsm_rate = machine.curve("trsm", "fp64")
         self.columns = owned(run.n + 1, run.nb, run.Q)
         hides = run.depth > 0 and run.P > 1
         self.n2 = np.array([split_columns(int(c), run.split, run.nb) if hides else 0 for c in self.columns], float)
@@ -225,7 +225,6 @@ class _Simulation:
         self.panel = arrivals(self.run.bcast, self.ranks.along_row, q, L + stage, taking, self.port, message)
         if not self.run.aware:
             self.panel = self.panel + np.reshape(stage, (-1, 1))
-        self.ranks.share_ports(self.port)
         self.busy["factor"] += fact / self.run.Q
         self.busy["copy"] += 2.0 * float(copy_s.sum()) / self.run.ranks
         return L - begun if self.machine.fact else 0.0
@@ -265,7 +264,8 @@ class _Simulation:
         if q is not None:
             n, speed = n[q : q + 1], speed[:, q : q + 1]
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
-        gemm = np.multiply.outer(padded_m, padded_n * (2.0 * jb / self.gemm_rate(jb))) / speed
+        per_entry = 2.0 * jb / self.machine.gemm_rate("fp64", jb, float(m.max()))
+        gemm = np.multiply.outer(padded_m, padded_n * per_entry) / speed
         trsm = jb**2 * n / self.trsm_rate(jb) / speed
         self.busy["gemm"] += float(gemm.sum()) / self.run.ranks
         self.busy["trsm"] += float(trsm.sum()) / self.run.ranks

@@ -111,13 +111,6 @@ class Ranks:
         """Whether a broadcast ends before anything else goes on."""
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
-    def share_ports(self, port: Array) -> None:
-        """A node's ports are free when the last of its ranks has sent."""
-        (p, q), (P, Q) = self.node, port.shape
-        if (p, q) != (1, 1) and P % p == 0 and Q % q == 0:
-            blocks = port.reshape(P // p, p, Q // q, q)
-            blocks[:] = blocks.max(axis=(1, 3), keepdims=True)
-
     def staged(self, size_bytes: Array) -> Array | float:
         """Seconds between device and host where messages are staged there; 0 where they are not."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate

@@ -45,11 +45,7 @@ class _Simulation:
         self.low = precision(run.precision).bytes
         stored = stored_as(run.precision)
         self.stored = precision(stored).bytes
-        self.gemm_rate, self.trsm_rate, self.factor_rate = (
-            machine.curve("gemm", run.precision),
-            machine.curve("trsm", stored),
-            machine.curve("factor", stored),
-        )
+        self.trsm_rate, self.factor_rate = machine.curve("trsm", stored), machine.curve("factor", stored)
         self.step_s: list[float] = []
         self.device_s: list[float] = []
 
@@ -69,7 +65,8 @@ class _Simulation:
         ready = np.maximum(self.device, np.maximum(self.L, self.U))
         self.step_s.append(float(ready[step.p, step.q]))
         m, n = self.below(step.j1)
-        per_entry = 2.0 * step.jb / self.gemm_rate(step.jb)
+        side = (self.run.n - step.j1) / math.sqrt(self.run.ranks)
+        per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
         if following is None:
             self.device = ready
             return
@@ -122,7 +119,6 @@ class _Simulation:
         self.L = arrivals(self.run.bcast, self.ranks.along_row, q, L + stage_L, entry_L, self.port, L_bytes)
         entry_U = entry if not blocking else np.maximum(sent, self.L)
         self.U = arrivals(self.run.bcast, self.ranks.along_column, p, U + stage_U, entry_U.T, self.port.T, U_bytes).T
-        self.ranks.share_ports(self.port)
         if not self.run.aware:
             self.L, self.U = self.L + np.reshape(stage_L, (-1, 1)), self.U + stage_U
         if blocking:  # on the spot: the rest of the update is not begun before both are here

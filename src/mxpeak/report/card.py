@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from mxpeak.records import size_text
+from mxpeak.report.command import launched
 from mxpeak.report.markup import Body, part, text
 from mxpeak.report.scoreboard import short_name
 from mxpeak.report.settings import common_facts
@@ -84,19 +85,8 @@ def _command(result: Body) -> str:
     argv = part(result, "run").get("argv")
     if not isinstance(argv, list):
         return ""
-    typed = text(shlex.join([*_launched(result), *map(str, argv)]))
+    typed = text(shlex.join([*launched(result), *map(str, argv)]))
     return f'<code class="command">{typed}</code> <button type="button" data-copies hidden>copy</button>'
-
-
-def _launched(result: Body) -> list[str]:
-    """What stands before the verb: mxpeak, by itself or under what started the ranks."""
-    launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
-    name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
-    if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):
-        return ["mxpeak"]
-    if name == "torchrun":
-        return ["torchrun", "--nproc-per-node", ranks, "-m", "mxpeak"]
-    return ["srun" if name == "srun" else "mpiexec", "-n", ranks, "mxpeak"]
 
 
 def _ranks(result: Body) -> str:

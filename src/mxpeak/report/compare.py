@@ -15,17 +15,20 @@ Body = Mapping[str, Any]
 
 #: What makes two cases the same, as far as both have it: a log of another program does not say everything.
 CASE = (
-    "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "precision", "generator",
-    "matrix",
+    "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
+    "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
 )  # fmt: skip
-#: What --quick chooses by the speed of the machine.
-SIZES = ("n", "m", "nx", "ny", "nz")
+#: How texts call what problems call otherwise.
+CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
 #: What may differ of the same case, where several cases have the same size.
-WAY = ("nb", "P", "Q", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
+WAY = (
+    "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
+    "restart",
+)  # fmt: skip
 #: Facts of a machine and its software that a rate depends on.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings that say where something goes, not how it runs.
-ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog")
+#: Settings of files, floors and repetitions, which do not change how a case runs.
+ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,10 @@ class Change:
 
     before, after   flop/s or bytes/s
     change          after / before - 1
-    noise           how far repeats of either run lie apart; None where none were made
-    verdict         faster, slower, same, failed (it no longer passes), another problem, or unknown
-    why             what the measured limits say of it
+    noise           how far repeats of either run lie apart; None unless both runs were repeated
+    verdict         faster, slower, same, failed (it no longer passes), ambiguous (it changed, but noise is unknown), or
+                    unknown (a rate is missing)
+    why             what the measured limits, settings and software say of it
     """
 
     name: str
@@ -54,6 +58,20 @@ class Change:
         return self.verdict in ("slower", "failed")
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Two cases of one benchmark that are different problems."""
+
+    before: str
+    after: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """What differs, and both cases."""
+        return f"{self.reason}: {self.before} and {self.after}"
+
+
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
     """Every case that both runs have; what changed by less than `tolerance`, or than noise, is the same."""
     return [judged(one, other, tolerance, _noise_of(one, other)) for one, other in pairs(before, after)]
@@ -64,8 +82,6 @@ def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body,
     left = list(before)
     for other in after:
         alike = [one for one in left if _alike(one, other, CASE)]
-        if not alike and sum(one.get("benchmark") == other.get("benchmark") for one in [*before, *after]) == 2:
-            alike = [one for one in left if one.get("benchmark") == other.get("benchmark")]
         if alike:
             one = next((one for one in alike if _alike(one, other, WAY)), alike[0])
             left = [rest for rest in left if rest is not one]
@@ -81,6 +97,50 @@ def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], lis
     )
 
 
+def not_comparable(before: Sequence[Body], after: Sequence[Body]) -> list[Skipped]:
+    """Return why cases of one benchmark are no pairs: each of the second run with the most similar one of the first."""
+    paired = {id(one) for pair in pairs(before, after) for one in pair}
+    left = [one for one in before if id(one) not in paired]
+    found = []
+    for other in (one for one in after if id(one) not in paired):
+        same = [one for one in left if one.get("benchmark") == other.get("benchmark")]
+        if not same:
+            continue
+        nearest = min(same, key=lambda one: len(_differing_names(one, other)))
+        left = [one for one in left if one is not nearest]
+        found.append(Skipped(_name(nearest), _name(other), _reason(nearest, other)))
+    return found
+
+
+def nothing_in_common(names: Sequence[str], before: Sequence[Body], after: Sequence[Body]) -> str:
+    """Return what an error says of two runs without a common case."""
+    skipped = not_comparable(before, after)
+    if not skipped:
+        return f"{names[0]} has {listed(before)}, {names[1]} has {listed(after)}: no case is in both"
+    said = ", ".join(f"{one.reason} in {one.after.split()[0]}" for one in skipped[:3])
+    return (
+        f"not comparable: {said}, so {names[0]} and {names[1]} have no case in common; run the same problem in both, "
+        "with the same sizes or with --config RESULT"
+    )
+
+
+def listed(results: Sequence[Body]) -> str:
+    """Return how many results there are, and of which benchmarks."""
+    names = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in results))
+    return f"{len(results)} result{'s' * (len(results) != 1)} ({names})" if results else "no results"
+
+
+def _differing_names(one: Body, other: Body) -> list[str]:
+    return [name for name in CASE if not _alike(one, other, [name])]
+
+
+def _reason(one: Body, other: Body) -> str:
+    """Return what makes two cases different problems, as `N differs (9600 and 9408)`."""
+    this, that = (body.get("problem") or {} for body in (one, other))
+    names = _differing_names(one, other)
+    return ", ".join(f"{CALLED.get(n, n)} differs ({_told(this[n])} and {_told(that[n])})" for n in names)
+
+
 def _name(body: Body) -> str:
     result = _read(body)
     return f"{result.benchmark} {case_text(result)}".strip()
@@ -93,28 +153,17 @@ def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
     return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
-def _sized(body: Body) -> bool:
-    """Whether --quick chose the size of this case, by the speed that it found: at another speed it is another size."""
-    config = body.get("config") or {}
-    said = {name: one for name, one in config.items() if isinstance(one, Mapping) and name in ("quick", *SIZES)}
-    chosen = all(one.get("origin") in ("default", "auto") for name, one in said.items() if name != "quick")
-    return bool(said.get("quick", {}).get("value")) and chosen
-
-
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
-    """The change of one case, where rates vary by `noise` without one; None where nobody knows."""
+    """Judge the change of one case, whose rates vary by `noise` if nothing changes; None: unknown."""
     rates = [rate_of(one) for one in (before, after)]
     change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
     least = max(tolerance, noise or 0.0)
     passed = [one.get("status") in PASSED for one in (before, after)]
-    verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
-    case = [name for name in CASE if name not in SIZES] if _sized(before) and _sized(after) else CASE
-    if not _alike(before, after, case):
-        verdict = "another problem"
+    verdict = _verdict(change, noise, least)
     if passed[0] and not passed[1]:
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
-    why = _why(before, after, change, least) if verdict in ("faster", "slower") else ""
+    why = _why(before, after, change, least) if verdict in ("faster", "slower", "ambiguous") else ""
     return Change(
         name=_name(after),
         unit=unit,
@@ -125,6 +174,16 @@ def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> 
         verdict=verdict,
         why=why,
     )
+
+
+def _verdict(change: float | None, noise: float | None, least: float) -> str:
+    if change is None:
+        return "unknown"
+    if abs(change) <= least:
+        return "same"
+    if noise is None:
+        return "ambiguous"
+    return "faster" if change > 0 else "slower"
 
 
 def _read(body: Body) -> Result:
@@ -139,8 +198,9 @@ def rate_of(body: Body) -> float | None:
 
 
 def _noise_of(before: Body, after: Body) -> float | None:
-    """The larger noise of the two, as far as either was repeated."""
-    return max((noise for noise in (_noise(one) for one in (before, after)) if noise is not None), default=None)
+    """Return the larger noise of the two; None if one of them was timed only once."""
+    first, second = _noise(before), _noise(after)
+    return None if first is None or second is None else max(first, second)
 
 
 def _noise(body: Body) -> float | None:
@@ -153,19 +213,23 @@ def _noise(body: Body) -> float | None:
 
 
 def _why(before: Body, after: Body, change: float | None, least: float) -> str:
-    """Machine or code: the limit was measured in the same process as the rate."""
+    """Tell machine from software: the limit was measured in the same process as the rate."""
+    different = differences(before, after)
+    changed = [name for name in ("settings", "software") if name in different]
+    own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
+    own = own if changed else "neither settings nor software differ"
     limits = [rate_of({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
     if not limits[0] or not limits[1] or change is None:
-        return "cannot tell machine from code: the limit was not measured in both runs"
+        return f"the limit was not measured in both runs, so the machine may have changed; {own}"
     moved = limits[1] / limits[0] - 1.0
     share = (1.0 + change) / (1.0 + moved) - 1.0
     name = ((after.get("result") or {}).get("limit") or {}).get("name", "the limit")
     if abs(moved) > least and abs(share) <= least:
         return f"{name} changed by {100 * moved:+.1f} % too: the machine is {'faster' if change > 0 else 'slower'}"
     if abs(moved) <= least:
-        return f"{name} is the same ({100 * moved:+.1f} %): settings or software changed"
+        return f"{name} is the same ({100 * moved:+.1f} %); {own}"
     shares = f"the share of it by {100 * share:+.1f} %"
-    return f"{name} changed by {100 * moved:+.1f} %, {shares}: both machine and code changed"
+    return f"{name} changed by {100 * moved:+.1f} %, {shares}: the machine changed, and {own}"
 
 
 # --- what differs -----------------------------------------------------------------------------------------------
@@ -205,6 +269,8 @@ def _differing(before: Body, after: Body) -> list[str]:
 def _told(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(_told(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -217,6 +283,7 @@ def body_of(
     names: Sequence[str],
     tolerance: float,
     only: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    skipped: Sequence[Skipped] = (),
 ) -> dict[str, Any]:
     """The comparison as JSON."""
     return {
@@ -228,6 +295,7 @@ def body_of(
         "differences": dict(different),
         "only_before": list(only[0]),
         "only_after": list(only[1]),
+        "not_comparable": [asdict(one) for one in skipped],
         "regressed": any(one.regressed for one in changes),
     }
 
@@ -236,8 +304,9 @@ def text_of(
     changes: Sequence[Change],
     different: Mapping[str, Sequence[str]],
     only: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    skipped: Sequence[Skipped] = (),
 ) -> str:
-    """The comparison as a table, with what differs and why, and the cases that only one run has."""
+    """Lay out the comparison as a table, with what differs and why, and the cases that are not compared."""
     rows = [["case", "before", "after", "change", "noise", ""]]
     for one in changes:
         shown = bytes_rate_text if one.unit == "bytes/s" else rate_text
@@ -250,14 +319,23 @@ def text_of(
                 shown(one.after),
                 change,
                 noise,
-                one.verdict.upper() if one.regressed else one.verdict,
+                one.verdict.upper() if one.regressed or one.verdict == "ambiguous" else one.verdict,
             ]
         )
     lines = [f"  {one.name}: {one.why}\n" for one in changes if one.why]
     lines += [f"  differs in {name}: {'; '.join(found)}\n" for name, found in different.items()]
-    if any(one.noise is None for one in changes):
-        lines.append("  noise unknown: needs at least two timed runs, e.g. --repeat 3\n")
-    lines += [f"  only in {run}: {'; '.join(names)}\n" for run, names in zip("AB", only) if names]
+    if any(one.verdict == "ambiguous" for one in changes):
+        lines.append(
+            "  AMBIGUOUS: noise is unknown unless both runs are timed at least twice; use --repeat 3 in both, or\n"
+            "  compare --rounds 5\n"
+        )
+    elif any(one.noise is None for one in changes):
+        lines.append("  noise unknown: needs at least two timed runs in both, e.g. --repeat 3\n")
+    lines += [f"  not comparable: {one.text}\n" for one in skipped]
+    apart = {one.before for one in skipped}, {one.after for one in skipped}
+    for run, names, gone in zip("AB", only, apart):
+        if left := [name for name in names if name not in gone]:
+            lines.append(f"  only in {run}: {'; '.join(left)}\n")
     return table(rows) + "".join(lines)
 
 

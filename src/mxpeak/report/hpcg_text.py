@@ -13,7 +13,7 @@ from typing import Any
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
 from mxpeak.report.own import OwnReport
-from mxpeak.report.text import rules_text
+from mxpeak.report.text import own_test, rules_text
 
 SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"
 
@@ -144,7 +144,7 @@ def written_by(result: Result, now: datetime) -> str:
             ("Version", result.software.get("mxpeak")),
             ("Date", f"{now:%Y-%m-%d %H:%M:%S}"),
             ("Rules", rules_text(result) or None),
-            *(("Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
+            *(("Own test" if own_test(one) else "Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
         ],
     )
 

@@ -1,6 +1,7 @@
 """The text of HPGMP-Benchmark_0.1_<date>.txt, by the names that the reference writes, its misspelled ones among them.
 
-`(benchmark)` is the mixed solver that is rated, `(reference)` the double one.  The flops are the reference's counting.
+`(benchmark)` is the mixed solver that is rated, `(reference)` the double one.  The flops are the reference's counting;
+a section of mxpeak's own has both countings, another one the precisions.
 The validation's type and penalty stand as ORNL's code adds them.  The rest is as in `hpcg_text`.
 """
 
@@ -40,6 +41,8 @@ def hpgmp_report(result: Result, now: datetime) -> str:
             _rates(result),
             overheads(result.problem),
             _final(result),
+            _precisions(result),
+            _countings(result.result),
             written_by(result, now),
         ]
     )
@@ -142,6 +145,37 @@ def _rates(result: Result) -> str:
             ("Raw MG", ratio(giga(flops["mg"]), time_of(phases, *MULTIGRID))),
             ("Raw Total", giga(result.result.get("raw_rate_flops"))),
             ("Total for benchmark", giga(result.result.get("rate_flops"))),
+        ],
+    )
+
+
+def _precisions(result: Result) -> str:
+    """Return a section of mxpeak's own: the formats of both solvers, which the reference's file has no keys for."""
+    precision, measured = result.problem.get("precision"), result.result.get("double_time_s") is not None
+    if not isinstance(precision, Mapping):
+        return ""
+    levels = precision.get("mg")
+    return section(
+        "Precision (mxpeak)",
+        [
+            ("Matrix values of multigrid by level (benchmark)", ", ".join(levels) if levels else None),
+            ("Matrix values of the Krylov iteration (benchmark)", precision.get("krylov")),
+            ("Vectors of the Krylov iteration and multigrid (benchmark)", precision.get("vectors")),
+            ("Residual and solution (benchmark)", "fp64"),
+            ("Matrix values and vectors (reference)", "fp64" if measured else None),
+        ],
+    )
+
+
+def _countings(figures: Section) -> str:
+    """Return a section of mxpeak's own: the rate in both countings; the summaries above use the reference code's."""
+    return section(
+        "Counting (mxpeak)",
+        [
+            ("Total for benchmark in the counting of the reference code", giga(figures.get("rate_flops_reference"))),
+            ("Total for benchmark in the counting of ORNL", giga(figures.get("rate_flops_ornl"))),
+            ("Raw Total in the counting of the reference code", giga(figures.get("raw_rate_flops"))),
+            ("Raw Total in the counting of ORNL", giga(figures.get("raw_rate_flops_ornl"))),
         ],
     )
 

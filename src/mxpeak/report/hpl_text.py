@@ -1,6 +1,8 @@
-"""The report of Netlib HPL 2.3, byte for byte, so that every script which reads HPL's output reads this one.
+"""The report of Netlib HPL 2.3, in its byte layout, so that every script that reads HPL's output reads this one.
 
-One header, one block a case, one footer.  A broadcast that HPL does not know (lib, ilib) shows as digit 6 or 7.
+One header, one block per case, one footer.  A broadcast that HPL does not know (lib, ilib) appears as digit 6 or 7.
+The report prints the look-ahead depth that ran.  It marks settings that mxpeak does not use, and a line of its own
+names the library that factored the panels, if one did.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from mxpeak.report.own import OwnReport
 DOUBLE_RULE = "=" * 80
 RULE = "-" * 80
 TIMING_RULE = "--" + "VVV--" * 14 + "VVV-"
+
+#: Appended to the settings that mxpeak reads from HPL.dat but does not use.
+NOT_USED = " (not used by mxpeak)"
 
 #: What HPL calls the relative machine precision: 2^-53.
 EPSILON = 2.0**-53
@@ -135,12 +140,12 @@ def _parameters(asked: Mapping[str, Any]) -> str:
         ("NDIV", _numbers(asked["ndiv"])),
         ("RFACT", _wrapped([FACT_NAMES[fact] for fact in asked["rfact"]])),
         ("BCAST", _wrapped([_bcast_cell(name) for name in asked["bcast"]])),
-        ("DEPTH", _numbers(asked["depth"])),
+        ("DEPTH", _numbers([min(depth, 1) for depth in asked["depth"]])),  # the depths that run
         ("SWAP", f" {swaps[asked['swap']]}"),
-        ("L1", f" {asked['l1_form']} form"),
-        ("U", f" {asked['u_form']} form"),
-        ("EQUIL", " yes" if asked["equilibration"] else " no"),
-        ("ALIGN", f" {asked['alignment']} double precision words"),
+        ("L1", f" {asked['l1_form']} form{NOT_USED}"),
+        ("U", f" {asked['u_form']} form{NOT_USED}"),
+        ("EQUIL", f" {'yes' if asked['equilibration'] else 'no'}{NOT_USED}"),
+        ("ALIGN", f" {asked['alignment']} double precision words{NOT_USED}"),
     )
     return "".join(f"{label:7}:{value}\n" for label, value in rows)
 
@@ -169,7 +174,16 @@ def _result_line(result: Result) -> str:
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
+        f"{_library_line(of)}"
     )
+
+
+def _library_line(problem: Mapping[str, Any]) -> str:
+    """Return the line that corrects the variant and the header where a library factored the panels."""
+    library = problem.get("panel_library")
+    if not library:
+        return ""
+    return f"HPL_pdgesv() panels by {library}: PFACT, NBMIN, NDIV and RFACT were not used\n\n"
 
 
 def _phase_lines(result: Result) -> str:

@@ -22,7 +22,7 @@ from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import facts, settings
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
-from mxpeak.report.text import nested_phases, phase_rate, rules_text
+from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
 
 #: Bars in all figures of steps together, about, and in one: a page of hundreds of results has to stay small.
 BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
@@ -96,6 +96,7 @@ class _Sections:
             *(f"<p>{text(line)}</p>" for line in lines_of(benchmark).found(read(result))),
             _rules(result),
             f"<p>{text(case_text(read(result)))}{text(_memory(result))}</p>",
+            _energy(telemetry),
             _warnings(result.get("warnings") or []),
             titled("Where the time went", _phases(result)),
             _figures(
@@ -131,10 +132,18 @@ def _headline(result: Body) -> str:
     said = "no limit was measured"
     if limit:
         said = f"{share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
+        said += _readings(limit)
     time_s = figures.get("time_s")
     took = "" if time_s is None else f"; time {three_digits(time_s)} s"
     bar = meter(figures.get("fraction_of_limit"), said)
     return f'<p class="big">{text(figure_text(figures))}</p>{bar}<p class="faint">{text(said + took)}</p>'
+
+
+def _readings(limit: Body) -> str:
+    """Return the limit before and after the run; empty in files of versions that did not record them."""
+    unit = "rate_bytes" if "rate_bytes" in limit else "rate_flops"
+    parts = [f"{when} {figure_text({unit: limit[when]})}" for when in ("before", "after") if limit.get(when)]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _precisions(name: str, group: Sequence[Body]) -> str:
@@ -159,12 +168,24 @@ def _rules(result: Body) -> str:
     rules = part(result, "rules")
     if not rules:
         return ""
-    if rules.get("admissible"):
+    violations = rules.get("violations") or ()
+    if rules.get("admissible") and not violations:
         return "<p>ADMISSIBLE: no rule of the list is broken</p>"
     items = "".join(
-        f"<li>{text(one.get('rule'))}: {text(one.get('text'))}</li>" for one in rules.get("violations") or ()
+        f"<li>{'own test ' if own_test(one) else ''}{text(one.get('rule'))}: {text(one.get('text'))}</li>"
+        for one in violations
     )
     return f"<p>{text(rules_text(read(result)))}</p><ul>{items}</ul>"
+
+
+def _energy(telemetry: Body) -> str:
+    """Return the energy of the timed work, or that it was not measured and why; empty for results that ended early."""
+    if "energy" not in telemetry:
+        return ""
+    if known := energy_text(telemetry):
+        return f"<p>{text(known)}</p>"
+    why = telemetry.get("energy_unknown")
+    return f"<p>{text('energy: not measured on this machine' + (f', because {why}' if why else ''))}</p>"
 
 
 def _warnings(warnings: Sequence[Body]) -> str:

@@ -56,6 +56,10 @@ class Lines:
         """What the rate is beside another one: of this result, or of other benchmarks' `others`; may be empty."""
         return ""
 
+    def notes(self, result: Result) -> list[str]:
+        """Return what a reader of the scoreboard must know about the figure, a line each; may be empty."""
+        return []
+
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
         """Rows of a comparison by motif, the first of them its head; there may be none."""
         return []

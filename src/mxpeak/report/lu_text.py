@@ -36,7 +36,7 @@ class LuLines(Lines):
         if proof := check.get("lu_proof"):
             error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
             text += f"; the LU is {'proven' if proof.get('passed') else 'NOT proven'}: error {error}, bound {bound}"
-        return [text]
+        return [text, *_what_ran(result)]
 
 
 class MxpLines(LuLines):
@@ -93,10 +93,37 @@ def depth_text(problem: Mapping[str, Any]) -> str:
 
 
 def _what_ran(result: Result) -> list[str]:
-    """What ran otherwise than its options say: the look-ahead, and panels that a library factored."""
+    """Return what ran differently from what its options say: look-ahead, library panels, and panel solves."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    return [line for line in (depth_text(result.problem), panels) if line]
+    told = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
+    return [line for line in told if line]
+
+
+def generator_text(problem: Mapping[str, Any]) -> str:
+    """Return how the matrix of `ddd` was derived; empty for the other generators, whose formulas are published."""
+    if problem.get("generator") != "ddd":
+        return ""
+    theta = three_digits(problem.get("diagonal_scale"))
+    return (
+        f"ddd is a_ii = {theta} * sum of |a_ij|, j != i: mxpeak's reading of departure from diagonal dominance, as the "
+        "rules give no formula"
+    )
+
+
+def solves_text(result: Result) -> str:
+    """Return how the panels of HPL-MxP were solved for; empty if the result does not state it."""
+    solves = result.result.get("panel_solves")
+    if not solves:
+        return ""
+    operands, share = solves.get("operands"), solves.get("share")
+    if solves.get("method") == "library":
+        text = f"panels solved by triangular solves in {operands}"
+    elif operands == "fp32":
+        text = "panels solved by products and inverses of diagonal blocks in fp32"
+    else:
+        text = f"panels solved by products with {operands} operands and fp32 inverses of diagonal blocks"
+    return text if share is None or share >= 0.9995 else f"{text} ({three_digits(100 * share)} % of their flops)"
 
 
 def _stages(result: Result) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import Result, mark, three_digits
+from mxpeak.records import Result, drifted, mark, three_digits
 
 Body = Mapping[str, Any]
 
@@ -36,9 +36,10 @@ def status(result: Body) -> str:
 
 
 def share(result: Body) -> str:
-    """The share of the limit as people read it."""
-    fraction = part(result, "result").get("fraction_of_limit")
-    return "–" if fraction is None else f"{three_digits(100 * fraction)} %"
+    """Return the share of the limit, with a star if the machine's speed changed."""
+    figures = part(result, "result")
+    fraction, star = figures.get("fraction_of_limit"), "*" * drifted(figures)
+    return "–" if fraction is None else f"{three_digits(100 * fraction)} %{star}"
 
 
 def meter(fraction: float | None, said: str = "") -> str:

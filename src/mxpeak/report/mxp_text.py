@@ -12,15 +12,16 @@ from typing import Any
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON
-from mxpeak.report.lu_text import depth_text
+from mxpeak.report.lu_text import depth_text, generator_text, solves_text
 from mxpeak.report.own import OwnReport
+from mxpeak.report.text import own_test
 
 BANNER = " ****** HPL MxP Result    ****** \n"
 DOTS = "    . . . . . . . . . . . . . . . . .          ="
 
 HEAD = """\
 HPL-MxP by mxpeak
-Rate: 2/3 N^3 + 3/2 N^2 over the time of making A in fp32, balancing, LU and refinement.  Per GPU: per rank.
+Rate: 2/3 N^3 + 3/2 N^2 over the time of making A, balancing it if asked, LU and refinement.  Per GPU: per rank.
 
 """
 
@@ -54,11 +55,12 @@ class MxpText(OwnReport):
         self._cases += 1
         of = result.problem
         emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
+        told, derived = (depth_text(of), solves_text(result)), generator_text(of)
         return (
             f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
             f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}"
-            f"{', ' + depth if (depth := depth_text(of)) else ''}\n"
-        )
+            f"{''.join(f', {text}' for text in told if text)}\n"
+        ) + (f"{derived}\n" if derived else "")
 
 
 def _seconds(result: Result) -> str:
@@ -110,10 +112,12 @@ def _rates(result: Result) -> str:
 
 
 def _rules(result: Result) -> str:
-    if result.rules.get("admissible"):
-        return "ADMISSIBLE\n"
-    broken = result.rules.get("violations") or []
-    return "NOT ADMISSIBLE\n" + "".join(f"  {one['rule']}: {one['text']}\n" for one in broken)
+    """Return whether the published rules are kept, and a line for each broken one and each of mxpeak's own tests."""
+    lines = "".join(
+        f"  {'own test ' if own_test(one) else ''}{one['rule']}: {one['text']}\n"
+        for one in result.rules.get("violations") or []
+    )
+    return ("ADMISSIBLE\n" if result.rules.get("admissible") else "NOT ADMISSIBLE\n") + lines
 
 
 def _number(value: Any) -> float:

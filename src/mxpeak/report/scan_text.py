@@ -27,7 +27,7 @@ def scan_text(body: Body) -> str:
     parts += [_finding(body, rank) for rank in named[:MOST_SHOWN]]
     if len(named) > MOST_SHOWN:
         parts.append(f"and {len(named) - MOST_SHOWN} more, which --json FILE names")
-    parts += [_undecided(one) for one in body["undecided"]]
+    parts += [_undecided(body, one) for one in body["undecided"]]
     return "\n".join([*parts, verdict(body)])
 
 
@@ -48,9 +48,21 @@ def verdict(body: Body) -> str:
         return f"all {ranks} ranks are alike: none is slow, all of a kind compute the same bits\n{note}"
     said = [f"{_ranks(len(slow))} slow"] if slow else []
     said += [f"{_ranks(len(wrong))} wrong"] if wrong else []
-    said += ["bits differ, and nobody can say whose are right"] if body["undecided"] else []
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
-    return f"of {_count(ranks, 'rank')} {', '.join(said)}\n{exclude}"
+    named = f"of {_count(ranks, 'rank')} {', '.join(said)}\n" if said else ""
+    return f"{named}{_open_questions(body)}{exclude}"
+
+
+def _open_questions(body: Body) -> str:
+    """Say in one line what the scan leaves open and what may settle it; nothing if it decided everything."""
+    rates = dict.fromkeys(TITLES[one["measure"]] for one in body["undecided"] if "measure" in one)
+    bits = dict.fromkeys(TITLES[one["result"]] for one in body["undecided"] if "result" in one)
+    said = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
+    said += [f"whose bits are right ({', '.join(bits)})"] if bits else []
+    if not said:
+        return ""
+    advice = "use more ranks or --rounds, or compare the table with one of a sound machine"
+    return _wrapped(f"undecided: the scan cannot tell {' and '.join(said)}; {advice}", "  ") + "\n"
 
 
 def _ranks(count: int) -> str:
@@ -181,13 +193,31 @@ def health(one: Body) -> list[str]:
     return said
 
 
-def _undecided(found: Body) -> str:
-    ranks, title = _listed(found["ranks"]), TITLES[found["result"]]
+def _undecided(body: Body, found: Body) -> str:
+    """Say why a measure of some ranks, or their bits, decides nothing."""
+    text = _unclear_rate(body, found) if "measure" in found else _unclear_bits(found)
+    return _wrapped(f"UNDECIDED  {_listed(found['ranks'])}: {text}", "    ")
+
+
+def _unclear_bits(found: Body) -> str:
+    title = TITLES[found["result"]]
     if found["reason"] == "change":
-        text = f"the bits of {title} change from round to round on most ranks: they say nothing about any of them"
-    else:
-        text = f"the bits of {title} differ, and no majority of the ranks says whose are right"
-    return _wrapped(f"UNDECIDED  {ranks}: {text}", "    ")
+        return f"the bits of {title} change from round to round on most ranks: they say nothing about any of them"
+    return f"the bits of {title} differ, and no majority of the ranks says whose are right"
+
+
+def _unclear_rate(body: Body, found: Body) -> str:
+    """Say how far apart rates are, and why that names no slow rank."""
+    title, tolerance = TITLES[found["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
+    spread, against = f"{100 * found['spread']:.1f} %", _reference(body, {**found, "rank": found["ranks"][0]})
+    apart = f"{100 * abs(found['share'] - 1):.1f} % {'above' if found['share'] > 1 else 'below'} the {against}"
+    if found["reason"] == "spread" and against == "best":
+        return f"the rounds of {title} vary too much: a comparison is uncertain by {spread}, more than {tolerance}"
+    if found["reason"] == "spread":
+        return f"the ranks' rates of {title} spread by {spread}, more than {tolerance}, so that none of them is typical"
+    if found["reason"] == "faster":
+        return f"{title} is {apart}: these ranks are unusual, or most of the others are slow"
+    return f"{title} is {apart}, more than {tolerance}, but the spread of {spread} or single rounds may explain it"
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -7,20 +7,11 @@ from itertools import groupby
 from typing import Any
 
 from mxpeak import __version__
-from mxpeak.records import Result, figure_text, three_digits
+from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
+from mxpeak.report.command import OPTIONS, repeat, told, values_of
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.text import painted, rules_text, share_text, too_short
-
-#: What one case of a sweep may have otherwise than another, and the flag that says it.
-OPTIONS = {
-    "m": "-m", "n": "-N", "nb": "--nb", "grid": "--grid", "precision": "--precision", "generator": "--generator",
-    "diagonal_scale": "--diagonal-scale", "bcast": "--bcast", "depth": "--depth", "pfact": "--pfact",
-    "rfact": "--rfact", "nbmin": "--nbmin", "ndiv": "--ndiv", "kind": "--kind", "structure": "--structure",
-    "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
-    "seed": "--seed",
-}  # fmt: skip
-
+from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
@@ -34,25 +25,45 @@ def scoreboard(
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     head = f"{'':<10} {'rate':>13}  of what it could be"
-    rows = [_row(r, rates) for r in results]
+    stars = any(drifted(r.result) for r in results)
+    rows = [_row(r, rates, stars=stars) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results, lost))
+    lines += _drift(results)
+    lines += [f"{r.benchmark}: {note}." for r in results for note in lines_of(r.benchmark).notes(r)]
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
 
-def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
+def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[str, str, str]:
     lines, figures = lines_of(result.benchmark), result.result
     limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
     row = f"{lines.name(result):<10} {figure_text(figures):>13}"
     if share is not None:
-        name = str(limit.get("name", "")).split(",")[0].replace("read bandwidth", "memory")
-        percent = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        row += f"  {percent:>4} % of {name:<9} {figure_text(limit):>12}"
+        known = str(limit.get("name", "")).split(",")[0]
+        name = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}.get(known, known)
+        rounded = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
+        star = ("*" if drifted(figures) else " ") * stars  # a column of its own, if any row has one
+        row += f"  {rounded:>4} %{star} of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
     return row, result.mark, ", ".join(filter(None, beside))
+
+
+def _drift(results: Sequence[Result]) -> list[str]:
+    """Return the note about the rows with a star: by how much the machine's speed changed."""
+    changes = [
+        f"{lines_of(r.benchmark).name(r)} by {percent(r.result['limit']['drift'])}"
+        for r in results
+        if drifted(r.result)
+    ]
+    if not changes:
+        return []
+    return [
+        f"* The machine's speed changed while the limit and the rate were measured: {', '.join(changes)}. "
+        "Stop other programs, and run again."
+    ]
 
 
 def _machine(results: Sequence[Result], sizes: str) -> str:
@@ -85,16 +96,21 @@ def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
 
 def _off_the_lists(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
     """Why a list would not take results, with whose; those that are only too short are told together."""
-    named = [(too_short(r) or "not for the list: " + _broken(r), r.benchmark) for r in results if _off(r)]
+    named = [(too_short(r) or _why_off(r), r.benchmark) for r in results if _off(r)]
     return [(why, [name for _, name in found]) for why, found in groupby(sorted(named), key=lambda one: one[0])]
 
 
 def _off(result: Result) -> bool:
-    return result.passed and bool(result.rules) and not result.rules.get("admissible")
+    rules = result.rules
+    return result.passed and bool(rules) and not (rules.get("admissible") and rules.get("meaningful", True))
 
 
-def _broken(result: Result) -> str:
-    return ", ".join(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or ()))
+def _why_off(result: Result) -> str:
+    """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
+    violations = [one for one in result.rules.get("violations") or () if not own_test(one)]
+    broken, own = list(dict.fromkeys(str(one["rule"]) for one in violations)), failed_tests(result)
+    parts = [f"not for the list: {', '.join(broken)}"] if broken or not own else []
+    return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
 
 
 # --- a sweep ----------------------------------------------------------------------------------------------------
@@ -102,7 +118,7 @@ def _broken(result: Result) -> str:
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
     """One row a case, a column for each option that was swept; the best is marked, with the command that repeats it."""
-    cases = [_values(r) for r in results]
+    cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
         names.remove("m")
@@ -112,7 +128,7 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
         [*shown, "rate", "of limit", "time", "residual", "check", *(["rules"] if any(r.rules for r in results) else [])]
     ]
     for case, r in zip(cases, results):
-        own = [_told(case.get(name)) for name in names] or [case_text(r)]
+        own = [told(case.get(name)) for name in names] or [case_text(r)]
         time_s, residual = r.result.get("time_s"), three_digits(r.validation.get("residual"))
         figures = [figure_text(r.result), share_text(r), "" if time_s is None else f"{three_digits(time_s)} s"]
         word = r.mark + (" *" if r is best else "")
@@ -124,41 +140,8 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
     return text + (f"  * best: {repeat(best, names)}\n" if best is not None and names else "")
 
 
-def _values(result: Result) -> dict[str, Any]:
-    """What tells a case from others."""
-    problem = dict(result.problem)
-    if {"P", "Q"} <= set(problem):
-        problem["grid"] = f"{problem['P']}x{problem['Q']}"
-    return problem
-
-
 def _best(results: Sequence[Result]) -> Result | None:
     """The fastest valid result, where rates are of the same work: in flops."""
     rated = [r for r in results if r.status == "valid" and r.result.get("rate_flops")]
     alike = len(rated) > 1 and len({r.benchmark for r in results}) == 1
     return max(rated, key=lambda r: float(r.result["rate_flops"])) if alike else None
-
-
-def repeat(result: Result, names: Iterable[str]) -> str:
-    """The command that runs one case of a sweep alone."""
-    values = _values(result)
-    swept = {name: OPTIONS[name] for name in names}
-    gone = {
-        *swept.values(),
-        *(["--n"] if "n" in swept else []),
-        *(["-P", "-Q"] if "grid" in swept else []),
-        "--out",
-        "--json",
-    }
-    kept, words = [], iter(result.run.get("argv") or ["run", result.benchmark])
-    for word in words:
-        if word in gone:
-            next(words, None)
-        elif word.split("=")[0] not in gone:
-            kept.append(word)
-    own = [f"{flag} {_told(values[name])}" for name, flag in swept.items() if values.get(name) is not None]
-    return " ".join(["mxpeak", *kept, *own])
-
-
-def _told(value: Any) -> str:
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -15,7 +15,8 @@ FACTS = ("machine", "software", "launch", "run")
 
 def settings(result: Body) -> str:
     """The settings that somebody or something set, each with its origin; those left as they were are folded."""
-    rows = [(name, *_setting(value)) for name, value in part(result, "config").items()]
+    unused = part(result, "problem").get("not_used") or ()
+    rows = [(name, *_setting(value, used=name not in unused)) for name, value in part(result, "config").items()]
     changed = [row for row in rows if row[2] != "default"]
     left = [row[:2] for row in rows if row[2] == "default"]
     title = "1 setting left at its default" if len(left) == 1 else f"{len(left)} settings left at their defaults"
@@ -23,11 +24,12 @@ def settings(result: Body) -> str:
     return table(("setting", "value", "from"), changed, wide=1) + rest
 
 
-def _setting(value: Any) -> tuple[str, Any]:
-    """A setting's value as it would be typed, and where it is from."""
+def _setting(value: Any, *, used: bool = True) -> tuple[str, Any]:
+    """Return a setting's value as it would be typed, marked if it had no effect, and its origin."""
+    mark = "" if used else " (not used)"
     if not isinstance(value, Mapping):
-        return _typed(value), None
-    return _typed(value.get("value")), value.get("origin")
+        return _typed(value) + mark, None
+    return _typed(value.get("value")) + mark, value.get("origin")
 
 
 def _typed(value: Any) -> str:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, rate_text, size_text, three_digits
 from mxpeak.report.lines import Lines
 
@@ -23,17 +24,19 @@ class SparseLines(Lines, ABC):
         return sparse_case_text(problem)
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """How accurate, how large, what mixed gains; if `verbose`, memory, and the rate in other countings."""
+        """Return how accurate and how large a run was, and its other rates; if `verbose`, its memory and more rates."""
         return [
             *self.checks(result.validation),
             problem_text(result.problem, result.result.get("time_s")),
             memory_text(result.problem) if verbose else "",
-            *self.figures(result.result, verbose=verbose),
+            *self.figures(result, verbose=verbose),
         ]
 
     def found(self, result: Result) -> list[str]:
-        """What the validation found, and the other rates."""
-        return [*self.checks(result.validation), *self.figures(result.result, verbose=True)]
+        """Return what the validation found, the other rates, and the precisions."""
+        precisions = precision_text(result.problem.get("precision"))
+        lines = [*self.checks(result.validation), *self.figures(result, verbose=True)]
+        return [*lines, *([f"precisions: {precisions}"] if precisions else [])]
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
         """See `motif_rows`."""
@@ -48,8 +51,8 @@ class SparseLines(Lines, ABC):
         """What the validation found."""
 
     @abstractmethod
-    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
-        """The rate in other countings and forms."""
+    def figures(self, result: Result, *, verbose: bool) -> list[str]:
+        """Return the rate in other countings and forms."""
 
 
 class HpgMxpLines(SparseLines):
@@ -59,10 +62,19 @@ class HpgMxpLines(SparseLines):
         """Both solvers and the penalty."""
         return [_solvers(check)]
 
-    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
-        """What mixed gains over double; if `verbose`, what of it is precision, both countings, other storages."""
-        more = [_between(figures), _countings(figures), *_beside(figures)] if verbose else []
-        return [line for line in (_speedup(figures), *more) if line]
+    def figures(self, result: Result, *, verbose: bool) -> list[str]:
+        """Return both countings and the speed-up; if `verbose`, also its share by precision, and other storages."""
+        figures = result.result
+        more = [_between(figures), *_beside(figures)] if verbose else []
+        return [line for line in (_countings(figures), _speedup(result), *more) if line]
+
+    def notes(self, result: Result) -> list[str]:
+        """Return both countings, and the precisions of the mixed solver."""
+        together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
+        precisions = precision_text(result.problem.get("precision"))
+        precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
+        second = f"{precisions}{together and f'; faster than double {together}'}" if precisions else ""
+        return [line for line in (_countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
         """How much faster than double precision."""
@@ -77,8 +89,9 @@ class HpcgLines(SparseLines):
         """The residual, and HPCG's tests."""
         return [_cg_sets(check), _tests(check)]
 
-    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
-        """If `verbose`, the other ratings, and the rates of other storages."""
+    def figures(self, result: Result, *, verbose: bool) -> list[str]:
+        """If `verbose`, return the other ratings, and the rates of other storages."""
+        figures = result.result
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
 
@@ -114,12 +127,18 @@ def rows_text(rows: int) -> str:
     return f"{rows} rows"
 
 
+#: What the formats of each part are of.
+PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
+
+
 def precision_text(precision: Any) -> str:
-    """The formats by part, such as: mg fp16/fp32 krylov fp32; one word where all are the same."""
+    """Return the formats by part, such as: values bf16, vectors fp32; one word if all are the same."""
     formats = {part: "/".join(names) for part, names in _formats(precision).items()}
     if len(set(formats.values())) == 1:
         return next(iter(formats.values()))
-    return " ".join(f"{part} {names}" for part, names in formats.items())
+    if "mg" in formats and formats["mg"] == formats.get("krylov"):
+        formats = {"values": formats["mg"], **{part: formats[part] for part in formats if part not in PARTS}}
+    return ", ".join(f"{PARTS.get(part, part)} {names}" for part, names in formats.items())
 
 
 def _formats(precision: Any) -> dict[str, list[str]]:
@@ -234,10 +253,24 @@ def _a_solve(phase: Section | None, solves: int | None) -> str:
     return three_digits(time_s / solves) if time_s is not None and solves else "none"
 
 
-def _speedup(figures: Section) -> str:
+#: What a speed-up is due to if nothing was measured between double and the mixed solver with compressed values.
+TOGETHER = "by precision and compression together"
+
+
+def _speedup(result: Result) -> str:
+    figures = result.result
     if figures.get("speedup") is None:
         return ""
-    return f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
+    text = f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
+    return f"{text}, {TOGETHER}" if compresses(result) else text
+
+
+def compresses(result: Result) -> bool:
+    """Return whether values are stored in fewer bits than fp32, and no run with fp32 values separates the gains."""
+    formats = _formats(result.problem.get("precision"))
+    values = {name for part in PARTS for name in formats.get(part, [])}
+    between = result.result.get("between") or {}
+    return "fp32" not in between and any(name in PRECISIONS and PRECISIONS[name].bytes < 4 for name in values)
 
 
 def _between(figures: Section) -> str:
@@ -256,15 +289,19 @@ def _between(figures: Section) -> str:
     return "; ".join(parts)
 
 
-def _countings(figures: Section) -> str:
-    """Both countings with their raw rates: the reference code counts about 1.85 times ORNL's flops in multigrid."""
-    raw_reference, raw_ornl = figures.get("raw_rate_flops"), figures.get("raw_rate_flops_ornl")
+def _countings(figures: Section, *, raw: bool = True) -> str:
+    """Return the rate in both countings: the reference code counts about 1.85 times ORNL's flops in multigrid.
+
+    raw: with the rates before the penalty
+    """
+    names = (
+        ("of the reference code", "rate_flops_reference", "raw_rate_flops"),
+        ("of ORNL", "rate_flops_ornl", "raw_rate_flops_ornl"),
+    )
     parts = [
-        f"{name} {rate_text(figures[key])}{'' if raw is None else f' (raw {rate_text(raw)})'}"
-        for name, key, raw in (
-            ("of the reference code", "rate_flops_reference", raw_reference),
-            ("of ORNL", "rate_flops_ornl", raw_ornl),
-        )
+        f"{name} {rate_text(figures[key])}"
+        + (f" (raw {rate_text(figures[raw_key])})" if raw and figures.get(raw_key) is not None else "")
+        for name, key, raw_key in names
         if figures.get(key) is not None
     ]
     return f"in the counting {', '.join(parts)}" if parts else ""
@@ -288,5 +325,7 @@ def _beside(figures: Section) -> list[str]:
         text = f"beside it, {other.get('label')}, {how}: {rate_text(other.get('rate_flops'))}"
         raw, speedup = other.get("raw_rate_flops"), other.get("speedup")
         text += "" if raw is None else f" (raw {rate_text(raw)})"
+        if (ornl := other.get("rate_flops_ornl")) is not None:
+            text += f", in ORNL's counting {rate_text(ornl)}"
         lines.append(text if speedup is None else f"{text}, {three_digits(speedup)} times double")
     return lines

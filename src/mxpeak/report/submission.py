@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.precision import precision
+from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result, rate_text, three_digits, to_json
+from mxpeak.report.lu_text import generator_text, solves_text
+from mxpeak.report.text import own_test
 
 SCHEMA_SUBMISSION = "mxpeak.submission/1"
 JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
@@ -46,7 +48,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
         "list": "HPL-MxP",
         "admissible": _admissible(result),
         "validation": result.mark,
-        "violations": [f"{one['rule']}: {one['text']}" for one in violations],
+        "violations": [f"{'own test ' if own_test(one) else ''}{one['rule']}: {one['text']}" for one in violations],
         "run": result.run.get("id"),
         "fields": fields,
         "to_be_filled_in_by_you": [name for name, value in fields.items() if value is None],
@@ -131,9 +133,20 @@ def _math_library(result: Result) -> str | None:
 
 
 def _mpi_library(result: Result) -> str | None:
+    """Return the MPI library that the ranks used, as it names itself; of an older result, PyPI's MPICH."""
     if result.launch.get("ranks") == 1:
         return "none, there is one rank"
+    if result.launch.get("comm") == "torch":
+        return "none, torch.distributed carries the messages"
+    if library := result.software.get("mpi_library"):
+        return str(library)
     return f"MPICH {result.software['mpich']}" if result.software.get("mpich") else None
+
+
+def _accelerators_a_node(result: Result) -> int | None:
+    """Return the GPUs that the run used on each node, if every node has the same number."""
+    count, nodes = result.machine.get("device_count"), result.machine.get("nodes")
+    return count // nodes if count and nodes and count % nodes == 0 else None
 
 
 def _algorithm(result: Result) -> str:
@@ -143,13 +156,17 @@ def _algorithm(result: Result) -> str:
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")
     lu_rate, lu_s = result.result.get("lu_rate_flops"), result.result.get("lu_time_s")
     balanced = ", balanced" if problem.get("scaling") == "auto" else ""
+    stored = stored_as(low)
+    derived = f"  {text[0].upper()}{text[1:]}." if (text := generator_text(problem)) else ""
+    solves = f", {said}" if (said := solves_text(result)) else ""
     return (
-        f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in fp32"
+        f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in {stored}"
         f"{balanced} inside the clock.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a "
-        f"{problem.get('P')}x{problem.get('Q')} grid, panels in fp32, the operands of its update in {low}{rounded}, "
+        f"{problem.get('P')}x{problem.get('Q')} grid, diagonal blocks factored in {stored}{solves}, "
+        f"L and U stored in {stored}, the operands of the update in {low}{rounded}, "
         f"accumulated in {precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors "
         f"precondition {way} in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
-        f"{three_digits(result.validation.get('residual'))}."
+        f"{three_digits(result.validation.get('residual'))}.{derived}"
     )
 
 
@@ -169,9 +186,9 @@ FORM = (
     Field("proccores", "Processor cores per socket", _cores_a_socket),
     Field("sockets", "Sockets per node", lambda result: result.machine.get("sockets")),
     Field("nodemem", "Memory per node", _memory),
-    Field("accelerator", "Accelerator vendor and model"),
-    Field("accelcores", "Accelerator cores"),
-    Field("accelcount", "Accelerators per node"),
+    Field("accelerator", "Accelerator vendor and model", lambda result: result.machine.get("device_name")),
+    Field("accelcores", "Accelerator cores", lambda result: result.machine.get("device_multiprocessors")),
+    Field("accelcount", "Accelerators per node", _accelerators_a_node),
     Field("interconnect", "Interconnect vendor, model, connections"),
     Field("nodes", "Node count", lambda result: result.machine.get("nodes")),
     Field("hplaigflops", "HPL-MxP score (Gflop/s)", _gflops),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import lines_of
 
@@ -52,8 +52,14 @@ def _soak(result: Result) -> str:
 
 
 def _energy(result: Result) -> str:
-    """What the timed work took, where the machine can tell."""
-    known = result.telemetry.get("energy")
+    """Return the line of the energy of the timed work; empty if it is not known."""
+    text = energy_text(result.telemetry)
+    return f"  {text}" if text else ""
+
+
+def energy_text(telemetry: Mapping[str, Any]) -> str:
+    """Return the energy of the timed work, its power, and the phases that took most of it; empty if it is not known."""
+    known = telemetry.get("energy")
     if not known or known["joules"] is None:
         return ""
     per_watt = known["gflops_per_watt"]
@@ -62,7 +68,7 @@ def _energy(result: Result) -> str:
     phases = list(known.get("phases", {}).items())[:MOST_PHASES]
     shares = [f"{name} {percent(one / known['joules'])}" for name, one in phases]
     by_phase = f"; {', '.join(shares)}" if shares else ""
-    return f"  energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
+    return f"energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
 
 def _tuned(result: Result) -> str:
@@ -119,9 +125,22 @@ def rules_text(result: Result) -> str:
     """Whether a list would take the result; empty where the benchmark has no list's rules."""
     if not result.rules:
         return ""
+    own = (
+        "" if result.rules.get("meaningful", True) else f", fails mxpeak's own test: {', '.join(failed_tests(result))}"
+    )
     if result.rules.get("admissible"):
-        return "ADMISSIBLE"
-    return too_short(result) or "NOT ADMISSIBLE"
+        return f"ADMISSIBLE{own}"
+    return too_short(result) or f"NOT ADMISSIBLE{own}"
+
+
+def failed_tests(result: Result) -> list[str]:
+    """Return the names of mxpeak's own tests that a result fails, each once."""
+    return list(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or () if own_test(one)))
+
+
+def own_test(violation: Mapping[str, Any]) -> bool:
+    """Return whether a violation is of one of mxpeak's own tests; older results hold published rules alone."""
+    return violation.get("source") == "mxpeak"
 
 
 def too_short(result: Result) -> str:
@@ -133,8 +152,9 @@ def too_short(result: Result) -> str:
 
 
 def share_text(result: Result) -> str:
-    """The share of the limit that was measured in the same process; empty where none was."""
-    return percent(result.result.get("fraction_of_limit"))
+    """Return the share of the limit, with a star if the machine's speed changed; empty if no limit was measured."""
+    share = percent(result.result.get("fraction_of_limit"))
+    return f"{share}*" if share and drifted(result.result) else share
 
 
 def phase_table(result: Result) -> str:
@@ -234,5 +254,8 @@ def _emulation(result: Result) -> str:
 
 
 def _broken_rules(result: Result) -> list[str]:
-    """Each rule that was broken; a run that is only too short has said so."""
-    return [f"  broken rule {one['rule']}: {one['text']}" for one in result.rules.get("violations") or ()]
+    """Return a line for each broken rule and each of mxpeak's own tests that failed."""
+    return [
+        f"  {'own test' if own_test(one) else 'broken rule'} {one['rule']}: {one['text']}"
+        for one in result.rules.get("violations") or ()
+    ]

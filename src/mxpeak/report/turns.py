@@ -12,7 +12,7 @@ from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
 
 #: The figures of a result that are rates, of which a median is taken.
-RATES = ("rate_flops", "rate_bytes")
+RATES = ("rate_flops", "rate_bytes", "rate")
 #: The results of one command: round by round, each with its cases in their order.
 Rounds = Sequence[Sequence[Body]]
 

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
 from mxpeak.runtime.nodes import leads
 
-#: Seconds after which a first use that compiles says so.
+#: Seconds after which a first use that compiles prints a line, and between two looks whether it does.
 SILENT_S = 1.0
 #: Processes that compile at once: more would wait for the longest entry point.
 MOST = 8
@@ -48,27 +48,61 @@ def compile_in_turn(
     """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
 
     `name`: of the use, where what it takes may be listed; `cores` that may be used for that, those of this process
-    where it has not been bound to others; `kernels` that can rehearse the use.  Says so on rank 0 where it does not end
-    at once.  Collective over comm.
+    where it has not been bound to others; `kernels` that can rehearse the use.  Rank 0 prints a line if it compiles and
+    that takes more than a moment.  Collective over comm.
     """
     from mxpeak.kernels.host.compiled import token
 
     leader = leads(comm, token())
     text = f"{what}: compiling its kernels (once, up to a minute)"
-    timer = threading.Timer(SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
-    if comm.rank == 0:
-        timer.start()
-    try:
+    with _announced(text) if comm.rank == 0 else nullcontext(threading.Event()) as compiles:
         for turn in (True, False):
             if leader == turn:
                 if leader:
+                    if cold_entries(name):
+                        compiles.set()
                     compile_side_by_side(name, cores)
                     if kernels is not None:
                         kernels.rehearse(use, one_core_each(affinity=cores))
                 use()
             comm.barrier()
+
+
+@contextmanager
+def _announced(text: str) -> Iterator[threading.Event]:
+    """Print a line after a moment if the event is set, or once new machine code appears: loading alone is no news."""
+    compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
+
+    def watch() -> None:
+        while not ended.wait(SILENT_S):
+            if compiles.is_set() or _machine_code() > before:
+                print(text, file=sys.stderr, flush=True)
+                return
+
+    thread = threading.Thread(target=watch, name="first use", daemon=True)
+    thread.start()
+    try:
+        yield compiles
     finally:
-        timer.cancel()
+        ended.set()
+        thread.join()
+
+
+def _machine_code() -> int:
+    """Return how many files of machine code the caches hold: Numba's, and Triton's where it compiles."""
+    from mxpeak.kernels.host.compiled import cache_directory
+
+    folders = [cache_directory()]
+    if "triton" in sys.modules:
+        folders.append(Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"))
+    return sum(len(names) for folder in folders for _, _, names in os.walk(folder))
+
+
+def cold_entries(name: str) -> list[int]:
+    """Return the numbers of the entry points of a use that are not in the cache, as far as they are known."""
+    from mxpeak.kernels.host.first_use import entries
+
+    return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
@@ -76,9 +110,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
     With one core it is left to the use itself, and so is all that fails here.
     """
-    from mxpeak.kernels.host.first_use import compile_from, entries
+    from mxpeak.kernels.host.first_use import compile_from
 
-    cold = [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
+    cold = cold_entries(name)
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
         return
     free = available_memory_bytes()

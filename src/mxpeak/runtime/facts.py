@@ -16,7 +16,7 @@ from mxpeak.options import Setting
 from mxpeak.perf.devices import adapter_advice, cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
-from mxpeak.runtime.launch import launcher
+from mxpeak.runtime.launch import launcher, library_name
 from mxpeak.runtime.nodes import combined, node_name, nodes_of
 from mxpeak.runtime.placement import Placement
 
@@ -67,10 +67,19 @@ def facts_of(
         argv=list(argv),
         config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
         machine={**host_facts(affinity=placement.before), "nodes": nodes, **devices},
-        software={**software_facts(), **kernels.facts(), "environment": environment()},
+        software={**software_facts(), **kernels.facts(), **mpi_library(comm), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),
         cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.device_facts())],
     )
+
+
+def mpi_library(comm: Communicator) -> dict[str, str]:
+    """Return the name and version of the MPI library that carries the messages; nothing without MPI."""
+    if comm.name != "mpi":
+        return {}
+    from mxpeak.comm.mpi import library_version  # loaded already: it is what `comm` is made by
+
+    return {"mpi_library": library_name(library_version())}
 
 
 def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
@@ -94,7 +103,12 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
             **kernels.device_facts(),
         }
     )
-    return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
+    return {
+        "launcher": found[0] if found and comm.size > 1 else "shell",
+        "ranks": comm.size,
+        "comm": comm.name,
+        "binding": ranks,
+    }
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:

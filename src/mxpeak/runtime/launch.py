@@ -122,7 +122,8 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
         left = word.read().decode(errors="replace")
     said = last_word(left)
-    sys.stderr.write("".join(line for line in left.splitlines(keepends=True) if not line.strip().isdecimal()))
+    if sys.stderr is not None:
+        sys.stderr.write("".join(line for line in left.splitlines(keepends=True) if not line.strip().isdecimal()))
     if said is not None and code < 128:
         return said
     # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had
@@ -162,6 +163,9 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
             os.pwrite(first.fileno(), str(told[0]).encode(), 0)
         pass_on()
 
+    for name, file in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if _is_closed(file):  # in a program that calls the library: mpiexec ends with 255 without it
+            streams.setdefault(name, subprocess.DEVNULL)
     with TemporaryFile() as first:
         more = {TOLD: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
         before = {number: signal.signal(number, forward) for number in heard_of()}
@@ -178,6 +182,14 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
     if told:
         return 128 + told[0]
     return code if code >= 0 else 128 - code
+
+
+def _is_closed(file: int) -> bool:
+    try:
+        os.fstat(file)
+    except OSError:
+        return True
+    return False
 
 
 def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
@@ -293,6 +305,11 @@ def bind(cores: list[int]) -> list[int]:
     return before
 
 
+def library_name(version: str) -> str:
+    """Return the first line of an MPI library's version text, with single spaces."""
+    return " ".join(version.splitlines()[0].strip("\0").split())
+
+
 def mpi_facts() -> dict[str, Any]:
     """What `doctor` says about MPI; raises ImportError where MPI for Python or its library is missing."""
     import mpi4py
@@ -302,7 +319,7 @@ def mpi_facts() -> dict[str, Any]:
     from mpi4py import MPI
 
     return {
-        "library": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
+        "library": library_name(MPI.Get_library_version()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "mpiexec": _mpiexec(),
     }

@@ -53,14 +53,14 @@ OUTPUT = (1, 2)
 
 def leashed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a process that shall end with this one, and write for the same terminal."""
-    width = terminal_width(sys.stdout) if sys.stderr.isatty() else None
+    width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
     return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
 
 
-def terminal_width(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int | None:
-    """The columns of the terminal where `stream` ends, here or behind a launcher; None: it ends elsewhere."""
-    if stream.isatty():
+def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int | None:
+    """The columns of the terminal where `stream` ends, here or behind a launcher; None: not there."""
+    if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
     told = environ.get(COLUMNS, "")
     return int(told) if told.isdecimal() else None
@@ -203,6 +203,19 @@ def end_by(number: int) -> None:
     end_launched(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def open_streams() -> None:
+    """Open the standard streams that a daemon or a shell has closed: another file would get their numbers.
+
+    MPICH's mpiexec ends with 255 without them, and what libraries print would get into that file.
+    """
+    for file in (0, *OUTPUT):
+        try:
+            os.fstat(file)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.set_inheritable(file, True)
 
 
 def end_at_once() -> None:

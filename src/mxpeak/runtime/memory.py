@@ -13,8 +13,8 @@ from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.launch import local_rank
 from mxpeak.runtime.nodes import combined, nodes_of, raise_first
+from mxpeak.runtime.placement import device_number
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
 MARGIN = 0.95
@@ -22,7 +22,7 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes that the poorest node can give: at most, and to a problem whose size was left open.
+    """Bytes that the poorest node can give: at most, and to a problem whose size was left open; and all that it has.
 
     Nodes are counted as if each held `ranks_a_node` ranks, as the fullest does.  Where GPUs compute, a node's memory
     is that of its ranks' GPUs.
@@ -32,6 +32,7 @@ class Budget:
     default: int
     ranks_a_node: int
     of: str = "a node"
+    total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
         """Bytes that a case needs on a full node."""
@@ -45,6 +46,10 @@ class Budget:
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
         """The largest order for a problem whose size was left open."""
         return self._largest(self.default, footprint, nb, P, Q)
+
+    def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:
+        """Return the largest order that takes this share of all memory, whatever is free now."""
+        return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
         """Why a case does not fit, and what would."""
@@ -61,28 +66,30 @@ class Budget:
         return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q, footprint)
 
 
-def memory_budget(config: PlaceConfig, settings: dict[str, Setting], comm: Communicator) -> Budget:
+def memory_budget(
+    config: PlaceConfig, settings: dict[str, Setting], comm: Communicator, number: int | None = None
+) -> Budget:
     """What is free now, less a margin for all that is not counted; an explicit --mem caps it.
 
-    Collective over comm.  The device is settled.
+    `number`: that of this rank's GPU, as a placement has it; None: of no bound rank.  Collective over comm.
     """
     ranks = nodes_of(comm, None).most
-    total, free = _gpu_memory(config, comm) if config.on_gpu else _host_memory()
+    total, free = _gpu_memory(config, comm, number) if config.on_gpu else _host_memory()
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
     mine = (min(free, asked) if explicit else free, min(free, asked))
-    most, default = (int(-least) for least in combined(comm, [-float(one) for one in mine], "max"))
-    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node")
+    most, default, least = (int(-least) for least in combined(comm, [-float(one) for one in (*mine, total)], "max"))
+    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node", least)
 
 
 def _host_memory() -> tuple[int, int]:
     return total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
 
 
-def _gpu_memory(config: PlaceConfig, comm: Communicator) -> tuple[int, int]:
+def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> tuple[int, int]:
     """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
-    number, mistake = local_rank(comm), None
-    mine, device = (0, 0), ""
+    number = device_number(config, comm) if number is None else number
+    mistake, mine, device = None, (0, 0), ""
     try:
         found = open_device(config.device, number)
         mine, device = found.memory(), str(found.where)

@@ -14,9 +14,9 @@ from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, resolve
+from mxpeak.kernels.choose import GPUS, chip_name, choose, gpu_buses, gpu_count, open_device, resolve
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.cores import core_masks, masks_near, oversubscribed, taking_turns
+from mxpeak.layout.cores import devices_near, oversubscribed, short_list, split_masks
 from mxpeak.options import Setting
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
@@ -33,6 +33,7 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 class Placement:
     """The cores and threads of this rank; `ranks_a_node` ranks share the fullest of the nodes.
 
+    device    which of the node's GPUs is this rank's
     shared    whether other ranks of the run compute on some of these cores too
 
     The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
@@ -41,6 +42,7 @@ class Placement:
     cores: list[int]
     threads: int
     local_rank: int
+    device: int
     ranks_a_node: int
     nodes: int
     crowded: bool
@@ -67,42 +69,79 @@ class Placement:
         return found
 
 
+def device_number(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> int:
+    """Return which of the node's GPUs is this rank's, the nearest to its cores.  Collective over comm.
+
+    Call it before the ranks are bound.  If a launcher shows each rank other GPUs, its choice stands.
+    """
+    if not config.on_gpu or config.device != GPUS:
+        return 0
+    nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device))))
+    shown = {buses for _, buses in nodes.told}
+    if len(shown) > 1 or not all(shown):
+        return local_rank(comm)
+    beside = [gpu_location(bus, root).cores for bus in shown.pop()]
+    return devices_near([cores for cores, _ in nodes.told], beside)[nodes.rank]
+
+
 def bind_to_cores(
-    comm: Communicator, threads: int | None, near: Sequence[int] = (), row: int | None = None
+    comm: Communicator, threads: int | None, near: Sequence[int] = (), row: int | None = None, number: int = 0
 ) -> Placement:
     """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
 
     Call it before anything uses BLAS: libraries start as many threads as they see cores, and none but the team's are
-    wanted.  (torch, which tells a GPU's bus, hears the number of threads when kernels are loaded.)  A launcher that has
-    bound the ranks of a node to different cores is left alone.  `near`: the cores near this rank's device; where all
-    ranks of a node know theirs, each gets its share of them.  `row`: the process row whose ranks compute in turn; they
-    share what is not their first core.
+    wanted.  (torch, which tells a GPU's bus, hears the number of threads when kernels are loaded.)  Ranks that a
+    launcher has bound to different cores keep them, and those that may use the same cores share these.  `near`: the
+    cores near this rank's device, that of this number; where all ranks know theirs, each gets its share of them.
+    `row`: the process row whose ranks compute in turn; they share what is not their first core.
     """
     mine = one_core_each()
     nodes = nodes_of(comm, (tuple(mine), tuple(near), row))
-    bound_already = len({cores for cores, _, _ in nodes.told}) > 1
-    masks: Sequence[Sequence[int]] = [cores for cores, _, _ in nodes.told]
-    crowded = oversubscribed(mine, nodes.here) and not bound_already
-    if nodes.here > 1 and not bound_already:
-        masks = masks_near(mine, [beside for _, beside, _ in nodes.told]) or core_masks(mine, nodes.here)
-        rows = [of for _, _, of in nodes.told if of is not None]
-        masks = taking_turns(masks, rows) if len(rows) == len(masks) else masks
+    left = [cores for cores, _, _ in nodes.told]
+    masks = split_masks(left, [beside for _, beside, _ in nodes.told], [of for _, _, of in nodes.told])
+    crowded = oversubscribed(mine, left.count(tuple(mine)))
     cores = list(masks[nodes.rank])
     before, shared = bind(cores[:1]), sum(core in mask for core in cores for mask in masks) > len(cores)
-    return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, shared, before)
+    return Placement(
+        cores, threads or len(cores), local_rank(comm), number, nodes.most, nodes.count, crowded, shared, before
+    )
 
 
-def cores_near(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> list[int]:
-    """The cores near this rank's GPU; none where the rank has no GPU, or the system does not say.
+def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list[int]:
+    """The cores near the GPU of this number; none where the rank has no GPU, or the system does not say.
 
     A GPU that is not there is `load_kernels`'s to speak of, on all ranks.
     """
     if not config.on_gpu:
         return []
     try:
-        return gpu_location(open_device(config.device, local_rank(comm)).bus, root).cores
+        return gpu_location(open_device(config.device, number).bus, root).cores
     except MxpeakError:
         return []
+
+
+def map_of_a_node(config: PlaceConfig, comm: Communicator, row: int | None = None, root: str | Path = "/") -> list[str]:
+    """Return lines that state which GPU and which cores each rank of a node gets.  Collective over comm.
+
+    Nothing is bound, and of GPUs only their addresses are asked.  The device is settled.
+    """
+    nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device)), row))
+    left, shown = [cores for cores, _, _ in nodes.told], {buses for _, buses, _ in nodes.told}
+    near: list[list[int]] = [[] for _ in left]
+    gpus = ["-"] * len(left)
+    if config.on_gpu and config.device == GPUS and len(shown) == 1 and (buses := shown.pop()):
+        beside = [gpu_location(bus, root).cores for bus in buses]
+        devices = devices_near(left, beside)
+        near, gpus = [beside[device] for device in devices], [f"{device} ({buses[device]})" for device in devices]
+    elif config.on_gpu:
+        gpus = ["as the launcher shows" if config.device == GPUS else config.device.removeprefix(f"{GPUS}:")] * len(
+            left
+        )
+    masks = split_masks(left, near, [of for _, _, of in nodes.told])
+    rows = [("rank", "GPU", "cores")]
+    rows += [(str(rank), gpu, short_list(mask)) for rank, (gpu, mask) in enumerate(zip(gpus, masks))]
+    widths = [max(len(line[column]) for line in rows) for column in range(2)]
+    return [f"{rank:<{widths[0]}}  {gpu:<{widths[1]}}  {cores}" for rank, gpu, cores in rows]
 
 
 def parts_here(config: PlaceConfig) -> int:
@@ -127,6 +166,11 @@ def ranks_here(config: PlaceConfig) -> tuple[int, str]:
         return gpus, f"this host has {gpus} GPUs"
     cores, threads = max(1, len(one_core_each())), config.threads or 1
     return max(1, cores // threads), f"this host has {cores} cores, {threads} a rank"
+
+
+def has_slow_fp64(config: PlaceConfig, comm: Communicator) -> bool:
+    """Return whether this rank's GPU multiplies much slower in fp64 than in fp32.  Collective over comm."""
+    return config.on_gpu and not open_device(config.device, local_rank(comm)).has_fast_fp64
 
 
 def threads_of(comm: Communicator) -> int:
@@ -205,7 +249,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
                     config.device,
                     placement.threads,
                     placement.cores,
-                    placement.local_rank,
+                    placement.device,
                     native,
                     alone=not placement.shared,
                     panels=panels,

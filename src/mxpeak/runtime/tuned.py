@@ -178,7 +178,7 @@ def _filled(now: dict[str, Setting], said: Mapping[str, Any], config: RunConfig)
 
 def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
     """The winner's settings as values; its ranks and threads where they were searched for, and nobody says them."""
-    known = {o.name: o for o in options(config)}
+    known = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
     if winner.any_layout and winner.ranks > 1 and open_layout:
         texts |= {"ranks": str(winner.ranks), "threads": str(winner.threads)}

@@ -1,44 +1,44 @@
-"""An LU that is kept on its way: between two steps, when nothing is under way, somebody may copy the matrix."""
+"""Checkpoints of an LU: between two steps, when no work is under way, a keeper may copy the matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-#: What a factorization knows besides the matrix: numbers by name, the largest of all ranks' count.
+#: The state of a factorization besides the matrix: numbers by name; the largest of all ranks count.
 Notes = Mapping[str, Sequence[float]]
 
 
 class Keeper(Protocol):
-    """Who keeps a factorization.
+    """Copies the matrix of a factorization between its steps.
 
     first   the step to begin with: the matrix is as it was after those before
-    notes   what was noted by then
+    notes   the state after those steps
     """
 
     first: int
     notes: Notes
 
     def due(self, step: int, count: int) -> bool:
-        """Whether the matrix shall be kept after this step of `count`.  Collective over the grid."""
+        """Return whether the matrix shall be copied after this step of `count`.  Collective over the grid."""
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Keep the matrix after so many steps, and these notes; it may be changed once this has returned."""
+        """Copy the matrix after `done` steps, with these notes; it may be changed when this has returned."""
 
 
 class Nobody:
-    """Nothing is kept, and all steps are to be done."""
+    """A keeper that copies nothing, and begins with the first step."""
 
     def __init__(self) -> None:
         self.first = 0
         self.notes: Notes = {}
 
     def due(self, step: int, count: int) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 NOBODY = Nobody()

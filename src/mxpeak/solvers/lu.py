@@ -7,11 +7,15 @@ A is stored in FP32.  Step k, with A11 the diagonal block (lines 7-29 of the alg
     U12 = L11^-1 A12,   U_col = CAST(U12)               sent along the process columns
     A22 = A22 - L_row U_col                             operands in the low precision, sums in FP32
 
-L and U themselves stay in FP32 where A was; only what the update multiplies is rounded.
+L and U themselves stay in FP32 where A was.  The operands of the update are rounded to the low precision.  Where a
+backend solves for L21 and U12 by products, the operands of these products are rounded as well, unless `panel_solves` is
+"fp32"; `PanelSolves` collects how each solve was done.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +25,10 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.counts import lu_flops_done
-from mxpeak.precision import stored_as
+from mxpeak.precision import precision, stored_as
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import NOBODY, Keeper
 from mxpeak.solvers.update import pieces
@@ -36,12 +41,47 @@ class MixedLuOptions:
 
     forwards: whether this broadcast makes ranks pass panels on.  Then messages are looked for between pieces of the
     update until both panels are here; otherwise until this rank has made its own part of them.
+    panel_solves: "low" lets backends round the operands of products in the solves for L21 and U12 to the precision of
+    the update; "fp32" keeps them in the precision that A is stored in.
     """
 
     precision: str = "fp32"
     bcast: str = "1ringM"
     lookahead: int = 1
     forwards: bool = True
+    panel_solves: str = "low"
+
+    @property
+    def solve_precision(self) -> str:
+        """The lowest precision that backends may use in the solves for L21 and U12."""
+        return self.precision if self.panel_solves == "low" else stored_as(self.precision)
+
+
+class PanelSolves:
+    """How the solves for L21 and U12 were done: the flops of each way, as the backend reports it."""
+
+    def __init__(self) -> None:
+        self.flops: Counter[PanelSolve] = Counter()
+
+    def note(self, how: PanelSolve, flops: float) -> None:
+        """Add a solve."""
+        self.flops[how] += int(flops)
+
+
+def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
+    """Return the way of all ranks' solves that has the lowest precision, and its share of their flops.
+
+    None if no rank had a solve to do.  The lowest precision counts, not the most frequent one: a statement that all
+    operands were in fp32 must hold for every solve.
+    """
+    flops: Counter[PanelSolve] = Counter()
+    for part in parts:
+        flops.update(part.flops)
+    total = flops.total()
+    if not total:
+        return None
+    way = max(flops, key=lambda one: (precision(one.operands).u if flops[one] else 0.0, flops[one]))
+    return {"operands": way.operands, "method": way.method, "share": flops[way] / total}
 
 
 def factorize(
@@ -51,13 +91,15 @@ def factorize(
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
     keeper: Keeper = NOBODY,
+    solves: PanelSolves | None = None,
 ) -> int:
     """Overwrite A by L (unit, below the diagonal) and U.  Returns 0, or 1 + the first column with a zero pivot.
 
-    `blocks` notes the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
+    `blocks` notes the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin; `solves`
+    notes how this rank's panels were solved.
     |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.  Collective over the grid.
     """
-    lu = _MixedLu(A, options, kernels, spans, blocks, keeper)
+    lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
     lu.run()
     # The first column is the largest of the negatives.
     first = -int(largest(kernels, A.grid.all, [-float(lu.singular() or A.rows.n + 1)])[0])
@@ -75,9 +117,10 @@ class _MixedLu:
         spans: Spans,
         blocks: DiagonalBlocks | None,
         keeper: Keeper,
+        solves: PanelSolves,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
-        self.keeper = keeper
+        self.keeper, self.solves = keeper, solves
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
         if "zero_pivots" in keeper.notes:
@@ -147,8 +190,9 @@ class _MixedLu:
                 if not to.in_row:
                     yield to.block
                 # L21 = A21 U11^-1
-                with spans("trsm", flops=float(A21.shape[0] * step.jb**2)):
-                    kernels.solve_right_upper(A21, to.D, self.options.precision)
+                flops = float(A21.shape[0] * step.jb**2)
+                with spans("trsm", flops=flops):
+                    self.solves.note(kernels.solve_right_upper(A21, to.D, self.options.solve_precision), flops)
                 # L_row = CAST(L21), along the process rows
                 if to.casts_L:
                     with spans("cast"):
@@ -160,8 +204,9 @@ class _MixedLu:
                 if not to.in_column:
                     yield to.block
                 # U12 = L11^-1 A12
-                with spans("trsm", flops=float(A12.shape[1] * step.jb**2)):
-                    kernels.solve_unit_lower(to.D, A12, self.options.precision)
+                flops = float(A12.shape[1] * step.jb**2)
+                with spans("trsm", flops=flops):
+                    self.solves.note(kernels.solve_unit_lower(to.D, A12, self.options.solve_precision), flops)
                 # U_col = CAST(U12), along the process columns
                 if to.casts_U:
                     with spans("cast"):

@@ -7,6 +7,7 @@ R and C are powers of two, and there only where range or spread of A's rows and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Protocol
@@ -46,15 +47,24 @@ class PivotedFactors:
     growth      max |u_ij| / max |a_ij|, as scaled
     """
 
-    def __init__(self, A: GivenMatrix, LU: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
-        """LU holds a copy of A, and is overwritten by its factors."""
+    def __init__(
+        self,
+        A: GivenMatrix,
+        LU: DistMatrix,
+        options: PivotedLuOptions,
+        kernels: Kernels,
+        spans: Spans,
+        *,
+        scale: bool = True,
+    ):
+        """LU holds a copy of A, and is overwritten by its factors; without `scale` it is never scaled."""
         self.given, self.LU, self._kernels = A, LU, kernels
         self.precision = options.operands or LU.precision
         grid, xp = A.grid, kernels.xp
         self.unknowns = DistSpace(kernels, grid.all, A.cols.local_size, counts=grid.p == 0)
         self.equations = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
         with spans("equilibrate"):
-            self.A_inf = self._balance_if_needed()
+            self.A_inf = self._balance_if_needed(scale)
         by_row = xp.zeros(A.rows.local_size)
         kernels.row_max(LU.local, by_row)
         (A_max,) = largest(kernels, grid.all, [max_abs(kernels, by_row)])
@@ -69,12 +79,12 @@ class PivotedFactors:
         self._probed: float | None = None
         self._seen: float | None = None
 
-    def _balance_if_needed(self) -> float:
-        """||A||_inf; LU is scaled if it must be."""
+    def _balance_if_needed(self, scale: bool) -> float:
+        """||A||_inf; LU is scaled if it must be, and may be."""
         by_row, by_column = self._sums()
         A_inf, self.A_one = self._A_s_inf, self._A_s_one = self._largest(by_row, by_column)
         self._balance: Balance | None = None
-        if PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(by_row, by_column):
+        if scale and (PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(by_row, by_column)):
             self._balance = balance(self.LU, self._kernels)
             self._A_s_inf, self._A_s_one = self._largest(*self._sums())
         return A_inf
@@ -109,6 +119,22 @@ class PivotedFactors:
     def scaled(self) -> bool:
         """Whether rows and columns were scaled."""
         return self._balance is not None
+
+    def scales(self, *, transposed: bool) -> Vector | None:
+        """The whole of R, or of C, which scales the rows of A^T; None where A is not scaled.  Collective."""
+        if self._balance is None:
+            return None
+        return self.gathered(self._balance.C if transposed else self._balance.R, over_rows=not transposed)
+
+    def least_size(self) -> float:
+        """The smallest |lu_ij| that is not zero; 1 if none is smaller.  Collective over the grid."""
+        xp, least = self._kernels.xp, 1.0
+        for row in self.LU.local:
+            sizes = xp.abs(row)
+            if len(sizes):
+                least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, 1.0))))
+        (minus,) = largest(self._kernels, self.given.grid.all, [-least])
+        return -minus
 
     def _growth(self, A_max: float) -> float:
         mine = self._kernels.max_abs_upper(self.LU.local, self.given.rows, self.given.cols)
@@ -263,6 +289,8 @@ class PivotedSystem:
         return self._factors.solve(r)
 
 
+#: Steps of classical refinement of single rows.
+MOST_ROW_STEPS = 10
 #: A step of classical refinement must divide the backward error by this, or GMRES takes over.
 GAIN = 4.0
 
@@ -316,6 +344,37 @@ def solve_all(system: Operator, B: Matrix, target: float, restart: int, most: in
         X[:, j], done[j] = refine(one, restart=restart, most=most, target=target)
         R[:, j] = one.r
     return Solutions(X, R, done)
+
+
+def refine_rows(
+    system: Operator,
+    B: Matrix,
+    X: Matrix,
+    R: Matrix,
+    omegas: Any,
+    enough: float,
+    errors: Callable[[Matrix, Matrix, Any], Any],
+) -> int:
+    """Correct columns of X, with R = B - A X, until the row-wise errors are `enough`, while a step halves them.
+
+    `errors` gives those of some columns, and omegas those of all; X, R and omegas are overwritten.  Return the number
+    of steps.  Collective over the grid.  (Skeel 1980.)
+    """
+    xp, steps = system.unknowns.xp, 0
+    left = [j for j in range(B.shape[1]) if not omegas[j] <= enough]
+    while left and steps < MOST_ROW_STEPS:
+        x = _columns(xp, X, left) + system.solve(_columns(xp, R, left))
+        r = _columns(xp, B, left) - system.multiply(x)
+        found = errors(x, r, left)
+        again = []
+        for k, j in enumerate(left):
+            before = omegas[j]
+            if found[k] < before:
+                X[:, j], R[:, j], omegas[j] = x[:, k], r[:, k], found[k]
+            if enough < found[k] <= before / 2.0:
+                again.append(j)
+        left, steps = again, steps + 1
+    return steps
 
 
 def rounded(system: Operator, b: Vector, x: Vector, r: Vector, transposed: bool) -> Matrix:

@@ -3,14 +3,15 @@
 Steps of an LU become shorter, so the longest so far is what the next one is expected to take at most.  Time counts
 from look to look of the thread itself: a process that was stopped as a whole, or a laptop that slept, has not stalled.
 
-Before and after a computation, where nothing says how long anything may take, only a wait for one and the same message
-is a stall.
+In set-up, checks and writing nothing says how long anything may take: there a wait for one and the same message is a
+stall, if it takes FIRST times the least time.  A rank of the same node whose process is stopped is noticed in all
+phases after the least time, because Linux shows its state.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from mxpeak.records import three_digits
@@ -19,9 +20,11 @@ from mxpeak.spans import Spans
 #: Seconds between two looks, at most; looks in the least time that is a stall; and how much longer the first step may
 #: take, for nobody knows what to expect of it.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
-#: Seconds that a rank may wait for one message before or after a computation, at least: another may generate a matrix
-#: meanwhile, or compile kernels.
+#: Seconds that a rank may wait for one message in set-up, checks and writing, at least, if all ranks are on one node,
+#: where none can be stopped unnoticed: another may generate a matrix meanwhile, or compile kernels.
 OUTSIDE_S = 600.0
+#: The phases that no spans tell of.
+SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
 
 
 class Watchdog:
@@ -31,6 +34,8 @@ class Watchdog:
     least_s    what is never too long
     waiting    what the rank waits for, as far as its messages say
     message    the message that it waits for
+    stopped    the ranks of this node whose processes are stopped now
+    on_node    whether all ranks are on this node
     """
 
     def __init__(
@@ -41,9 +46,14 @@ class Watchdog:
         waiting: Callable[[], str],
         clock: Callable[[], float] = monotonic,
         message: Callable[[], object | None] = lambda: None,
+        stopped: Callable[[], Sequence[str]] = lambda: (),
+        on_node: bool = True,
     ):
         self._factor, self._least_s, self._stalled, self._waiting = factor, least_s, stalled, waiting
         self._message, self._awaited = message, message()
+        self._stopped, self._on_node = stopped, on_node
+        self._still: dict[str, float] = {}  # for how many seconds each rank has been stopped
+        self.phase = SET_UP
         self._clock, self._looked = clock, clock()
         self.look_s = min(LOOK_S, least_s / LOOKS)
         self._spans: Spans | None = None
@@ -53,6 +63,7 @@ class Watchdog:
     def follow(self, spans: Spans) -> None:
         """Look at these spans from now on."""
         self._spans, self._beats, self._idle_s = spans, -1, 0.0
+        self.phase = SET_UP
 
     def start(self) -> None:
         """Begin to look."""
@@ -72,8 +83,11 @@ class Watchdog:
         """What to say of a stall; None while there is none."""
         now, spans = self._clock(), self._spans
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
+        if (said := self._look_at_ranks(passed_s)) is not None:
+            return said
         if spans is None or not spans.running:
             return self._look_at_messages(passed_s)
+        self.phase = CHECKS  # comes next
         if spans.beats != self._beats:
             self._beats, self._idle_s = spans.beats, 0.0
             return None
@@ -81,16 +95,28 @@ class Watchdog:
         limit_s = self._limit(spans)
         return None if self._idle_s <= limit_s else self._said(spans, limit_s)
 
+    def _look_at_ranks(self, passed_s: float) -> str | None:
+        self._still = {rank: self._still.get(rank, 0.0) + passed_s for rank in self._stopped()}
+        rank, still_s = max(self._still.items(), key=lambda one: one[1], default=("", 0.0))
+        if still_s <= self._least_s:
+            return None
+        running = self._spans is not None and self._spans.running
+        where = f"{self._spans.label}, after step {self._spans.index}" if running and self._spans else self.phase
+        return f"{where}: {rank} has been stopped for {three_digits(still_s)} s; {self._waits()}"
+
+    def _waits(self) -> str:
+        waits = self._waiting()
+        return f"this rank waits for {waits}" if waits else "this rank waits for no message"
+
     def _look_at_messages(self, passed_s: float) -> str | None:
         before, self._awaited, self._beats = self._awaited, self._message(), -1
         if before is None or self._awaited is not before:
             self._idle_s = 0.0
             return None
         self._idle_s += passed_s
-        if self._idle_s <= max(OUTSIDE_S, FIRST * self._least_s):
+        if self._idle_s <= max(OUTSIDE_S if self._on_node else 0.0, FIRST * self._least_s):
             return None
-        waited = f"this rank has waited for {three_digits(self._idle_s)} s for {self._waiting()}"
-        return f"before or after the computation: {waited}"
+        return f"{self.phase}: this rank has waited for {three_digits(self._idle_s)} s for {self._waiting()}"
 
     def _limit(self, spans: Spans) -> float:
         if not spans.longest_s:
@@ -99,9 +125,8 @@ class Watchdog:
 
     def _said(self, spans: Spans, limit_s: float) -> str:
         where = f"in {spans.place}" if spans.place else "between its phases"
-        waits = self._waiting()
         longest = f"its longest step took {three_digits(spans.longest_s)} s" if spans.longest_s else "in the first step"
         return (
             f"{spans.label}: nothing has happened for {three_digits(limit_s)} s ({longest}); after step {spans.index}, "
-            f"{where}, {f'this rank waits for {waits}' if waits else 'this rank waits for no message'}"
+            f"{where}, {self._waits()}"
         )

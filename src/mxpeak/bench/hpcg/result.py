@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
+from mxpeak.bench.harness import NO_PHASE, with_share
 from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen
+from mxpeak.bench.limits import Limit
 from mxpeak.bench.rules import ruling
-from mxpeak.bench.sparse import PLAIN, SparseBench, of_memory, smoother_of
+from mxpeak.bench.sparse import PLAIN, SparseBench, of_memory, smoother_of, with_own_rates
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_bytes, hpcg_flops, memory_bytes, stencil_levels
@@ -75,7 +76,7 @@ class Measured:
     symmetry: Symmetry
     sets: Sets
     max_error: float
-    limit: float | None
+    readings: Limit
     setup_s: float
     optimize_s: float
     held_bytes: int
@@ -112,16 +113,18 @@ class Measured:
         """Bytes that all motifs have to move at least, a second."""
         return float(sum(self.sets.motif(name)["bytes"] for name in HPCG_MOTIFS)) / self.sets.time_s
 
+    @property
+    def limit(self) -> Limit:
+        """The rate of reading, or that of the sets if it is higher."""
+        return with_own_rates(self.readings, "sets", self.least_rate, self.sets.phases)
+
     def _against_the_limit(self) -> dict[str, Any]:
-        """The bytes that all motifs have to move at least, a second, over what reading alone comes to."""
-        return {
-            "fraction_of_limit": self.least_rate / self.limit if self.limit else None,
-            "limit": {"name": "read bandwidth", "rate_bytes": self.limit} if self.limit else None,
-        }
+        """Return the bytes that all motifs have to move at least, per second, over the rate of reading alone."""
+        return {"fraction_of_limit": self.limit.share(self.least_rate), "limit": self.limit.section()}
 
     def table(self, *names: str) -> dict[str, Any]:
         """Phases, each with its share of the limit."""
-        return {name: with_share(self.sets.motif(name), self.limit) for name in names}
+        return {name: with_share(self.sets.motif(name), self.limit.rate) for name in names}
 
 
 def hpcg_result(
@@ -157,12 +160,7 @@ def hpcg_result(
         samples_s=one.sets.samples_s,
         telemetry={"steps": one.sets.by_step, **({} if one.trace is None else {"trace": one.trace})},
         phases=one.table(*HPCG_MOTIFS, "halo", *(("abft",) if config.abft else ())),
-        warnings=[
-            *bench.facts.cautions,
-            *bench.cautions,
-            *_failed(beside),
-            *above_caution(one.least_rate, one.limit, one.held_bytes, machine),
-        ],
+        warnings=[*bench.facts.cautions, *bench.cautions, *_failed(beside), *one.limit.cautions()],
     )
 
 

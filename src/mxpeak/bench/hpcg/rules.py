@@ -48,7 +48,9 @@ def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation
     if config.mode != "official":
         found.append(Violation("mode", "--mode explore was chosen"))
     if storage not in PLAIN:
-        found.append(Violation("storage", f"{storage}: its columns are compressed, which no rule speaks of"))
+        found.append(
+            Violation("storage", f"{storage}: its columns are compressed, which the published rules do not provide for")
+        )
     if seconds < OFFICIAL_S:
         found.append(
             Violation("time", f"{three_digits(seconds)} s of sets: the rules ask for --rt {OFFICIAL_S:g} or more")

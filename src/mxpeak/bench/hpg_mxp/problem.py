@@ -106,7 +106,7 @@ class Boxes:
         """See `Problem`; on fewer ranks boxes are as large, in a grid of their own."""
         box = self._box
         if comm.size != box.ranks:
-            box = Box.of(comm.rank, box.shape, process_grid(comm.size, on_devices=self._config.on_gpu))
+            box = Box.of(comm.rank, box.shape, process_grid(comm.size))
         return self._bench.make(box, forms, self._stencil, comm)
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:

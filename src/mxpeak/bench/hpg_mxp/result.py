@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
+from mxpeak.bench.harness import NO_PHASE, with_share
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import Problem
 from mxpeak.bench.hpg_mxp.rules import foreseen
+from mxpeak.bench.limits import Limit
 from mxpeak.bench.rules import ruling
-from mxpeak.bench.sparse import SparseBench, of_memory, smoother_of
+from mxpeak.bench.sparse import SparseBench, of_memory, smoother_of, with_own_rates
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
@@ -95,7 +96,7 @@ class Measured:
     validation: Validation
     mixed: Solves
     double: Solves
-    limit: float | None
+    readings: Limit
     setup_s: float
     optimize_s: float
     held_bytes: list[int]
@@ -106,6 +107,16 @@ class Measured:
     def passed(self) -> bool:
         """Whether the validation passed, and no timed solve broke down."""
         return self.validation.passed and self.mixed.finite and self.double.finite
+
+    @property
+    def least_rate(self) -> float:
+        """Bytes that the motifs of the mixed solves have to move at least, per second."""
+        return self.mixed.least_bytes / self.mixed.time_s
+
+    @property
+    def limit(self) -> Limit:
+        """The rate of reading, or that of the mixed solves if it is higher."""
+        return with_own_rates(self.readings, "mixed solves", self.least_rate, self.mixed.phases)
 
     def rates(self, levels: Levels) -> dict[str, Any]:
         """The figure and what it is made of, in both countings; no speed-up where double took no step."""
@@ -151,7 +162,7 @@ def hpg_mxp_result(
     check, rates = one.validation, one.rates(problem.levels)
     broken = foreseen(config, bench.rt, one.storage)
     broken += of_memory(one.held_bytes[1], bench.facts.machine)
-    limit, motion = one.limit, one.mixed.least_bytes / one.mixed.time_s
+    limit = one.limit
     phases = {**{motif: NO_PHASE for motif in HPG_MXP_MOTIFS}, **one.mixed.phases}
     return Result(
         benchmark="hpg-mxp",
@@ -165,8 +176,8 @@ def hpg_mxp_result(
             "solves": len(one.mixed.samples_s),
             "double_solves": len(one.double.samples_s),
             "iterations": sum(one.mixed.cycles),
-            "fraction_of_limit": motion / limit if limit else None,
-            "limit": {"name": "read bandwidth", "rate_bytes": limit} if limit else None,
+            "fraction_of_limit": limit.share(one.least_rate),
+            "limit": limit.section(),
             "emulated": False,
             "flops": hpg_mxp_flops(problem.levels, one.mixed.cycles),
             "double_flops": hpg_mxp_flops(problem.levels, one.double.cycles),
@@ -178,7 +189,7 @@ def hpg_mxp_result(
         validation=_validation(check, passed=one.passed),
         rules=ruling(broken),
         samples_s=one.mixed.samples_s,
-        phases={name: with_share(phase, limit) for name, phase in phases.items()},
+        phases={name: with_share(phase, limit.rate) for name, phase in phases.items()},
         telemetry={"steps": one.mixed.by_step, **({} if one.trace is None else {"trace": one.trace})},
         warnings=[
             *bench.facts.cautions,
@@ -186,7 +197,7 @@ def hpg_mxp_result(
             *_raised(config, one),
             *_unreached(config, check),
             *_failed(beside),
-            *above_caution(motion, limit, one.held_bytes[1], bench.facts.machine),
+            *limit.cautions(),
             *_wrong(check),
         ],
     )
@@ -278,7 +289,7 @@ def _beside(config: HpgMxpConfig, other: Measured, levels: Levels) -> dict[str, 
         "speedup_by_motif": other.speedup_by_motif(),
         "phases": other.mixed.phases,
         "double_phases": other.double.phases,
-        "limit": {"name": "read bandwidth", "rate_bytes": other.limit} if other.limit else None,
+        "limit": other.limit.section(),
     }
 
 

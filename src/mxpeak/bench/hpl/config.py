@@ -15,6 +15,9 @@ FACTS = ("left", "crout", "right")
 
 SWAPS = ("bin", "long", "mix")
 
+#: Settings of HPL.dat that mxpeak reads and prints but does not use.
+UNUSED = ("l1_form", "u_form", "equilibration", "alignment")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplCase(LuCase):
@@ -29,11 +32,19 @@ class HplCase(LuCase):
     split: float = 0.0
 
     @property
+    def lookahead(self) -> int:
+        """The look-ahead depth that runs: 0 or 1."""
+        return min(self.depth, 1)
+
+    @property
     def tag(self) -> str:
-        """HPL's encoded variant, such as WR11C2R4; a broadcast that HPL does not know shows as its digit 6 or 7."""
+        """Return HPL's encoded variant, such as WR11C2R4, with the look-ahead depth that runs.
+
+        A broadcast that HPL does not know appears as digit 6 or 7.
+        """
         letter = {"left": "L", "crout": "C", "right": "R"}
         return (
-            f"W{'R' if self.order == 'row' else 'C'}{self.depth}{BCASTS.index(self.bcast)}"
+            f"W{'R' if self.order == 'row' else 'C'}{self.lookahead}{BCASTS.index(self.bcast)}"
             f"{letter[self.rfact]}{self.ndiv}{letter[self.pfact]}{self.nbmin}"
         )
 
@@ -126,8 +137,8 @@ class HplConfig(LuConfig):
         group="problem",
     )
 
-    # What only HPL.dat can say.  The forms, the equilibration and the alignment change no number that this code
-    # computes: they stand in the report, as the file asked.
+    # Read only from HPL.dat.  mxpeak does not use the forms, the equilibration and the alignment (`UNUSED`): reports
+    # print them with that remark.
     l1_form: str = "transposed"
     u_form: str = "transposed"
     equilibration: bool = True

@@ -4,7 +4,8 @@ generated   [A | b], N×(N+1), Netlib HPL's own random matrix (seed 100), before
 timed       factorization and back substitution, from a barrier to the slowest rank's end
 counted     2/3 N³ + 3/2 N² flops, whatever was executed
 verified    on a regenerated [A | b]: ||Ax-b|| / (u·(||x||·||A|| + ||b||)·N) < 16 in the infinity norm, u = 2^-53
-limit       DGEMM with inner dimension NB on all ranks at once, in the same process
+limit       DGEMM with inner dimension NB on all ranks at once, in the same process, before and after the run; or the
+            rate that the run's own DGEMM reached
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     options = PivotedLuOptions(
         PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
         SwapOptions(case.swap, case.swap_threshold),
-        min(case.depth, 1),
+        case.lookahead,
         case.split,
         bench.forwards(case),
     )

@@ -17,6 +17,7 @@ class HplMxpCase(LuCase):
     """One HPL-MxP run."""
 
     precision: str = "fp32"
+    panel_solves: str = "low"
     generator: str = "sqrt-n"
     diagonal_scale: float | None = None
     condition: float = 1000.0
@@ -100,6 +101,14 @@ class HplMxpConfig(LuConfig):
         parse=listed(one_of(*PRECISIONS)),
         group="precision and rules",
     )
+    panel_solves: str = option(
+        "low",
+        "--panel-solves",
+        help="sums in solves for the panels: low (operands as in the update, where faster), fp32",
+        metavar="{low,fp32}",
+        parse=one_of("low", "fp32"),
+        group="precision and rules",
+    )
     refine: str = option(
         "gmres",
         "--refine",
@@ -125,6 +134,7 @@ class HplMxpConfig(LuConfig):
         help="write the fields of the HPL-MxP list's submission form to DIR",
         metavar="DIR",
         parse=str,
+        users_path=True,
         group="output",
     )
 
@@ -159,6 +169,7 @@ class HplMxpConfig(LuConfig):
                 bcast=bcast,
                 depth=depth,
                 precision=precision,
+                panel_solves=self.panel_solves,
                 generator=generator,
                 diagonal_scale=scale,
                 condition=self.condition,

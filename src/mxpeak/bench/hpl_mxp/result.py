@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import isfinite
+from typing import Any
 
-from mxpeak.bench.harness import badness, depth_caution, drift_caution, grid_text
+from mxpeak.bench.harness import badness, depth_caution, grid_text
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violations
 from mxpeak.bench.lu import LuBench, Runs
@@ -54,6 +55,7 @@ class MxpSolve:
     unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
     spans: Spans
     witness: Witness
+    panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
     bits: str = ""
     checked: Checked | None = None
 
@@ -64,11 +66,12 @@ class MxpSolve:
 
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Result:
     """The result of the solves of one case: the best one's time, the worst one's check."""
-    best, limit, emulated = runs.best, runs.limit, bench.kernels.emulates(case.precision)
+    best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
     worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
+    limit = runs.measured.limit(_limit_name(case, emulated), rate)
     broken = violations(
         case,
         iterations=worst.iterations,
@@ -115,8 +118,9 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "lu_rate_flops": lu_flops(case.n) / best.lu_time_s,
             "lu_time_s": best.lu_time_s,
             "refine_time_s": best.refine_time_s,
-            "fraction_of_limit": rate / limit if limit else None,
-            "limit": {"name": _limit_name(case, emulated), "rate_flops": limit},
+            "panel_solves": best.panel_solves,
+            "fraction_of_limit": limit.share(rate),
+            "limit": limit.section(),
             "emulated": emulated,
         },
         validation={
@@ -139,7 +143,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
         rules={"mode": case.mode, **ruling(broken)},
         samples_s=[one.time_s for one in runs.solves],
         phases=runs.phases,
-        warnings=[*bench.facts.cautions, *_cautions(case, worst, rate, limit, lookahead, emulated=emulated)],
+        warnings=[*bench.facts.cautions, *_cautions(case, worst, lookahead, emulated=emulated), *limit.cautions()],
     )
 
 
@@ -158,9 +162,7 @@ def _outcome(run: MxpSolve, case: HplMxpCase) -> str:
     return Outcome.NOT_CONVERGED if isfinite(run.check.scaled) else Outcome.NOT_FINITE
 
 
-def _cautions(
-    case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None, lookahead: int, *, emulated: bool
-) -> list[Caution]:
+def _cautions(case: HplMxpCase, run: MxpSolve, lookahead: int, *, emulated: bool) -> list[Caution]:
     cautions = []
     if emulated:
         text = f"{case.precision} was rounded in software: its convergence counts, its rate is that of FP32"
@@ -170,6 +172,4 @@ def _cautions(
     if run.singular:
         text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"
         cautions.append(Caution("pivot", text, "use --generator sqrt-n, ddd, gaussian or fasi-higham"))
-    if limit is not None and rate > limit:
-        cautions.append(drift_caution(rate, limit))
     return cautions

@@ -1,12 +1,19 @@
-"""HPL-MxP's rules of October 2025 (hpl-mxp.org): what a result must keep to be ADMISSIBLE, and which rule it breaks.
+"""HPL-MxP's rules of October 2025 (hpl-mxp.org), and mxpeak's own tests of how difficult and how stable a system is.
+
+Published: a result that keeps these is ADMISSIBLE.
 
 precision       floating point of at least 16 bits: fp8 is refused
-generator       nonsymmetric, with a stable LU without pivoting; diagonally dominant matrices are for testing only
-lu-needed       GMRES without the factors needs more steps than the rules allow
+generator       one that the rules name: sqrt-n, ddd, gaussian, fasi-higham; diagonally dominant ones are for testing
 iterations      at most 50 steps of refinement
 backward-error  ||Ax-b|| / ((||A||·||x|| + ||b||)·n·u) < 16 in the infinity norm, u = 2^-53
 lu-proof        the factors are those of an LU, by a check of their own
 mode            --mode official; explore labels its results
+
+mxpeak's own: the rules ask for a system that is challenging for GMRES without the factors, and for a stable LU without
+pivoting, but state no numbers for either.  A result that passes these tests is meaningful.
+
+lu-needed       GMRES without the factors needs more than 50 steps: the paper's remark on ddd, applied to all generators
+stability       a diagonal that keeps zero out of the disc of eigenvalues, and growth of at most sqrt(N)
 
 How much the LU is needed follows from the circular law.  Off-diagonal entries of variance s² put the eigenvalues of A
 into a disc of radius s·sqrt(n) around the diagonal d.  GMRES gains rho = s·sqrt(n)/d a step, and after k steps has
@@ -24,7 +31,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log, pi, sqrt
 
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
-from mxpeak.bench.rules import Violation
+from mxpeak.bench.rules import OWN, Violation
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import SQRT_SCALE
 from mxpeak.precision import precision
@@ -36,9 +43,9 @@ THRESHOLD = 16.0
 LEAST_BITS = 16
 #: Steps of GMRES without the factors on Fasi and Higham's matrices: N = 100 to 800, condition 1e3 to 1e15.
 FASI_HIGHAM_STEPS = "12 to 23"
-#: Generators whose results can be ADMISSIBLE, and those whose matrix alone keeps a result from it, and why.
-ADMISSIBLE = ("sqrt-n", "ddd", "gaussian")
-NAMED = (*ADMISSIBLE, "fasi-higham")
+#: Generators that the rules name; those of them on which the LU is needed; the others, and why they break a rule.
+NAMED = ("sqrt-n", "ddd", "gaussian", "fasi-higham")
+DIFFICULT = ("sqrt-n", "ddd", "gaussian")
 INADMISSIBLE = {
     "dominant-n": "its dominant diagonal is for testing only: GMRES solves it without factors",
     "icl": "its dominant diagonal is for testing only since October 2025: GMRES solves it without factors",
@@ -83,7 +90,7 @@ def predicted_steps(case: HplMxpCase) -> int | None:
 
 
 def foreseen(case: HplMxpCase) -> list[Violation]:
-    """The rules that a case is sure, or known from measurements, to break."""
+    """Return the rules, published ones and mxpeak's own, that a case is certain or expected to break."""
     broken = _settled(case)
     if case.generator == "fasi-higham" and case.n > MOST_STEPS:
         broken.append(_too_easy(case, f"in {FASI_HIGHAM_STEPS} steps, as measured at N = 100 to 800"))
@@ -92,7 +99,7 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 def _settled(case: HplMxpCase) -> list[Violation]:
     """The rules that a case breaks however its run goes."""
-    broken = [*_mode(case), *_precision(case), *_generator(case), *_lu_needed(case)]
+    broken = [*_mode(case), *_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
     if case.threshold > THRESHOLD:
         text = f"--threshold {case.threshold:g} is looser than the rules' {THRESHOLD:g}; leave it out"
         broken.append(Violation("backward-error", text))
@@ -109,7 +116,7 @@ def violations(
     growth: float = 1.0,
     unpreconditioned_steps: int | None = None,
 ) -> list[Violation]:
-    """The rules that a run broke; none: its result is ADMISSIBLE.
+    """Return the rules that a run broke, published ones and mxpeak's own.
 
     `unpreconditioned_steps` are those that GMRES took without the factors; None: more than the rules' fifty, or not
     measured, where the circular law predicts them.
@@ -122,7 +129,7 @@ def violations(
             f"the LU grew to {growth:.3g} times the matrix, more than sqrt(N) = {sqrt(case.n):.3g}, as "
             "far as pivots of random matrices grow with pivoting: it is not stable without"
         )
-        broken.append(Violation("generator", text))
+        broken.append(Violation("stability", text, OWN))
     if iterations >= MOST_STEPS and not residual < THRESHOLD:
         text = f"refinement did not converge in the {MOST_STEPS} steps that the rules allow; use a wider --precision"
         broken.append(Violation("iterations", text))
@@ -162,45 +169,50 @@ def _precision(case: HplMxpCase) -> list[Violation]:
 
 def _generator(case: HplMxpCase) -> list[Violation]:
     if case.generator in NAMED:
-        rho, usual = convergence_factor(case), diagonal_scale(replace(case, diagonal_scale=None))
-        if rho is None or rho < 1.0:
-            return []
-        text = (
-            f"with --diagonal-scale {diagonal_scale(case):.3g} zero lies in the disc of eigenvalues (rho = {rho:.3g}): "
-            f"no stable LU without pivoting is to be expected; the default is {usual:.3g}"
-        )
-        return [Violation("generator", text)]
+        return []
     why = INADMISSIBLE.get(case.generator, "the rules do not name it")
-    text = f"{case.generator}: {why}; use --generator {', '.join(ADMISSIBLE[:-1])} or {ADMISSIBLE[-1]}"
+    text = f"{case.generator}: {why}; use --generator {', '.join(NAMED[:-1])} or {NAMED[-1]}"
     return [Violation("generator", text)]
+
+
+def _stability(case: HplMxpCase) -> list[Violation]:
+    rho = convergence_factor(case)
+    if case.generator not in NAMED or rho is None or rho < 1.0:
+        return []
+    usual = diagonal_scale(replace(case, diagonal_scale=None))
+    text = (
+        f"with --diagonal-scale {diagonal_scale(case):.3g} zero lies in the disc of eigenvalues (rho = {rho:.3g}): "
+        f"no stable LU without pivoting is to be expected; the default is {usual:.3g}"
+    )
+    return [Violation("stability", text, OWN)]
 
 
 def _lu_needed(case: HplMxpCase) -> list[Violation]:
     if case.n <= MOST_STEPS:
         text = f"N = {case.n}: GMRES ends after N steps at the latest, factors or not; use an N above {MOST_STEPS}"
-        return [Violation("lu-needed", text)]
+        return [Violation("lu-needed", text, OWN)]
     steps = predicted_steps(case)
     if steps is None or steps > MOST_STEPS:
         return []
     text = (
         f"at N = {case.n} GMRES without the factors shrinks the residual to rho = {convergence_factor(case):.3g} of "
-        f"itself a step and is through after about {steps}; the rules want a system that takes more than {MOST_STEPS}"
+        f"itself a step and is through after about {steps}; mxpeak asks for a system that takes more than {MOST_STEPS}"
     )
-    return [Violation("lu-needed", text + _remedy(case))]
+    return [Violation("lu-needed", text + _remedy(case), OWN)]
 
 
 def _too_easy(case: HplMxpCase, steps: str) -> Violation:
     text = (
-        f"on {case.generator} GMRES without the factors passes the check {steps}, and the rules want a system that "
-        f"takes more than {MOST_STEPS}; use --generator {', '.join(ADMISSIBLE[:-1])} or {ADMISSIBLE[-1]}"
+        f"on {case.generator} GMRES without the factors passes the check {steps}, and mxpeak asks for a system that "
+        f"takes more than {MOST_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
     )
-    return Violation("lu-needed", text)
+    return Violation("lu-needed", text, OWN)
 
 
 def _remedy(case: HplMxpCase) -> str:
     usual = replace(case, diagonal_scale=None)
     steps = predicted_steps(usual)
-    if case.generator not in ADMISSIBLE or steps is None or steps <= MOST_STEPS:
+    if case.generator not in DIFFICULT or steps is None or steps <= MOST_STEPS:
         return ""
     return f"; with the default --diagonal-scale, {diagonal_scale(usual):.3g}, it takes about {steps}"
 

@@ -6,7 +6,8 @@ timed       making A in FP32 (that is, its cast), balancing, LU without pivoting
 counted     2/3 N³ + 3/2 N² flops, whatever was executed
 verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b
             and ||A|| regenerated; and the factors, by the proof of LU, whose random vectors are drawn only then
-limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process
+limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process, before and
+            after the run; or the rate that the run's own GEMM reached
 admissible  what rules.py says
 """
 
@@ -24,6 +25,7 @@ from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, for
 from mxpeak.bench.keeping import Keeping
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.rules import OWN, PUBLISHED
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -43,7 +45,7 @@ from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import prove
@@ -51,6 +53,8 @@ from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
+#: What a case will not do that breaks a rule of each source.
+BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
@@ -67,14 +71,14 @@ def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Settin
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
-    """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
+    """Return which rules and own tests each case will break however its run goes, and why."""
     if config.n is None or config.mode != "official":
         return []
     config, _ = on_device(config, {})
     config, _ = on_processor(config, {}, native_precisions(config))
     _check(config, comm)
     return [
-        f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
+        f"N {case.n} {case.generator} {case.precision} will not {BREAKS[broken.source]} {broken.rule}: {broken.text}"
         for case in config.cases(comm.size)
         for broken in foreseen(case)
     ]
@@ -158,6 +162,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         unpreconditioned_steps=_steps_without_factors(case, system, mxp),
         spans=timed.spans,
         witness=timed.blocks.witness(with_l=True),
+        panel_solves=panel_solve_facts(grid.all.gather_objects(timed.solves) or [timed.solves]),
     )
 
 
@@ -190,7 +195,7 @@ class _Timed:
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
-        self.singular = 0
+        self.singular, self.solves = 0, PanelSolves()
         self.largest_a = _max_abs(A, kernels)  # of this rank's part
         self.lu_s = self.refine_s = 0.0
 
@@ -211,10 +216,10 @@ class _Timed:
                 self.largest_a = 1.0  # what balancing brings the largest entry to
         if self.keeper is not None:
             self.keeper.load(self.blocks)
-        options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
+        options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards, case.panel_solves)
         with checking(self.checks):
             self.singular = factorize(
-                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY
+                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY, self.solves
             )
         kernels.wait()
         self.lu_s = time.perf_counter() - begin

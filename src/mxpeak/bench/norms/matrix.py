@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from mxpeak.bench.norms.config import NormsCase
 from mxpeak.comm.grid import Grid
@@ -81,6 +82,18 @@ def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
         )  # il0 is the first of a block
         found.append([Tile(tile.A[il0 : il0 + size], rows_here, tile.cols, il0, 0)])
     return found
+
+
+def leading(A: StoredMatrix, share: float, *, by_columns: bool) -> Sequence[Tile]:
+    """Return the first rows of each tile, or its first columns, with this share of its bytes."""
+    return A.tiles if share >= 1.0 else [_leading(tile, share, by_columns=by_columns) for tile in A.tiles]
+
+
+def _leading(tile: Tile, share: float, *, by_columns: bool) -> Tile:
+    m, n = tile.A.shape
+    rows, columns = (m, max(1, ceil(share * n))) if by_columns else (max(1, ceil(share * m)), n)
+    part = tile.A[:rows, :columns]
+    return Tile(part, consecutive(part.shape[0]), consecutive(part.shape[1]), 0, 0)
 
 
 def footprint(case: NormsCase, *, square: bool, threads: int) -> Footprint:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.bench.harness import above_caution, badness, grid_text
+from mxpeak.bench.harness import badness, grid_text
+from mxpeak.bench.limits import Limit
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
 from mxpeak.layout.structure import Structure
@@ -77,7 +78,7 @@ def norms_result(
     S: Structure,
     runs: Runs,
     reference: Reference,
-    limit: float | None,
+    limit: Limit,
     phases: dict[str, Any],
     memory: dict[str, int],
     facts: Facts,
@@ -118,8 +119,8 @@ def norms_result(
         result={
             "rate_bytes": rate,
             "time_s": time_s,
-            "fraction_of_limit": rate / limit if limit else None,
-            "limit": {"name": "read bandwidth", "rate_bytes": limit} if limit else None,
+            "fraction_of_limit": limit.share(rate),
+            "limit": limit.section(),
             "emulated": False,
             **shown,
         },
@@ -136,7 +137,7 @@ def norms_result(
         },
         samples_s=runs.samples_s,
         phases=phases,
-        warnings=[*facts.cautions, *_idle(case), *above_caution(rate, limit, read_bytes, facts.machine)],
+        warnings=[*facts.cautions, *_idle(case), *limit.cautions()],
     )
 
 

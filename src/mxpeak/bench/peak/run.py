@@ -1,10 +1,12 @@
-"""The limits that benchmarks are told as shares of, by themselves: GEMM in each precision, reading memory, the triad.
+"""The limits of this machine without a benchmark: GEMM in each precision, reading memory, the triad.
 
 GEMM     C -= A B on every rank at once, m = n = 4096 (on a GPU 16384), k = 512; in the precisions that the processor or
          device multiplies itself
 read     every rank at once reads a matrix that no cache holds
 triad    y += a x on every rank at once: 24 bytes an entry
 balance  DGEMM flops per byte read
+
+Each is the rate that is sustained (the median of the second half of the samples); the best sample is its burst.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, Told, opened, repeated
+from mxpeak.bench.harness import Bench, Told, opened
+from mxpeak.bench.limits import reading, uncached_bytes
 from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.run import RunConfig
@@ -23,10 +26,8 @@ from mxpeak.layout.index_map import consecutive
 
 #: Sides and inner dimension of the products, on the host and on a GPU.
 SIDE, GPU_SIDE, INNER = 4096, 16384, 512
-#: Seconds over which each is looked for.
+#: Seconds over which each is measured.
 SECONDS = 1.0
-#: Bytes that are read, at least; and how many times the caches, while that fits into a quarter of the memory.
-LEAST_BYTES, CACHES, SHARE = 2**28, 2, 4
 #: Products by precision, as they are called.
 GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GEMM"}
 
@@ -45,23 +46,26 @@ def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **told: Unpack
         }
 
 
-def _best(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """The seconds of the quickest of several, by the slowest rank of each.  Collective."""
-    work()
-    return min(repeated(lambda: bench.slowest(work), least=3, most=100, seconds=SECONDS))
+def _measured(
+    bench: Bench[RunConfig], name: str, unit: str, work: Callable[[], object], amount: float
+) -> dict[str, Any]:
+    """Return the rate that all ranks sustain together, and their burst; `amount` is a rank's.  Collective."""
+    work()  # its memory is touched, its kernels are loaded
+    found = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
+    return {"name": name, unit: found.rate, "burst": found.burst}
 
 
 def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
     side, k = (GPU_SIDE if bench.config.on_gpu else SIDE) // scale, INNER // scale
-    time_s = _best(bench, gemm_probe(bench.kernels, side, side, k, name))
-    return {"name": GEMMS[name], "rate_flops": bench.comm.size * 2.0 * side * side * k / time_s}
+    product = gemm_probe(bench.kernels, side, side, k, name)
+    return _measured(bench, GEMMS[name], "rate_flops", product, 2.0 * side * side * k)
 
 
 def _bytes(bench: Bench[RunConfig], scale: int) -> int:
-    """Bytes of a rank's array, more than its caches hold."""
-    cache = int(bench.facts.machine.get("l3_bytes") or 0)
-    most = bench.budget.default // (SHARE * bench.budget.ranks_a_node)
-    return min(max(LEAST_BYTES, CACHES * cache), max(most, 2**20)) // scale**2
+    """Return the bytes of a rank's array, more than its caches hold."""
+    budget = bench.budget
+    whole = uncached_bytes(bench.facts.machine, budget.default, budget.ranks_a_node, on_gpu=bench.config.on_gpu)
+    return whole // scale**2
 
 
 def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
@@ -69,13 +73,11 @@ def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
     A = bench.kernels.matrix(m, m)
     A[:] = 1.0
     tile = Tile(A, consecutive(m), consecutive(m), 0, 0)
-    time_s = _best(bench, lambda: bench.kernels.norms.read_all([tile]))
-    return {"name": "memory read", "rate_bytes": bench.comm.size * 8.0 * m * m / time_s}
+    return _measured(bench, "memory read", "rate_bytes", lambda: bench.kernels.norms.read_all([tile]), 8.0 * m * m)
 
 
 def _triad(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
     kernels, n = bench.kernels.sparse, max(8, _bytes(bench, scale) // 16)
     x, y = zeros(kernels, n, "fp64"), zeros(kernels, n, "fp64")
     x[:], y[:] = 1.0, 1.0
-    time_s = _best(bench, lambda: kernels.add_scaled(y, 1e-9, x))
-    return {"name": "memory triad", "rate_bytes": bench.comm.size * 24.0 * n / time_s}
+    return _measured(bench, "memory triad", "rate_bytes", lambda: kernels.add_scaled(y, 1e-9, x), 24.0 * n)

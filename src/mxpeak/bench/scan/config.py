@@ -78,6 +78,7 @@ class ScanOutput(ShowConfig):
         help="write the hosts of slow and wrong ranks to FILE; an empty file if there are none",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     exclude_format: str = option(

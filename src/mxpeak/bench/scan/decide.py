@@ -15,6 +15,13 @@ difference of two medians, from how the rates of the steadiest rank spread over 
 
     s = 1.77 / sqrt(K) · 1.4826 min_i median_t |r(i, t) - x_i|
 
+Half of the ranks move both m and s: if two of four are slow, s is about their deficit, and none is below m - 3 s.
+Ranks are alike only if s and all ranks are within the tolerance.  What is neither alike nor slow is undecided:
+
+    spread      s > tolerance·m                                   there is no typical rate
+    scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rounds are too wide to tell
+    faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
+
 Bits are right where more than half of those ranks have them whose bits are the same in every round.
 """
 
@@ -22,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -99,6 +106,23 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True)
+class Unclear:
+    """Ranks of which a measure leaves open whether they are slow.
+
+    reason    `spread`, `scatter` or `faster`
+    spread    s as a share of the reference
+    share     the rate of the rank that differs most, as a share of the reference
+    """
+
+    kind: str
+    measure: str
+    reason: str
+    ranks: tuple[int, ...]
+    spread: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Ranks of a kind, and how each measure spreads over them."""
 
@@ -114,12 +138,14 @@ class Verdict:
     groups: Sequence[Group]
     slow: Sequence[Slow]
     wrong: Sequence[Wrong]
-    undecided: Sequence[Undecided]
+    undecided: Sequence[Undecided | Unclear]
 
     @property
-    def alike(self) -> bool:
-        """Whether all ranks of a kind are."""
-        return not (self.slow or self.wrong or self.undecided)
+    def status(self) -> str:
+        """`different` if a rank is slow or wrong, `undecided` if none can be named but some may be, else `alike`."""
+        if self.slow or self.wrong:
+            return "different"
+        return "undecided" if self.undecided else "alike"
 
     @property
     def outliers(self) -> list[int]:
@@ -135,11 +161,14 @@ def decide(ranks: Sequence[Measured], tolerance: float) -> Verdict:
     groups: list[Group] = []
     slow: list[Slow] = []
     wrong: list[Wrong] = []
-    undecided: list[Undecided] = []
+    undecided: list[Undecided | Unclear] = []
     for kind, members in by_kind.items():
         spreads = {measure: spread([one.rates[measure] for one in members], tolerance) for measure in members[0].rates}
         groups.append(Group(kind, tuple(one.rank for one in members), spreads))
-        slow += [found for measure in spreads for found in slow_ranks(members, measure, spreads[measure])]
+        for measure, found in spreads.items():
+            named = slow_ranks(members, measure, found)
+            slow += named
+            undecided += unclear(members, measure, found, tolerance, {one.rank for one in named})
         for result in members[0].bits:
             odd, open_question = odd_bits(members, result)
             wrong += odd
@@ -178,6 +207,31 @@ def slow_ranks(members: Sequence[Measured], measure: str, found: Spread) -> list
             rate = median(rates)
             slow.append(Slow(one.rank, measure, rate, rate / found.reference, below))
     return slow
+
+
+def unclear(
+    members: Sequence[Measured], measure: str, found: Spread, tolerance: float, slow: Collection[int]
+) -> list[Unclear]:
+    """Return why ranks that are not slow are not alike either; nothing if they are."""
+    if (sigma := found.sigma) is None:
+        return []
+    reference = found.reference
+    above = reference + max(FACTOR * sigma, tolerance * reference)
+    middle = {one.rank: median(one.rates[measure]) for one in members if one.rank not in slow}
+
+    def because(reason: str, ranks: Sequence[int]) -> list[Unclear]:
+        if not ranks:
+            return []
+        share = max((middle[rank] / reference for rank in ranks), key=lambda one: abs(one - 1.0))
+        return [Unclear(members[0].kind, measure, reason, tuple(ranks), sigma / reference, share)]
+
+    if sigma > tolerance * reference:
+        return because("spread", list(middle))
+    faster = [
+        one.rank for one in members if 2 * sum(rate > above for rate in one.rates[measure]) > len(one.rates[measure])
+    ]
+    scattered = [rank for rank, rate in middle.items() if rate < reference - tolerance * reference]
+    return because("scatter", scattered) + because("faster", faster)
 
 
 def odd_bits(members: Sequence[Measured], result: str) -> tuple[list[Wrong], list[Undecided]]:

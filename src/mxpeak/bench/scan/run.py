@@ -208,7 +208,7 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
     }
     return {
         "schema": SCHEMA,
-        "status": "alike" if verdict.alike else "different",
+        "status": verdict.status,
         "slow": [{**asdict(found), **place[found.rank]} for found in verdict.slow],
         "wrong": [{**asdict(found), **place[found.rank]} for found in verdict.wrong],
         "undecided": [asdict(found) for found in verdict.undecided],

@@ -180,7 +180,7 @@ def sparse_candidates(
     found: list[dict[str, str]] = [{}]
     forms = [(name, order) for name in storages for order in ("natural", "coloured")]
     found += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]
-    default_grid = process_grid(layout.ranks, on_devices=on_gpu)
+    default_grid = process_grid(layout.ranks)
     found += list(_process_grids(layout.ranks, default_grid))
     if boxes:
         found += list(_boxes(side, default_grid))
@@ -223,7 +223,7 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
     """About what a trial takes on a cube: validation or reference, a first solve, and the one that counts."""
     from mxpeak.perf.simulate_sparse import SparseRun, simulate
 
-    box = Box.of(0, (side, side, side), process_grid(ranks, on_devices=machine.devices))
+    box = Box.of(0, (side, side, side), process_grid(ranks))
     solves, steps = (4, 50) if benchmark == "hpcg" else (6, 60)
     return solves * simulate(SparseRun(box=box, benchmark=benchmark, iterations=steps, low="fp64"), machine).time_s
 

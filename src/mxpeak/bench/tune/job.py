@@ -21,7 +21,7 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.options import Setting, resolve
 from mxpeak.records import rate_text
-from mxpeak.runtime.placement import bind_to_cores, cores_near, load_kernels, on_device
+from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, load_kernels, on_device
 from mxpeak.runtime.tuned import append
 
 #: What is done: {"do": "probes", …}, or {"do": "trial", …}.
@@ -74,7 +74,8 @@ def _time_left(job: Job, comm: Communicator) -> bool:
 def _probes(job: Job, task: Task, comm: Communicator) -> Any:
     """Each kernel that has not been measured.  Collective."""
     config, settings = on_device(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads), {})
-    placement = bind_to_cores(comm, config.threads, cores_near(config, comm))
+    number = device_number(config, comm)
+    placement = bind_to_cores(comm, config.threads, cores_near(config, number), number=number)
     try:
         kernels, comm = load_kernels(config, placement, comm)
         bench = Bench[RunConfig](config, comm, placement, kernels, {"settings": settings})

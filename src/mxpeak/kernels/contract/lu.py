@@ -47,6 +47,18 @@ class PanelOutcome:
     pivots: Vector | None = None
 
 
+#: Methods of a `PanelSolve`: a triangular solve by substitution, or products and inverses of the diagonal's blocks.
+LIBRARY, BLOCKED_INVERSE = "library", "blocked-inverse"
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSolve:
+    """How a solve with a panel's block was done: the precision of its products' operands, and its method."""
+
+    operands: str
+    method: str
+
+
 class BlockSolver(Protocol):
     """A triangle that is ready for many solves."""
 
@@ -171,18 +183,20 @@ class LuKernels(Backend, Protocol):
         `singular`, one fp64 number, is overwritten by 0, or by 1 + the first column whose pivot is zero.
         """
 
-    def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> None:
+    def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> PanelSolve:
         """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops.
+
+        Returns how the solve was done.
 
         Where a precision lower than B's is named, operands of the products that a solve is made of may be rounded to
         it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|.  In fp32 blocks L_jj of the
         diagonal may be inverted where |L_jj^-1||L_jj|, which then is a factor of their part, is a few units.
         """
 
-    def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> None:
+    def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
         """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops.
 
-        Precision and inverses as for `solve_unit_lower`.
+        Precision, inverses and the returned value as for `solve_unit_lower`.
         """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import BlockSolver
+from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, LIBRARY, BlockSolver, PanelSolve
 from mxpeak.kernels.host import blas, block, cast, operands, row_sums, rows, solves, triangle, units
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.panels import HostPanels
@@ -32,6 +32,11 @@ LINE, PAGE = 64, 4096
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
     """Two distributions as compiled code takes them."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
+
+
+def _by_substitution(B: Array) -> PanelSolve:
+    """Return how BLAS solves for the right-hand sides B: in their own precision."""
+    return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
 #: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
@@ -142,9 +147,11 @@ class HostLu(HostPanels, Synchronous):
         block.factor_block(D, first, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
         singular[0] = first[0]
 
-    def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
-        if self._by_library(B, precision) or not self._solve32("right", B, U, precision):
-            self._team.run(self._solve_right_part, B, U)
+    def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
+        if not self._by_library(B, precision) and (operands := self._solve32("right", B, U, precision)):
+            return PanelSolve(operands, BLOCKED_INVERSE)
+        self._team.run(self._solve_right_part, B, U)
+        return _by_substitution(B)
 
     def _by_library(self, B: Array, precision: str) -> bool:
         return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
@@ -153,18 +160,21 @@ class HostLu(HostPanels, Synchronous):
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
-    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
-        if self._by_library(B, precision) or not self._solve32("left", B, L, precision):
-            self._team.run(self._solve_left_part, L, B)
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
+        if not self._by_library(B, precision) and (operands := self._solve32("left", B, L, precision)):
+            return PanelSolve(operands, BLOCKED_INVERSE)
+        self._team.run(self._solve_left_part, L, B)
+        return _by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
-    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> bool:
+    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> str:
         """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
 
-        Returns whether it was done: not where inverses of T's blocks would err by far more than substitution.
+        Returns the precision of the products' operands; nothing, and B unchanged, if inverses of T's blocks would err
+        by far more than substitution.
         """
         threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
         W = self.matrix(n, n, "fp32")
@@ -178,10 +188,10 @@ class HostLu(HostPanels, Synchronous):
         growth, u_ratio = np.empty(1), 1.0 if T_low is None else format_of(precision).u / format_of("fp32").u
         solves.invert_blocks(side == "right", W, growth)
         if not growth[0] <= solves.MOST_GROWTH * u_ratio**2:  # or NaN
-            return False
+            return ""
         if unit is None or T_low is None:
             self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
-            return True
+            return "fp32"
         how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, units.TILE_CONFIG)
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
@@ -189,7 +199,7 @@ class HostLu(HostPanels, Synchronous):
         else:
             X_strips = solves.strips_of_X(threads, n)
             self._team.run(solves.solve_left_rounded, threads, *how, B, W, T_low.pairs, X_strips, *tiles, gemm)
-        return True
+        return precision
 
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
         if isinstance(A, LeftOperand) and isinstance(B, RightOperand):

@@ -6,7 +6,18 @@ from time import perf_counter
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE, BlockSolver, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import (
+    HAS_TOP,
+    HEAD,
+    LIBRARY,
+    ROW,
+    VALUE,
+    BlockSolver,
+    Exchange,
+    Panel,
+    PanelOutcome,
+    PanelSolve,
+)
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -17,6 +28,11 @@ def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Arra
     i = np.array([rows.to_global(il) for il in range(A.shape[0])], dtype=np.int64)
     j = np.array([cols.to_global(jl) for jl in range(A.shape[1])], dtype=np.int64)
     return i[:, None], j[None, :]
+
+
+def _by_substitution(B: Array) -> PanelSolve:
+    """Return how the reference solves for the right-hand sides B: in their own precision."""
+    return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
 class ReferenceLu(Synchronous):
@@ -103,15 +119,17 @@ class ReferenceLu(Synchronous):
                     D[j + 1 :, j] /= D[j, j]
                 D[j + 1 :, j + 1 :] -= np.outer(D[j + 1 :, j], D[j, j + 1 :])
 
-    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
         with quiet():
             for i in range(B.shape[0]):
                 B[i] -= L[i, :i] @ B[:i]
+        return _by_substitution(B)
 
-    def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
+    def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
         with quiet():
             for j in range(B.shape[1]):
                 B[:, j] = (B[:, j] - B[:, :j] @ U[:j, j]) / U[j, j]
+        return _by_substitution(B)
 
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
         with quiet():

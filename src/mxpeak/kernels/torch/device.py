@@ -149,7 +149,7 @@ class Device:
     @property
     def bus(self) -> str:
         """A GPU's address on the PCI bus."""
-        return f"{self.chip.pci_domain_id:04x}:{self.chip.pci_bus_id:02x}:{self.chip.pci_device_id:02x}.0"
+        return _bus(self.chip)
 
     # --- its memory
 
@@ -186,8 +186,17 @@ def count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def open_device(name: str, local_rank: int = 0) -> Device:
-    """The device called `name`: cpu, cuda (of several, this rank's), cuda:0 …
+def buses() -> list[str]:
+    """Return the addresses on the PCI bus of the GPUs that torch can use, without opening them."""
+    return [_bus(torch.cuda.get_device_properties(index)) for index in range(count())]
+
+
+def _bus(chip: Any) -> str:
+    return f"{chip.pci_domain_id:04x}:{chip.pci_bus_id:02x}:{chip.pci_device_id:02x}.0"
+
+
+def open_device(name: str, number: int = 0) -> Device:
+    """The device called `name`: cpu, cuda (of several, that of this number), cuda:0 …
 
     A machine without it, or a driver that does not fit, is an error that says what is there.
     """
@@ -196,7 +205,7 @@ def open_device(name: str, local_rank: int = 0) -> Device:
     found = count()
     if not found:
         raise ResourceError(f'device {name}: {_why_none()}; type --device cpu, or say device="cpu"')
-    index = local_rank % found if name == GPU else int(name.split(":")[1])
+    index = number % found if name == GPU else int(name.split(":")[1])
     if index >= found:
         there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
         raise ResourceError(f"device {name}: this machine has {found} GPU{'s' * (found > 1)}: {there}")

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
+from mxpeak.kernels.contract.lu import LIBRARY, BlockSolver, Exchange, Panel, PanelOutcome, PanelSolve, digest
 from mxpeak.kernels.torch import blas, cast, panel, rows, solves, triangle
 from mxpeak.kernels.torch.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
+
+
+def _by_substitution(B: Tensor) -> PanelSolve:
+    """Return how a device's library solves for the right-hand sides B: in their own precision."""
+    return PanelSolve("fp64" if B.dtype == torch.float64 else "fp32", LIBRARY)
 
 
 class TorchLu:
@@ -132,17 +137,17 @@ class TorchLu:
     def factor_block(self, D: Tensor, singular: Tensor) -> None:
         blas.factor_block(self.device, D, singular)
 
-    def solve_unit_lower(self, L: Tensor, B: Tensor, precision: str) -> None:
+    def solve_unit_lower(self, L: Tensor, B: Tensor, precision: str) -> PanelSolve:
         if self._by_blocks(B):
-            solves.solve_unit_lower(self, L, B, precision)
-        else:
-            blas.solve_unit_lower(L, B)
+            return solves.solve_unit_lower(self, L, B, precision)
+        blas.solve_unit_lower(L, B)
+        return _by_substitution(B)
 
-    def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> None:
+    def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> PanelSolve:
         if self._by_blocks(B):
-            solves.solve_right_upper(self, B, U, precision)
-        else:
-            blas.solve_right_upper(B, U)
+            return solves.solve_right_upper(self, B, U, precision)
+        blas.solve_right_upper(B, U)
+        return _by_substitution(B)
 
     def _by_blocks(self, B: Tensor) -> bool:
         return self.trsm == "inverse" and bool(B.dtype == torch.float32)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, PanelSolve
 from mxpeak.kernels.torch import blas
 
 Tensor = Any
@@ -27,7 +28,7 @@ BLOCK, SMALL = 256, 64
 STRIP = 1 << 26
 
 
-def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> None:
+def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
     """B = B U^-1, its sums from operands of the precision `low`."""
     nb = U.shape[0]
     inverses = inverse_blocks(U, upper=True)
@@ -45,9 +46,10 @@ def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> None:
             B_j.copy_(X_j)
             if j1 < nb:
                 lu.cast(X_j, X_low[:, j0:j1], low)
+    return _done(nb, low)
 
 
-def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> None:
+def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
     """B = L^-1 B, its sums from operands of the precision `low`."""
     nb = L.shape[0]
     inverses = inverse_blocks(L, upper=False)
@@ -66,6 +68,12 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> None:
             B_j.copy_(X_j)
             if j1 < nb:
                 lu.cast(X_j, X_low[j0:j1], low)
+    return _done(nb, low)
+
+
+def _done(nb: int, low: str) -> PanelSolve:
+    """Return how these solves were done: a single block is a product with its fp32 inverse, without a sum."""
+    return PanelSolve(low if nb > BLOCK else "fp32", BLOCKED_INVERSE)
 
 
 def _operand(lu: Any, rows: int, columns: int, low: str, side: str) -> Tensor:

@@ -104,7 +104,7 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
     return {at: chunk for (at, _), chunk in zip(places, chunks)}
 
 
-def solve(name: str, b: Any, transposed: bool) -> Any:
+def solve(name: str, b: Any, transposed: str) -> Any:
     """How it went; x stays where it is, the same on all ranks.  Collective."""
 
     def work(seat: Seat) -> Any:

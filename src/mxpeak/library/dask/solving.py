@@ -14,7 +14,7 @@ from mxpeak.library.dask import seats
 from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
 from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
 from mxpeak.library.dense import DistributedInfo
-from mxpeak.library.dense.inputs import right_hand_side
+from mxpeak.library.dense.inputs import form_of, right_hand_side
 from mxpeak.library.dense.real_form import real_columns
 from mxpeak.library.dense.sources import wide_type
 from mxpeak.library.inputs import check_finite
@@ -25,22 +25,24 @@ def solve(
     A: Any,
     b: Any,
     *,
-    transposed: bool = False,
+    transposed: bool | str = False,
     precision: str = "auto",
     client: Any = None,
     workers: Sequence[str] | None = None,
 ) -> tuple[Any, DistributedInfo]:
-    """Solve A x = b, or A^T x = b if `transposed`, for a Dask array A in chunks.
+    """Solve A x = b for a Dask array A in chunks.
+
+    `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
 
     x is a Dask array if b is one, else a NumPy array.
 
     The ranks are the workers of the client's cluster, or those of `workers`, by their addresses; `client` is by default
     the current one.  Precision and info are those of `mxpeak.solve` for distributed matrices.
     """
-    order = check_matrix(A)
+    order, form = check_matrix(A), form_of(transposed)
     sides = real_columns(_sides(b), A.dtype, _check_b(b, order))
     with _factored(A, sides, precision, client, workers) as F:
-        return warned(*F.solve_quietly(b, transposed=transposed))
+        return warned(*F.solve_quietly(b, transposed=form))
 
 
 def lu_factor(
@@ -95,19 +97,20 @@ class DaskFactors:
         """Free the memory of the factors."""
         self._close()
 
-    def solve(self, b: Any, *, transposed: bool = False) -> tuple[Any, DistributedInfo]:
-        """x with A x = b, or A^T x = b, and how it went; x lies as b does."""
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
+        """Solve A x = b, A^T x = b or A^H x = b as `solve` does; x lies as b does."""
         return warned(*self.solve_quietly(b, transposed=transposed))
 
-    def solve_quietly(self, b: Any, *, transposed: bool = False) -> tuple[Any, DistributedInfo]:
+    def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
         """The same without a warning."""
         if not self._close.alive:
             raise UsageError("these factors are closed; factor A again: mxpeak.dask.lu_factor(A)")
         _check_b(b, self.n)
+        form = form_of(transposed)
         with self._ranks.client.as_current():
-            return self._solved(b, transposed)
+            return self._solved(b, form)
 
-    def _solved(self, b: Any, transposed: bool) -> tuple[Any, DistributedInfo]:
+    def _solved(self, b: Any, form: str) -> tuple[Any, DistributedInfo]:
         ranks, client, workers = self._ranks, self._ranks.client, self._ranks.workers
         in_chunks = isinstance(b, da.Array)
         if in_chunks:
@@ -115,7 +118,7 @@ class DaskFactors:
         else:  # under a name of its own: another thread may send, and free, an equal b
             whole = client.scatter(np.asarray(b), workers=workers, hash=False)
         with ranks.turn():
-            info = ranks.call(seats.solve, lambda rank: [whole, transposed])[0]
+            info = ranks.call(seats.solve, lambda rank: [whole, form])[0]
             x = ranks.fetch()  # before the next solve, and before the ranks are closed
         if not in_chunks:
             return x.result(), info
@@ -129,7 +132,7 @@ def _check_b(b: Any, n: int) -> np.dtype[Any]:
         dtype = wide_type(checked.dtype, "b")
         check_finite(checked.on(None), "b", np)
         return dtype
-    if b.ndim not in (1, 2) or b.shape[0] != n or 0 in b.shape or any(map(np.isnan, b.shape)):
+    if b.ndim not in (1, 2) or b.shape[0] != n or any(map(np.isnan, b.shape)):
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it is to be ({n},), or ({n}, k)")
     return wide_type(b.dtype, "b")
 

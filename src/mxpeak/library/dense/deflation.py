@@ -112,7 +112,7 @@ def _with_z(raised: Deflated, A: Matrix) -> Deflated | None:
     e[raised.i] = 1.0
     u = float(kernels.xp.finfo(A.dtype).eps) / 2
     equations = OneEntryMore(kernels, A, raised, e, np.ones(1), u, raised.i, raised.j, raised.tau)
-    z, (eta,), _, _ = classical(equations, 1.0 / n)
+    z, _, (eta,), _, _ = classical(equations, 1.0 / n)
     if not eta <= plain_lu(n, is_complex=kernels.xp.isdtype(A.dtype, "complex floating")):
         return None
     pivot = 1.0 - raised.tau * z[raised.j, 0].item()

@@ -120,7 +120,7 @@ class Direct(NamedTuple):
         """A's factors as refinement takes them."""
         lu = PivotedLU(np.asfortranarray(self.LU()), self.pivots + np.int32(1), transposed=True, singular=0)
         norms = self.A_inf, self.A_one, self.A_max
-        return Factors(kernels, self.of.precision, False, lu, self.transposed, None, *norms)
+        return Factors(kernels, self.of.precision, False, lu, self.transposed, None, *norms, None)
 
 
 def solve_directly(A: Array, B: Array) -> Direct | None:
@@ -216,7 +216,7 @@ def _mixed_residual(
     return r, eta if eta < inf else inf, suits
 
 
-def told(found: Direct, sides: int, times: dict[str, float], why: str) -> SolveInfo:
+def told(found: Direct, A: Array, b: Array, sides: int, times: dict[str, float], why: str) -> SolveInfo:
     """What there is to say of a system that is solved; A's condition is looked into only where the probe has grown."""
     u, n = found.of.u, len(found.X)
     singular = not found.grown <= PROBED and not found.condition() * u < 1.0
@@ -230,6 +230,7 @@ def told(found: Direct, sides: int, times: dict[str, float], why: str) -> SolveI
         "times": times,
         "why": why,
         "history": found.history,
+        "_row_error": (A, found.X, b, found.history[-1]),
         "_estimates": Estimates(lambda: (found.condition(), found.factors(choose.dense(None)).growth)),
     }
     if singular:

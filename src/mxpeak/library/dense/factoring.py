@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ COMPILED_BY = 100
 SHORT_OF_RANGE, COARSE_SPREAD = 2.0**64, 2.0**4
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
+#: Products of two scales are formed while they are smaller than this, and larger than its reciprocal.
+FARTHEST = 2.0**1000
+#: Where an elimination meets numbers below this, a pivot of zero may be one that underflowed.
+TINY = 2.0**-900
 
 
 def most_condition(precision: str) -> float:
@@ -83,6 +87,7 @@ class Factors:
     lu           of W, which is A_s if A lies by rows, else A_s^T
     by_rows      whether A lies so
     A_inf, A_one, A_max    ||A_s||_inf, ||A_s||_1 and the largest |a_ij| of A_s
+    sums         Σ_j |a_ij| and Σ_i |a_ij| of A_s, to the factors' precision; None where they were not kept
     """
 
     kernels: DenseKernels
@@ -94,6 +99,7 @@ class Factors:
     A_inf: float
     A_one: float
     A_max: float
+    sums: tuple[Vector, Vector] | None
 
     @property
     def singular(self) -> int:
@@ -129,7 +135,14 @@ class Factors:
             R = A if self.by_rows else A.T
             A_one = _inf_norm(self.kernels, R, not self.by_rows)
             scaling = Scaling(self.scaling.columns, self.scaling.rows, A_one)
-        return replace(self, by_rows=not self.by_rows, scaling=scaling, A_inf=self.A_one, A_one=self.A_inf)
+        return replace(
+            self,
+            by_rows=not self.by_rows,
+            scaling=scaling,
+            A_inf=self.A_one,
+            A_one=self.A_inf,
+            sums=None if self.sums is None else self.sums[::-1],
+        )
 
     @cached_property
     def growth(self) -> float:
@@ -193,20 +206,32 @@ class Factors:
 
 
 class Estimates:
-    """Condition and growth, made when first asked for; what `make` keeps for that, the factors, is then let go.
+    """Numbers made when first asked for; what `make` keeps for that, such as the factors, is then released.
+
+    They are pickled as numbers, so they are made by then.
 
     time_s   how long that took
     """
 
     __slots__ = ("_make", "_values", "time_s")
 
-    def __init__(self, make: Callable[[], tuple[float, float]]):
-        self._make: Callable[[], tuple[float, float]] | None = make
-        self._values = (0.0, 0.0)
+    def __init__(self, make: Callable[[], tuple[float, ...]]):
+        self._make: Callable[[], tuple[float, ...]] | None = make
+        self._values: tuple[float, ...] = ()
         self.time_s = 0.0
 
-    def values(self) -> tuple[float, float]:
-        """Condition and growth."""
+    @classmethod
+    def known(cls, values: tuple[float, ...], time_s: float = 0.0) -> Estimates:
+        """Return numbers that are there already."""
+        made = cls(lambda: values)
+        made._values, made._make, made.time_s = values, None, time_s
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimates.known, (self.values(), self.time_s)
+
+    def values(self) -> tuple[float, ...]:
+        """Return the numbers, for instance condition and growth."""
         if self._make is not None:
             begin = time.perf_counter()
             self._values, self._make = self._make(), None
@@ -215,25 +240,66 @@ class Estimates:
 
 
 def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans: Spans) -> Factors:
-    """A's factors in fp64, beyond which there is nothing to fall back to."""
+    """A's factors in fp64, beyond which there is nothing to fall back to.
+
+    Where scaling may have made entries, and so a pivot, underflow, A and then A^T are factored as they are.
+    """
     factors = factor(kernels, A, dtype, "fp64", spans)
-    assert factors is not None  # nobody asked whether pivots fade
+    if factors is not None and factors.singular and _may_underflow(kernels, A, factors.scaling):
+        for turned in (False, True):
+            plain = factor(kernels, A, dtype, "fp64", spans, scale=False, turned=turned)
+            if plain is not None and not plain.singular and isfinite(plain.A_inf):
+                return plain
+    assert factors is not None  # fading pivots are not looked at
     if factors.singular:
         raise SingularMatrixError(
-            f"A is singular: pivot {factors.singular} of {A.shape[0]} is exactly zero; "
+            f"A is singular: pivot {factors.singular} of {A.shape[0]} is {_how_small(factors)}; "
             "check the matrix, or solve in the sense of least squares (numpy.linalg.lstsq)"
         )
     return factors
 
 
+def _may_underflow(kernels: DenseKernels, A: Matrix, scaling: Scaling | None) -> bool:
+    """Whether scaling may bring an entry of A below the range."""
+    if scaling is None:
+        return False
+    xp, least = kernels.xp, inf
+    for row in A:
+        sizes = abs(row)
+        least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, xp.full_like(sizes, inf)))))
+    return least < inf and least * float(xp.min(scaling.rows)) * float(xp.min(scaling.columns)) < TINY
+
+
+def _how_small(factors: Factors) -> str:
+    """Say whether a pivot is zero itself, or may have underflowed among numbers so small."""
+    xp, LU, least = factors.kernels.xp, factors.lu.LU, 1.0
+    height = max(1, STRIP // len(LU))
+    for i in range(0, factors.singular, height):
+        sizes = abs(LU[i : i + height])
+        least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, xp.ones_like(sizes)))))
+    if least >= TINY:
+        return "exactly zero"
+    return f"zero in fp64, exactly or by underflow: the elimination meets numbers of {least:.1e}"
+
+
 def factor(
-    kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: str, spans: Spans, *, unless_fading: bool = False
+    kernels: DenseKernels,
+    A: Matrix,
+    dtype: np.dtype[Any],
+    precision: str,
+    spans: Spans,
+    *,
+    unless_fading: bool = False,
+    scale: bool = True,
+    turned: bool = False,
 ) -> Factors | None:
     """Scale A, of a type, if need be, copy it once into the factors' type, and factor; None where pivots fade.
 
     unless_fading   whether that is looked into: the precision, left open, is fp32 then, or bf16 where that will do
+    scale           False: A is factored as it is, in any case
+    turned          factor what lies across the memory's order: A, where it lies by rows
     """
-    n, rows, xp = A.shape[0], by_rows(A), kernels.xp
+    n, rows, xp = A.shape[0], by_rows(A) != turned, kernels.xp
     R = A if rows else A.T
     low, emulated = typed(dtype.kind == "c", wide=precision == "fp64"), kernels.emulates(precision, dtype)
     if coarse(precision) and kernels.device is None and not emulated:
@@ -245,11 +311,11 @@ def factor(
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
             ends = _ends(row_sums), _ends(column_sums)
-            if not _suits(precision, *ends):
+            if scale and not _suits(precision, *ends):
                 check_finite(A, "A", xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
-                row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
+                row_sums, column_sums, largest = _scaled_copy(kernels, R, scales, W)
         native = unless_fading and n >= BF16_FROM and not kernels.emulates("bf16", dtype)
         if native and _suits("bf16", *ends) and _dominates(W, row_sums, column_sums):
             precision, emulated, unless_fading = "bf16", False, False
@@ -261,8 +327,27 @@ def factor(
                 lu = kernels.factor(W, precision)
     if lu is None:
         return None
-    A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
-    return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
+    sums = (row_sums, column_sums) if rows else (column_sums, row_sums)
+    A_inf, A_one = (float(one.max()) for one in sums)
+    return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest, sums)
+
+
+def _scaled_copy(
+    kernels: DenseKernels, R: Matrix, scales: tuple[Vector, Vector], W: Matrix
+) -> tuple[Vector, Vector, float]:
+    """Set W = D_r R D_c, also where products of the two scales are beyond the range.
+
+    Then half of the exponents are applied first: what is between is between an entry and the scaled entry.
+    """
+    (low, high), (least, most) = _ends(scales[0]), _ends(scales[1])
+    if not (high * most < FARTHEST and low * least > 1.0 / FARTHEST):
+        xp, wide = kernels.xp, R.dtype
+        exponents = [np.frexp(np.array(one.tolist()))[1] - 1 for one in scales]
+        halves = [xp.asarray(np.ldexp(1.0, e // 2)) for e in exponents]
+        of_rows, of_columns = (xp.asarray(np.ldexp(1.0, e - e // 2)) for e in exponents)
+        scales = of_rows, of_columns
+        R = xp.astype(R * (halves[0][:, None] * halves[1]), wide, copy=False)
+    return kernels.scaled_copy(R, scales, W)
 
 
 def _suits(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import Outcome
 from mxpeak.library.dense.factoring import Estimates
+from mxpeak.library.dense.row_errors import row_error_of
 from mxpeak.library.dense.types import roundoff
 from mxpeak.library.outcomes import Info
 
@@ -30,6 +31,23 @@ def note_of_coarseness(precision: str, steps: int, eta: float, factors: str) -> 
     return f"the LU in {precision} was too coarse: after {took} the backward error was {eta:.1e} ({factors}); {AGAIN}"
 
 
+def note_of_uneven_rows(precision: str, steps: int, omega: float) -> str:
+    """Why A was factored again: some equations were not solved as well as plain LU solves them."""
+    took = f"{steps} step{'' if steps == 1 else 's'}"
+    return (
+        f"the LU in {precision} was too coarse for some rows: after {took} the row-wise backward error was "
+        f"{omega:.1e} n·u; {AGAIN}"
+    )
+
+
+def note_of_underflow(dtype: np.dtype[Any]) -> str:
+    """Why x may have no correct digit where it is rounded to subnormal numbers."""
+    return (
+        f"x underflows: its largest entry is below the least normal number of {dtype}, {np.finfo(dtype).tiny:.1e}, and "
+        "may have no correct digit; multiply b by a power of two"
+    )
+
+
 def note_of_doubt(condition: float, precision: str = "fp32") -> str:
     """Why A was factored again: by such factors this condition looks as an infinite one does."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
@@ -38,7 +56,7 @@ def note_of_doubt(condition: float, precision: str = "fp32") -> str:
 
 def note_of_columns(moved: float) -> str:
     """Why x may have no correct digit although the scaled system is solved well."""
-    how = f"move it by {moved:.0%} of that" if isfinite(moved) else "overflow"
+    how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
         f"correction would {how}; choose units of the unknowns in which columns are alike"
@@ -61,6 +79,13 @@ def line_of_error(eta: float, n: int, u: float) -> str:
     return f"  backward error  {eta * n * u:.1e}  ({eta:.1e} n·u)"
 
 
+def line_of_row_error(omega: float, n: int, u: float) -> str:
+    """The row-wise backward error, as every info prints it."""
+    if isnan(omega):
+        return "  row-wise error  unknown, because A, b or x was changed after the solve"
+    return f"  row-wise error  {omega * n * u:.1e}  ({omega:.1e} n·u)"
+
+
 def line_of_times(times: dict[str, float]) -> str:
     """Seconds by phase, as every info prints them."""
     return "  time            " + ", ".join(f"{name} {time_s:.3g} s" for name, time_s in times.items())
@@ -79,6 +104,9 @@ class SolveInfo(Info):
 
     backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst right-hand side
                     (of more than 8, solved in one precision: about the root mean square, from a random combination)
+    componentwise_error
+                    max_i |b-Ax|_i / ((|A||x|+|b|)_i·n·u), row by row; the worst right-hand side.  Computed when first
+                    asked for, with A, b and x as they are then: NaN where one was changed after the solve
     iterations      steps of classical refinement, or of GMRES, of the right-hand side that took most
     precision       the precision of the factors in the end
     why             why it is that one: asked for, quickest at this order, pivots fade …
@@ -111,6 +139,7 @@ class SolveInfo(Info):
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
     _estimates: Estimates = field(repr=False, compare=False)
+    _row_error: Estimates | tuple[Any, ...] = field(repr=False, compare=False)  # or the arguments of `row_error_of`
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
@@ -129,7 +158,19 @@ class SolveInfo(Info):
         """How much larger than A's entries the elimination made them."""
         return self._estimated()[1]
 
-    def _estimated(self) -> tuple[float, float]:
+    @property
+    def componentwise_error(self) -> float:
+        """The worst row-wise backward error, in n·u; NaN where A, b or x was changed after the solve."""
+        if isinstance(self._row_error, tuple):
+            self.__dict__["_row_error"] = row_error_of(*self._row_error)
+        assert isinstance(self._row_error, Estimates)
+        return self._row_error.values()[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields with the row-wise error as a number: A is not pickled."""
+        return self.__dict__ | {"_row_error": Estimates.known((self.componentwise_error,))}
+
+    def _estimated(self) -> tuple[float, ...]:
         values = self._estimates.values()
         self.times["estimate"] = self._estimates.time_s
         return values
@@ -151,6 +192,7 @@ class SolveInfo(Info):
         lines = [
             f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}{why}",
             line_of_error(self.backward_error, self.n, self.u),
+            line_of_row_error(self.componentwise_error, self.n, self.u),
             f"  condition       {self.condition:.2e} (estimate)",
             f"  growth          {self.growth:.2e}",
             line_of_times(self.times),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,29 @@ from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.types import working_type
 from mxpeak.library.inputs import Input, check_finite, read
 
+#: What `transposed` may be, besides booleans.
+FORMS = ("N", "T", "H")
+
+
+def form_of(transposed: Any) -> str:
+    """Return which system is solved: N, A x = b; T, A^T x = b; H, A^H x = b, A^H the conjugate transpose."""
+    if transposed is False:
+        return "N"
+    if isinstance(transposed, bool | np.bool_):
+        return "T" if transposed else "N"
+    if isinstance(transposed, str) and transposed in FORMS:
+        return transposed
+    raise UsageError(
+        f'transposed = {transposed!r}: use True or "T" for A^T x = b, "H" for A^H x = b, the conjugate transpose, or '
+        'False or "N" for A x = b'
+    )
+
 
 def matrix(values: Any) -> Input:
-    """A, square and not empty."""
+    """A, square."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(f"A has shape {A.shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
-    if prod(A.shape) == 0:
-        raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
     return A
 
 
@@ -31,8 +45,6 @@ def right_hand_side(values: Any, n: int) -> Input:
         raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
     if b.shape[0] != n:
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it needs {n} rows")
-    if prod(b.shape) == 0:
-        raise UsageError(f"b is empty, of shape {b.shape}: there is nothing to solve")
     return b
 
 

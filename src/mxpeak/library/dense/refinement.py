@@ -12,6 +12,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import DOUBT, Factors, Scaling, probe
+from mxpeak.library.dense.row_errors import plain_lu_by_rows, row_errors, sizes_of_terms
 from mxpeak.library.dense.types import Array
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBE_SEED
@@ -28,6 +29,8 @@ PATTERNS = 8
 SAMPLED = 8
 #: Classical refinement goes on while each step gains at least this factor, and for so many steps.
 GAIN, CLASSICAL_STEPS = 4.0, 10
+#: Parts of the unknowns, the smallest ones, that a lower bound of |A||x| leaves out.
+SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 #: GMRES restarts so often: with factors applied in their own precision, it predicts no more digits than they have.
 RESTART = 8
 #: The backward error eta of plain LU is seldom above this or above 4/n, whichever is larger.
@@ -46,7 +49,10 @@ ORDERS_PER_STEP = 64
 class Refined:
     """Solutions X of A X = B; eta: the worst backward error; doubtful: A may be singular to working precision.
 
-    moved   by how much of its size one more correction would move an x, where columns were scaled
+    moved      by how much of its size one more correction would move an x, where columns were scaled
+    rows       the worst row-wise backward error where it was computed, None where a bound of it did
+    even_rows  whether that is at the level of plain LU; not looked at with factors in the input's own precision
+    underflows whether an x has lost all digits when it was rounded to subnormal numbers
     """
 
     X: Block
@@ -56,6 +62,13 @@ class Refined:
     history: list[float]
     doubtful: bool
     moved: float = 0.0
+    rows: float | None = None
+    even_rows: bool = True
+    underflows: bool = False
+
+
+#: How the solve of no right-hand sides went.
+NOTHING = Refined(None, 0.0, Outcome.SOLVED, 0, [], False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +148,15 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         B_s = B if scaling is None else scaled(kernels, scaling.rows, B)
         equations = Equations(kernels, A, factors, B_s, np.array(largest(kernels, B_s)), u)
         enough = plain_lu(len(A), B.shape[1], is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
-        Y, etas, history, doubtful = classical(equations, enough)
+        Y, R, etas, history, doubtful = classical(equations, enough)
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
         for j in left if left.size and factors.fit else ():
             y, done = _gmres(equations, int(j), enough, most)
             steps, history = max(steps, done.steps), [*history, *done.by_step()]
             Y[:, j], etas[j] = y[:, 0], done.residual
+            if R is not None:
+                R[:, j] = equations.of(np.array([j])).residual(y)[:, 0]
             if not done.residual <= enough:
                 break
         X, eta, moved = Y, _worst(etas), 0.0
@@ -149,15 +164,81 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
             X, R, by_step = _unscaled(equations, scaling, A, B, Y, enough)
             steps, history = steps + len(by_step) - 1, [*history, *by_step[1:]]
             eta = max(eta, by_step[0]) if len(by_step) == 1 else by_step[-1]  # that of A_s is of Y, before corrections
+        rows, even_rows = None, True
+        if eta <= enough and PRECISIONS[factors.precision].u > u:
+            R = kernels.residual(B, A, X) if R is None else R
+            rows, even_rows, more = _refined_by_rows(equations, A, B, X, R)
+            if more:
+                steps, history, eta = steps + len(more), [*history, *more], more[-1]
+        if scaling is not None:
             moved = _moved(equations, scaling, R, X, B)
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(largest(kernels, X)).all():
             outcome = Outcome.NOT_FINITE
-        return Refined(X, eta, outcome, steps, history, doubtful, moved)
+        return Refined(X, eta, outcome, steps, history, doubtful, moved, rows, even_rows)
 
 
-def classical(equations: Equations, enough: float) -> tuple[Block, Array, list[float], bool]:
-    """Y = Y + A_s^-1 (B_s - A_s Y) while that pays; Y, its columns' backward errors, each step's worst, and any doubt.
+def _refined_by_rows(
+    equations: Equations, A: Matrix, B: Block, X: Block, R: Block
+) -> tuple[float | None, bool, list[float]]:
+    """Correct X, with R = B - A X, until the row-wise backward error of each column is that of plain LU.
+
+    Most often a lower bound of |A||X| + |B| shows that it is, and nothing else is computed.  Return the worst error
+    where it was computed of all columns, whether it is small enough, and the worst eta after each step.  X and R are
+    overwritten.  (Skeel 1980, Mathematics of Computation 35, 817; LAPACK's gerfs does the same.)
+    """
+    kernels, scaling, u = equations.kernels, equations.factors.scaling, equations.u
+    enough = plain_lu_by_rows(len(A), is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
+    R_s = R if scaling is None else scaled(kernels, scaling.rows, R)
+    omegas = row_errors(kernels.xp, R_s, _least_sizes(equations, X, R_s), len(A), u)
+    left = np.flatnonzero(~(omegas <= enough))
+    all_known, by_step = left.size == X.shape[1], list[float]()
+    A_inf, b_inf = equations.factors.A_inf if scaling is None else scaling.A_inf, np.array(largest(kernels, B))
+    if left.size:
+        x, b, r = (columns_of(kernels, V, left) for V in (X, B, R))
+        omegas[left] = row_errors(kernels.xp, r, sizes_of_terms(kernels, A, x, b), len(A), u)
+    while left.size and len(by_step) < CLASSICAL_STEPS:
+        left = left[~(omegas[left] <= enough)]
+        if not left.size:
+            break
+        x, b, r = (columns_of(kernels, V, left) for V in (X, B, R))
+        step = equations.factors.apply(r) if scaling is None else _correction(equations, scaling, r)
+        x = x + step
+        r = kernels.residual(b, A, x)
+        found = row_errors(kernels.xp, r, sizes_of_terms(kernels, A, x, b), len(A), u)
+        better = np.flatnonzero(found < omegas[left])
+        gained = 2.0 * found <= omegas[left]
+        at = kernels.xp.asarray(left[better])
+        X[:, at], R[:, at] = columns_of(kernels, x, better), columns_of(kernels, r, better)
+        omegas[left[better]] = found[better]
+        by_step.append(_worst(backward_errors(kernels, R, X, b_inf, A_inf, u)))
+        left = left[gained]
+    worst = _worst(omegas)
+    return (worst if all_known or worst > enough else None), worst <= enough, by_step
+
+
+def _least_sizes(equations: Equations, X: Block, R: Block) -> Block:
+    """Return a lower bound of |A_s||Y| + |B_s|, Y = D_c^-1 X, from the sums of A_s's rows and its largest entry alone.
+
+    Of a row, all but m entries meet a |y_j| of at least the m-th smallest, t, and these m are at most max |a_ij|:
+    (|A||y|)_i >= t·(Σ_j |a_ij| - m·max |a_ij|).  Nor is it below |A y|_i = |b - r|_i.
+    """
+    kernels, factors, xp = equations.kernels, equations.factors, equations.kernels.xp
+    size, least = xp.abs(equations.B), xp.abs(equations.B - R)
+    if factors.sums is None:
+        return size + least
+    scaling, n = factors.scaling, len(size)
+    y = xp.sort(xp.abs(X if scaling is None else scaled(kernels, 1.0 / scaling.columns, X)), axis=0)
+    sums = xp.astype(factors.sums[0], y.dtype, copy=False)[:, None]
+    for m in sorted({int(share * n) for share in SHARES}):
+        least = xp.maximum(least, y[m : m + 1] * (sums - m * factors.A_max))
+    return least + size
+
+
+def classical(equations: Equations, enough: float) -> tuple[Block, Block | None, Array, list[float], bool]:
+    """Y = Y + A_s^-1 (B_s - A_s Y) while that pays; Y, its residuals and backward errors, each step's worst, any doubt.
+
+    Many columns that pass together have no residuals of their own: None.
 
     Factors in the input's own precision are refined to what plain LU reaches; coarser ones to a residual of one
     roundoff, u·(||A||·||x|| + ||b||), which costs a step more and beats plain LU.  That coarse factors get there proves
@@ -174,27 +255,28 @@ def classical(equations: Equations, enough: float) -> tuple[Block, Array, list[f
         R = mixture.residual(mixture.Y)
         eta = float(mixture.eta(R, mixture.Y)[0])
         if eta <= enough:
-            return Y, np.full(Y.shape[1], eta), [eta], not factors.even
+            return Y, None, np.full(Y.shape[1], eta), [eta], not factors.even
     R = equations.residual(Y)
     etas = equations.eta(R, Y)
     history = [_worst(etas)]
     doubtful = same and _signs_of_singularity(equations, R, Y)
     pending = np.flatnonzero(~(etas <= aim))
-    R = columns_of(kernels, R, pending)
+    of_all, R = R, columns_of(kernels, R, pending)
     while pending.size and len(history) <= CLASSICAL_STEPS:
         part = equations.of(pending)
         new = columns_of(kernels, Y, pending) + factors.apply(R)
         R = part.residual(new)
         found = part.eta(R, new)
         better = np.flatnonzero(found < etas[pending])
-        Y[:, kernels.xp.asarray(pending[better])] = columns_of(kernels, new, better)
+        at = kernels.xp.asarray(pending[better])
+        Y[:, at], of_all[:, at] = columns_of(kernels, new, better), columns_of(kernels, R, better)
         etas[pending[better]] = found[better]
         history.append(_worst(etas))
         if not GAIN * history[-1] <= history[-2]:
             break
         left = np.flatnonzero(~(found <= aim))
         pending, R = pending[left], columns_of(kernels, R, left)
-    return Y, etas, history, doubtful if same else finer or not history[-1] <= enough
+    return Y, of_all, etas, history, doubtful if same else finer or not history[-1] <= enough
 
 
 def _unscaled(

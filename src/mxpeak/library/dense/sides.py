@@ -41,7 +41,7 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
     """This rank's rows of b."""
     rows = A.own_rows
     one, m = read(b, "b"), rows.stop - rows.start
-    if len(one.shape) not in (1, 2) or one.shape[0] != m or (len(one.shape) == 2 and one.shape[1] == 0):
+    if len(one.shape) not in (1, 2) or one.shape[0] != m:
         raise UsageError(
             f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {one.shape}: with local=True give "
             f"({m},), or ({m}, k) for k right-hand sides; without it all n = {A.n} rows on every rank"

@@ -65,6 +65,22 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
     return worst
 
 
+def row_errors_of_stack(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
+    """Return the worst row-wise backward error of each system, and its normwise one, both in n·u."""
+    n, u, known = A.shape[-1], roundoff(A.dtype), np.finfo(A.dtype)
+    with np.errstate(all="ignore"):
+        sizes, R = np.abs(A), np.abs(B - A @ X)
+        D = sizes @ np.abs(X) + np.abs(B)
+        zero = (n + 1) * float(known.smallest_subnormal) >= R
+        omega = np.where(zero, 0.0, R) / np.where(zero, 1.0, D)
+        A_inf = sizes.sum(-1).max(-1)[..., None]
+        scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
+        eta = R.max(-2) / A_inf / np.where(scale == 0.0, 1.0, scale)
+    omega[np.isnan(omega)] = np.inf
+    eta[np.isnan(eta)] = np.inf
+    return omega.max((-1, -2)) / (n * u), eta.max(-1) / (n * u)
+
+
 def _in_range(B: Array) -> Array:
     """Whether no right-hand side is so tiny that its residual may vanish, or huge."""
     low, b_inf = least(B.dtype), np.abs(B).max(-2)

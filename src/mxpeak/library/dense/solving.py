@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
-from mxpeak.library.dense.extremes import centred, raised, restored
+from mxpeak.library.dense.extremes import centred, loses, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, coarse, factor, factor_in_fp64, most_condition
 from mxpeak.library.dense.info import (
     LOST,
@@ -29,13 +32,25 @@ from mxpeak.library.dense.info import (
     note_of_columns,
     note_of_doubt,
     note_of_singularity,
+    note_of_underflow,
+    note_of_uneven_rows,
 )
-from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, condition_seen, largest, refined
+from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, on_kernels, right_hand_side
+from mxpeak.library.dense.refinement import (
+    NOTHING,
+    ORDERS_PER_LU,
+    ORDERS_PER_STEP,
+    Refined,
+    backward_errors,
+    condition_seen,
+    largest,
+    refined,
+)
+from mxpeak.library.dense.row_errors import row_errors, sizes_of_terms
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
-from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
-from mxpeak.library.inputs import Input, device_for
-from mxpeak.library.outcomes import warned
+from mxpeak.library.dense.types import Array, roundoff, typed, with_precision_of, working_type
+from mxpeak.library.inputs import Input, conjugate, device_for, read
+from mxpeak.library.outcomes import AnyInfo, warned
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
@@ -45,19 +60,27 @@ FADED = "pivots fade"
 
 
 def solve(
-    A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto", local: bool = False
+    A: Any,
+    b: Any,
+    *,
+    transposed: bool | str = False,
+    precision: str = "auto",
+    device: str = "auto",
+    local: bool = False,
 ) -> tuple[Any, SolveInfo | StackInfo | DistributedInfo]:
-    """Solve A x = b, or A^T x = b if `transposed`, to the accuracy of the input's type; neither A nor b is changed.
+    """Solve A x = b to the accuracy of the input's type; neither A nor b is changed.
 
     A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  A stack of systems, A (..., n, n) and
     b (n,) or (..., n, k), is solved as NumPy does, system by system, on the host.  Integers become fp64, 16-bit numbers
     fp32; the result has the type that A and b promote to, and is an array or a tensor as b is, where b is.
+    `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
     `precision` is that of the factors: auto, fp64, fp32, tf32, bf16, fp16 or fp8.  `device`: auto (that of the tensors,
     else the host), cpu, cuda or cuda:0 …
     Where factors in a low precision do not lead to the accuracy of plain LU in the input's type, A is factored again in
-    fp64, and `info` says so; it also holds outcome, backward error, condition, steps and times: print(info).
+    fp64, and `info` says so; it also holds outcome, backward errors, condition, steps and times: print(info).
 
-    Warns with IllConditionedWarning where A is singular to working precision: x may then have no correct digit.
+    Warns with IllConditionedWarning where A is singular to working precision: x may then have no correct digit.  Warns
+    with NotSolvedWarning where x is not finite, or less accurate than plain LU.  Both are scipy.linalg.LinAlgWarning.
     Raises UsageError, a ValueError, for what is not square, finite or numeric, SingularMatrixError, a LinAlgError, for
     a pivot that is exactly zero, and ResourceError where the device does not exist or its memory is too small.
     docs/solving.md explains the rest.
@@ -70,28 +93,43 @@ def solve(
     >>> x, info.solved
     (array([1., 1.]), True)
     """
-    if precision == device == "auto" and not local and plain(A, b):
-        return warned(*_directly(A.T if transposed else A, b))
+    form = "N" if transposed is False else form_of(transposed)
+    if form != "H" and precision == device == "auto" and not local and plain(A, b):
+        return warned(*_directly(A if form == "N" else A.T, b))
     if isinstance(A, DistributedMatrix):
-        return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=transposed, local=local))
+        return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
     if local:
         raise UsageError(
             "local=True is for rows of a DistributedMatrix, which ranks share; leave it out, or give each rank's rows: "
             "mxpeak.DistributedMatrix.from_rows(A)"
         )
     if stack := stack_of(A):
-        if transposed:
-            stack = replace(stack, array=stack.array.swapaxes(-1, -2))
 
         def solve_one(one: Input, side: Input) -> tuple[Any, SolveInfo]:
             return solve_by(choose.dense(None), one, side, precision)
 
-        return warned(*solve_stack(stack, b, device, precision, solve_one))
+        return warned(
+            *_conjugated(
+                form, stack, read(b, "b"), partial(solve_stack, device=device, precision=precision, solve_one=solve_one)
+            )
+        )
     of_A = matrix(A)
-    if transposed:
-        of_A = replace(of_A, array=of_A.array.T)
     of_b = right_hand_side(b, of_A.shape[0])
-    return warned(*solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
+    kernels = kernels_for(device, of_A, of_b)
+    return warned(*_conjugated(form, of_A, of_b, partial(solve_by, kernels, precision=precision)))
+
+
+def _conjugated(
+    form: str, A: Input, b: Input, solve_with: Callable[[Input, Input], tuple[Any, AnyInfo]]
+) -> tuple[Any, AnyInfo]:
+    """Solve A, A^T or A^H x = b; A^H x = b is A^T conj(x) = conj(b)."""
+    conj = form == "H" and A.dtype.kind == "c"
+    if form != "N":
+        A = replace(A, array=A.array.swapaxes(-1, -2))
+    if conj:
+        b = replace(b, array=conjugate(b.array))
+    x, info = solve_with(A, b)
+    return conjugate(x) if conj else x, info
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
@@ -113,6 +151,8 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
     alike = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
     n, sides = A.shape[0], columns(b)
+    if not n:
+        return EmptyFactors(A, precision, dtype, kernels).solve_empty(b)
     spans = Spans(stopwatch=kernels.stopwatch)
     if alike and suits_directly(n, sides, dtype):
         x, info = _directly(A.on(None, dtype), b.on(None, dtype))
@@ -141,7 +181,8 @@ def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, So
         return _refined(found, A, b, time_s, spent)
     n, sides = len(A), b.size // len(A)
     why = FADED if spent else reason(n, A.dtype, "auto", sides)
-    return found.X, told(found, sides, {**(_times(spent) if spent else {}), "solve": time_s}, why)
+    times = {**(_times(spent) if spent else {}), "solve": time_s}
+    return found.X, told(found, A, b, sides, times, why)
 
 
 def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, spent: Spans | None) -> tuple[Any, SolveInfo]:
@@ -177,6 +218,8 @@ def lu_factor_by(
     faded   whether pivots are known to fade
     """
     n, dtype = A.shape[0], dtype or working_type(A.dtype)
+    if not n:
+        return EmptyFactors(A, precision, dtype, kernels)
     spans = spans or Spans(stopwatch=kernels.stopwatch)
     why = reason(n, dtype, precision, sides, kernels.device)
     if not faded and chosen_precision(n, dtype, precision, sides, kernels.device) != "fp64":
@@ -277,18 +320,24 @@ class LUFactors:
         n = self.A.shape[0]
         return f"LUFactors({n}x{n} {self._dtype}, precision={self.precision!r})"
 
-    def solve(self, b: Any, *, transposed: bool = False) -> tuple[Any, SolveInfo]:
-        """Solve A x = b, or A^T x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is.
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+        """Solve A x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is.
 
+        `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept; on the host also
         where the precision was left open and b has so many columns that refining them would take longer.
         """
+        form = form_of(transposed)
         one = right_hand_side(b, self.A.shape[0])
         if self._factors.kernels.device is None:
             device_for("cpu", one.device)  # says what to type where b is on a GPU
             self._suit(columns(one))
+        conj = form == "H" and self._dtype.kind == "c"  # A^H x = b is A^T conj(x) = conj(b)
         B = block(one, self._dtype, self._factors.kernels)
-        return warned(*(self._of_transpose() if transposed else self).solve_block(B, one))
+        B = self._factors.kernels.xp.conj(B) if conj else B
+        factors = self if form == "N" else self._of_transpose()
+        x, info = factors.solve_block(B, one)
+        return warned(conjugate(x) if conj else x, info)
 
     def _suit(self, sides: int) -> None:
         """Factor in fp64 where so many right-hand sides would take longer to refine."""
@@ -314,21 +363,56 @@ class LUFactors:
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
         """The same for b as a block; x is returned as b was passed."""
         # The factorization's time belongs to the first solve.
-        kernels = self._factors.kernels
+        kernels, k = self._factors.kernels, columns(b)
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
+        if not k:
+            return b.result(kernels.xp.reshape(B, b.shape)), self._info(NOTHING, spans, 0, (), Estimates.known((0.0,)))
         u = roundoff(self._dtype)
-        B, power = centred(kernels, B, self._dtype, self._exponent)
+        given, (B, powers) = B, self._centred(B)
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
+        if beyond := done.outcome is Outcome.NOT_FINITE:
+            B, powers = self._centred(given, lower=True)
+            done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         if self.precision != "fp64" and (note := self._too_coarse(done, spans)):
             self._fall_back(spans, note)
+            B, powers = self._centred(given, lower=beyond)
             done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
-        k = columns(b)
-        X = restored(kernels, done.X, self._exponent - power)
-        beyond: tuple[str, ...] = ()
-        if done.outcome is Outcome.SOLVED and not np.isfinite(largest(kernels, X)).all():
-            done, beyond = replace(done, outcome=Outcome.NOT_FINITE), (f"x is beyond the range of {self._dtype}",)
+        notes: tuple[str, ...] = ()
+        X, exponents = done.X, self._exponent - powers
+        if exponents.any():
+            X = restored(kernels, X, exponents)
+            done, notes = self._rounded(done, X, B, exponents)
+            if loses(kernels, given, B, powers):  # an entry of b may be another one altogether
+                done = replace(done, rows=max(done.rows or 0.0, 1.0 / (len(B) * u)))
+        of_rows: Estimates | tuple[Any, ...] = self.A, kernels.xp.asarray(done.X, copy=True), B, done.eta, kernels
+        if done.rows is not None:
+            of_rows = Estimates.known((done.rows,))
         x = X if B.shape[1] == k else X[:, :k] + 1j * X[:, k:]
-        return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k, beyond)
+        return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k, notes, of_rows)
+
+    def _centred(self, B: Block, *, lower: bool = False) -> tuple[Block, Array]:
+        scaling = self._factors.scaling
+        rows = None if scaling is None else scaling.rows
+        return centred(self._factors.kernels, B, self._dtype, rows, lower=lower)
+
+    def _rounded(self, done: Refined, X: Block, B: Block, exponents: Array) -> tuple[Refined, tuple[str, ...]]:
+        """Describe X, 2^exponents times the solution: where that rounds, errors are those of the rounded one."""
+        kernels, dtype, u = self._factors.kernels, self._dtype, roundoff(self._dtype)
+        if done.outcome is Outcome.SOLVED and not all(map(isfinite, largest(kernels, X))):
+            return replace(done, eta=inf, rows=inf, outcome=Outcome.NOT_FINITE), (f"x is beyond the range of {dtype}",)
+        if done.outcome is not Outcome.SOLVED:
+            return done, ()
+        xp, Y = kernels.xp, restored(kernels, X, -exponents)  # what was lost by rounding is lost in it
+        if not bool(xp.any(Y != done.X)):
+            return done, ()
+        with kernels.computing():
+            R = kernels.residual(B, self.A, Y)
+            A_inf = self._factors.A_inf if self._factors.scaling is None else self._factors.scaling.A_inf
+            eta = float(np.max(backward_errors(kernels, R, Y, np.array(largest(kernels, B)), A_inf, u)))
+            rows = float(np.max(row_errors(xp, R, sizes_of_terms(kernels, self.A, Y, B), len(R), u)))
+            change, whole = (np.array(largest(kernels, V)) for V in (Y - done.X, done.X))
+        lost = bool((change > LOST * whole).any())
+        return replace(done, X=Y, eta=eta, rows=rows, underflows=lost), (note_of_underflow(dtype),) * lost
 
     def _too_coarse(self, done: Refined, spans: Spans) -> str:
         """Why the factors do not do; empty: they do."""
@@ -336,6 +420,8 @@ class LUFactors:
         if done.outcome is not Outcome.SOLVED:
             told = f"by these factors the condition is {factors.condition:.1e}, the growth {factors.growth:.1e}"
             return note_of_coarseness(self.precision, done.steps, done.eta, told)
+        if not done.even_rows:
+            return note_of_uneven_rows(self.precision, done.steps, inf if done.rows is None else done.rows)
         if coarse(self.precision) and self._seen is None:
             with spans("refine"):
                 self._seen = condition_seen(factors.kernels, self.A, factors, u, self._most)
@@ -351,7 +437,9 @@ class LUFactors:
     def _factor_in_fp64(self, spans: Spans) -> None:
         self._factors, self._transposed = factor_in_fp64(self._factors.kernels, self.A, self._dtype, spans), None
 
-    def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
+    def _info(
+        self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...], of_rows: Estimates | tuple[Any, ...]
+    ) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
         notes = self._notes + beyond
         singular = done.doubtful and factors.singular_to(roundoff(dtype))
@@ -370,11 +458,55 @@ class LUFactors:
             backward_error=done.eta,
             scaled=factors.scaling is not None,
             fallback=bool(self._notes),
-            ill_conditioned=singular or lost,
+            ill_conditioned=singular or lost or done.underflows,
             u=roundoff(dtype),
             message="\n".join(notes),
             why="coarser ones failed" if self._notes else self._why,
             times=_times(spans),
             history=tuple(done.history),
             _estimates=Estimates(lambda: (factors.condition, factors.growth)),
+            _row_error=of_rows,
         )
+
+
+class EmptyFactors(LUFactors):
+    """The factors of a matrix of order 0: every b has an empty solution."""
+
+    def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
+        self.A, self._dtype, self._kernels = A.array, dtype, kernels
+        self._precision = chosen_precision(0, dtype, precision, 1, kernels.device)
+
+    @property
+    def precision(self) -> str:
+        """The precision that factors would have."""
+        return self._precision
+
+    @property
+    def condition(self) -> float:
+        """Return 0: there is no vector to grow."""
+        return 0.0
+
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+        """Return an empty x of b's shape."""
+        form_of(transposed)
+        return self.solve_empty(right_hand_side(b, 0))
+
+    def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
+        """The same for a b that was read."""
+        of_b = working_type(b.dtype)
+        x = np.empty(
+            b.shape, typed(is_complex="c" in (self._dtype.kind, of_b.kind), wide=roundoff(self._dtype) < 2.0**-24)
+        )
+        info = SolveInfo(
+            n=0,
+            rhs=columns(b),
+            precision=self._precision,
+            iterations=0,
+            backward_error=0.0,
+            u=roundoff(self._dtype),
+            times={},
+            history=(),
+            _estimates=Estimates.known((0.0, 1.0)),
+            _row_error=Estimates.known((0.0,)),
+        )
+        return b.result(x), info

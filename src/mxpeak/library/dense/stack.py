@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_times
-from mxpeak.library.dense.small import solve_small
+from mxpeak.library.dense.factoring import Estimates
+from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_row_error, line_of_times
+from mxpeak.library.dense.row_errors import CHANGED
+from mxpeak.library.dense.small import row_errors_of_stack, solve_small
 from mxpeak.library.dense.types import Array, roundoff, working_type
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import Info, SingularMatrixError
@@ -28,6 +30,8 @@ class StackInfo(Info):
 
     outcome         solved if all are, else that of the first that is not
     backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst of all systems
+    componentwise_error  max_i |b-Ax|_i / ((|A||x|+|b|)_i·n·u), the row-wise backward error, the worst of all systems;
+                    computed when first asked for, with A as it is then: NaN where it was changed after the solve
     ill_conditioned some x may have no correct digit, however small its backward error: `message` tells which, and why
     times           seconds for all at once, and for those one by one
     """
@@ -43,6 +47,12 @@ class StackInfo(Info):
     u: float
     one_by_one: dict[tuple[int, ...], SolveInfo] = field(repr=False)
     times: dict[str, float] = field(repr=False)
+    _row_error: Estimates = field(repr=False, compare=False)
+
+    @property
+    def componentwise_error(self) -> float:
+        """The worst row-wise backward error, in n·u; NaN where A was changed after the solve."""
+        return self._row_error.values()[0]
 
     @property
     def solved(self) -> bool:
@@ -57,6 +67,7 @@ class StackInfo(Info):
             [
                 f"{verdict}: {self.systems} systems, n = {self.n}{sides}",
                 line_of_error(self.backward_error, self.n, self.u) + ", the worst",
+                line_of_row_error(self.componentwise_error, self.n, self.u) + ", the worst",
                 f"  one by one      {len(self.one_by_one)}",
                 line_of_times(self.times),
             ]
@@ -73,8 +84,6 @@ def stack_of(values: Any) -> Input | None:
             f"A has shape {A.shape}; solve takes square matrices, or a stack of them as (..., n, n) (for least "
             "squares: numpy.linalg.lstsq)"
         )
-    if prod(A.shape) == 0:
-        raise UsageError(f"A is empty, of shape {A.shape}: there is nothing to solve")
     return A
 
 
@@ -87,10 +96,9 @@ def _depth(values: Any) -> int:
 
 
 def solve_stack(
-    A: Input, values: Any, device: str, precision: str, solve_one: Callable[[Input, Input], tuple[Any, SolveInfo]]
+    A: Input, b: Input, device: str, precision: str, solve_one: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, StackInfo]:
     """Solve all systems; `solve_one` solves those that NumPy's solver does not, and all in a precision of its own."""
-    b = read(values, "b")
     if device_for(device, A.device, b.device) is not None:
         raise UsageError("a stack of systems is solved on the host: A.cpu() and b.cpu(), or one matrix after the other")
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
@@ -101,11 +109,12 @@ def solve_stack(
     for name, X in (("A", M), ("b", side)):
         _check_finite(X, name)
     begin = time.perf_counter()
-    own = precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u)
+    empty = 0 in (*shape, *B.shape[-2:])
+    own = not empty and (precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u))
     found = solve_small(M, B) if own else None
     X = np.empty((*shape, *B.shape[-2:]), dtype) if found is None else found.X
     eta = np.zeros(shape) if found is None else found.eta
-    left = np.ones(shape, bool) if found is None else ~found.good
+    left = np.full(shape, not empty) if found is None else ~found.good
     M, B = (np.broadcast_to(each, (*shape, *each.shape[-2:])) for each in (M, B))
     middle = time.perf_counter()
     infos = {}
@@ -117,12 +126,33 @@ def solve_stack(
             raise SingularMatrixError(f"of the stack, A[{', '.join(map(str, index))}]: {error}") from None
         eta[index] = infos[index].backward_error
     times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
-    info = _info(infos, eta, B.shape[-2:], roundoff(dtype), times)
+    info = _info(infos, eta, B.shape[-2:], roundoff(dtype), times, _row_error(M, X, B, eta, infos))
     return b.result(X[..., 0] if len(b.shape) == 1 else X), info
 
 
+def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[tuple[int, ...], SolveInfo]) -> Estimates:
+    """Return the worst row-wise error of all systems, to be computed when first asked for; A is not copied."""
+    if not X.size:
+        return Estimates.known((0.0,))
+    X, B, eta = X.copy(), B.copy(), eta.copy()
+
+    def make() -> tuple[float]:
+        omega, now = row_errors_of_stack(A, X, B)
+        for index, one in infos.items():  # which may have been solved in another range
+            omega[index], now[index] = one.componentwise_error, eta[index]
+        unchanged = bool((now <= CHANGED * (eta + 1.0)).all())
+        return (float(omega.max()) if unchanged else nan,)
+
+    return Estimates(make)
+
+
 def _info(
-    infos: dict[tuple[int, ...], SolveInfo], eta: Array, sides: tuple[int, ...], u: float, times: dict[str, float]
+    infos: dict[tuple[int, ...], SolveInfo],
+    eta: Array,
+    sides: tuple[int, ...],
+    u: float,
+    times: dict[str, float],
+    of_rows: Estimates,
 ) -> StackInfo:
     failed = [(index, one) for index, one in infos.items() if not one.solved or one.ill_conditioned]
     lines = [f"A[{', '.join(map(str, index))}]: {one.message or one.outcome}" for index, one in failed[:TOLD]]
@@ -133,13 +163,14 @@ def _info(
         systems=eta.size,
         n=sides[0],
         rhs=sides[1],
-        backward_error=float(eta.max()),
+        backward_error=float(eta.max(initial=0.0)),
         scaled=any(one.scaled for one in infos.values()),
         ill_conditioned=any(one.ill_conditioned for one in infos.values()),
         message="\n".join(lines),
         u=u,
         one_by_one=infos,
         times=times,
+        _row_error=of_rows,
     )
 
 
@@ -147,7 +178,7 @@ def _sides(A: tuple[int, ...], b: Array) -> Array:
     """b as (..., n, k), as NumPy takes it: one dimension is a vector for all systems."""
     n = A[-1]
     B = b[:, None] if b.ndim == 1 else b
-    if b.ndim == 0 or B.shape[-2] != n or B.size == 0:
+    if b.ndim == 0 or B.shape[-2] != n:
         raise UsageError(
             f"A is a stack of {n}x{n}, but b has shape {b.shape}: give ({n},), one vector for all, or (..., {n}, k)"
         )

@@ -1,0 +1,193 @@
+"""Limits: the rate that a kernel sustains on all ranks at once, measured before and after the run compared with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.perf.host import core_groups
+from mxpeak.records import Caution
+
+#: A reading lasts this share of the run's time, within bounds.  A processor exceeds the rate that it can sustain for
+#: some tenths of a second, until its clock or power budget is lowered.  A reading of GEMM therefore lasts more than
+#: twice as long; memory has no such burst.  A reading is at most TIMES as long as a short run.
+SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
+#: The fewest samples of a reading.  Those that begin in the first half of its time are left out, because of the burst.
+LEAST_SAMPLES = 3
+#: A reading also serves the next cases of a series for this multiple of its own length: readings then take about a
+#: tenth of the series' time.
+FRESH = 10.0
+#: The change of speed from which a share is marked.  The speed during the run is between those of the readings.  A
+#: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.
+DRIFT = 0.10
+#: The shortest reading by which a change of speed differs from noise.
+TELLING_S = 0.1
+#: An array that no cache holds has the size of the node's caches times CACHES, but at most 1/SPARE of its memory.
+CACHES, SPARE = 2, 4
+#: The fewest bytes of such an array on the host and on a GPU: no GPU has caches of more than 256 MiB.
+LEAST_BYTES, GPU_LEAST_BYTES = 2**28, 2**29
+
+READ, READ_IN_CACHE = "read bandwidth", "read bandwidth in cache"
+DRIFTED = (
+    f"the machine's speed changed by more than {100 * DRIFT:.0f} % between two readings of the limit, or during the "
+    "run: a share marked * is uncertain by as much"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One measurement of a limit: the rate that was sustained, that of the best sample, its length and its end."""
+
+    rate: float
+    burst: float
+    took_s: float
+    ended_s: float
+
+
+def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], float], least_s: float) -> Reading:
+    """Repeat work of `amount` flops or bytes and return the median rate in the second half of the time.
+
+    `timed` does the work and returns its seconds, the same on every rank; `run_s` returns the seconds of the run that
+    the reading is for, at a given rate; `least_s` is the shortest reading for a run that is not shorter itself.
+    """
+    samples = [timed()]
+    seconds = length(run_s(amount / samples[0]), least_s)
+    while len(samples) < LEAST_SAMPLES or sum(samples) < seconds:
+        samples.append(timed())
+    total, begins = sum(samples), accumulate(samples, initial=0.0)
+    later = [one for one, begin in zip(samples, begins) if begin >= total / 2]
+    sustained = median(later or samples[-1:])
+    return Reading(amount / sustained, amount / min(samples), total, time.monotonic())
+
+
+def length(run_s: float, least_s: float) -> float:
+    """Return the seconds of a reading for a run of `run_s` seconds."""
+    return min(TIMES * run_s, max(least_s, SHARE * run_s), MOST_S)
+
+
+class Readings:
+    """The latest reading of each limit in a series of cases."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Hashable, Reading] = {}
+
+    def before(self, what: Hashable, comm: Communicator, measure: Callable[[], Reading]) -> Reading:
+        """Return the latest reading if it is fresh, otherwise a new one.  Collective over comm."""
+        known = self._fresh(what, comm)
+        return self._new(what, measure) if known is None else known
+
+    def after(
+        self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
+    ) -> Reading | None:
+        """Return a new reading; None if the latest is fresh and the series continues.  Collective over comm."""
+        return self._new(what, measure) if last or self._fresh(what, comm) is None else None
+
+    def _fresh(self, what: Hashable, comm: Communicator) -> Reading | None:
+        known = self._latest.get(what)
+        if known is None or not comm.bcast_object(time.monotonic() - known.ended_s < FRESH * known.took_s):
+            return None
+        return known
+
+    def _new(self, what: Hashable, measure: Callable[[], Reading]) -> Reading:
+        self._latest[what] = measure()
+        return self._latest[what]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit with its readings and the rates that the process reached itself.
+
+    unit      rate_flops or rate_bytes
+    before    None with --warmup none: then there is no limit
+    after     None also if the reading before it served several cases of a series
+    reached   pairs of a phase and its rate
+    """
+
+    name: str
+    unit: str
+    before: Reading | None
+    after: Reading | None
+    reached: tuple[tuple[str, float], ...] = ()
+
+    def including(self, name: str, rate: float) -> Limit:
+        """Return the limit with one more rate that the process reached."""
+        return replace(self, reached=(*self.reached, (name, rate)))
+
+    @property
+    def rate(self) -> float | None:
+        """The largest of the readings and of the rates that were reached; None if nothing was measured."""
+        readings = self._readings
+        return max([*readings, *(rate for _, rate in self.reached)]) if readings else None
+
+    @property
+    def drift(self) -> float | None:
+        """By how much of the smaller reading the rate exceeds it."""
+        readings, rate = self._readings, self.rate
+        return None if rate is None or not min(readings) else rate / min(readings) - 1.0
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the machine's speed changed so much that the share is uncertain."""
+        telling = all(one.took_s >= TELLING_S for one in (self.before, self.after) if one is not None)
+        return telling and self.drift is not None and self.drift > DRIFT
+
+    def share(self, rate: float) -> float | None:
+        """Return a rate over the limit; None if nothing was measured."""
+        return rate / self.rate if self.rate else None
+
+    def section(self) -> dict[str, Any] | None:
+        """Return the limit as a result has it."""
+        if self.before is None:
+            return None
+        fastest = max(self.reached, key=lambda one: one[1], default=None)
+        return {
+            "name": self.name,
+            self.unit: self.rate,
+            "rate": self.rate,
+            "before": self.before.rate,
+            "after": None if self.after is None else self.after.rate,
+            "burst": max(one.burst for one in (self.before, self.after) if one is not None),
+            "reached": None if fastest is None else {"name": fastest[0], "rate": fastest[1]},
+            "drift": self.drift,
+            "drifted": self.drifted,
+        }
+
+    def cautions(self) -> list[Caution]:
+        """Return the warning about a share that is uncertain; its text is the same for all, so it is shown once."""
+        return [Caution("drift", DRIFTED, "stop other programs, and run again")] if self.drifted else []
+
+    @property
+    def _readings(self) -> list[float]:
+        return [one.rate for one in (self.before, self.after) if one is not None]
+
+
+def read_limit(
+    before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
+) -> Limit:
+    """Return the limit of reading `touched` bytes on all nodes: of memory, or of the caches if they hold them all."""
+    return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
+
+
+def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> bool:
+    """Return whether the last-level caches of all nodes or GPUs may hold so many bytes."""
+    if on_gpu:
+        return touched <= GPU_LEAST_BYTES / CACHES * int(machine["device_count"])
+    return touched <= node_caches(machine) * int(machine["nodes"])
+
+
+def node_caches(machine: Mapping[str, Any]) -> int:
+    """Return the bytes of all last-level caches of a node; 0 if the system does not name them."""
+    one = int(machine.get("l3_bytes") or machine.get("l2_bytes") or 0)
+    return one * len(core_groups(affinity=range(os.cpu_count() or 1)))
+
+
+def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: int, *, on_gpu: bool) -> int:
+    """Return the bytes of a rank's array that no cache holds; of `available` on a node it takes a quarter at most."""
+    least = GPU_LEAST_BYTES if on_gpu else max(LEAST_BYTES, CACHES * node_caches(machine) // ranks_a_node)
+    return min(least, max(int(available) // (SPARE * ranks_a_node), 2**20))

@@ -1,0 +1,72 @@
+"""The command that repeats a result: what starts its ranks, its flags, and the options of one case of a sweep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from mxpeak.records import Result
+from mxpeak.report.markup import part
+
+#: What one case of a sweep may have otherwise than another, and the flag that says it.
+OPTIONS = {
+    "m": "-m", "n": "-N", "nb": "--nb", "grid": "--grid", "precision": "--precision", "generator": "--generator",
+    "diagonal_scale": "--diagonal-scale", "bcast": "--bcast", "depth": "--depth", "pfact": "--pfact",
+    "rfact": "--rfact", "nbmin": "--nbmin", "ndiv": "--ndiv", "kind": "--kind", "structure": "--structure",
+    "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
+    "seed": "--seed",
+}  # fmt: skip
+#: Flags that name files of a run, which must not exist when it is repeated.
+FILES = ("--out", "--json", "--events", "--trace", "--submit")
+#: Flags that give the grid, in all their forms.
+GRID = ("--grid", "-P", "-Q")
+#: Other spellings of the flags above.
+ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
+
+
+def launched(result: Mapping[str, Any]) -> list[str]:
+    """Return what stands before the verb: mxpeak, by itself or under what started the ranks."""
+    launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
+    name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
+    if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):
+        return ["mxpeak"]
+    if name == "torchrun":
+        return ["torchrun", "--nproc-per-node", ranks, "-m", "mxpeak"]
+    return ["srun" if name == "srun" else "mpiexec", "-n", ranks, "mxpeak"]
+
+
+def repeat(result: Result, names: Iterable[str]) -> str:
+    """Return the command that runs one case of a sweep alone, on as many ranks and on its grid."""
+    values = values_of(result)
+    swept = {name: OPTIONS[name] for name in names}
+    gone = {*swept.values(), *(alias for flag in swept.values() for alias in ALIASES.get(flag, ())), *FILES}
+    kept, words = [], iter(str(word) for word in result.run.get("argv") or ["run", result.benchmark])
+    for word in words:
+        if word in gone:
+            next(words, None)
+        elif not _is_of(word, gone):
+            kept.append(word)
+    flags = dict(swept)
+    if (result.launch.get("ranks") or 1) > 1 and not any(_is_of(word, GRID) for word in kept):
+        flags.setdefault("grid", "--grid")  # a default grid may be another one elsewhere, and HPL.dat may list several
+    own = [word for name, flag in flags.items() if values.get(name) is not None for word in (flag, told(values[name]))]
+    return shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept, *own])
+
+
+def _is_of(word: str, flags: Collection[str]) -> bool:
+    """Return whether a word is one of these flags, alone or with its value: --nb=64, -N1000."""
+    return word.partition("=")[0] in flags or (not word.startswith("--") and word[:2] in flags)
+
+
+def values_of(result: Result) -> dict[str, Any]:
+    """Return what distinguishes a case from others."""
+    problem = dict(result.problem)
+    if {"P", "Q"} <= set(problem):
+        problem["grid"] = f"{problem['P']}x{problem['Q']}"
+    return problem
+
+
+def told(value: Any) -> str:
+    """Return a value as a flag takes it, and `-` for none."""
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

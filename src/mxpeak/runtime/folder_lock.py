@@ -1,0 +1,96 @@
+"""A lock on a folder: held by one process, and released by the system when that process ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from mxpeak.errors import UsageError
+
+#: The file that is locked; it remains in the folder.
+LOCK = "lock"
+#: Errors of a file system, or of a server, that does not lock files.
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
+#: Errors of a folder in which this process must not write.
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class FolderLock:
+    """The lock on a folder.
+
+    Raises a UsageError if another process holds it, or if another object of this process does.  `missing` says why the
+    folder could not be locked; it is empty if the lock is held.
+    """
+
+    def __init__(self, folder: Path):
+        self.missing = ""
+        self._file: int | None = None
+        try:
+            self._file = _open(folder)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = "" if self._file is None else _holder(self._file)
+            self.release()
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise UsageError(
+                    f"{folder} is in use by another run{holder}; wait until it has ended, or give another folder"
+                ) from None
+            if error.errno not in (*UNSUPPORTED, *FORBIDDEN):
+                raise
+            self.missing = str(error.strerror)
+        else:
+            _write_holder(self._file)
+
+    def release(self) -> None:
+        """Let another run use the folder."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raise a UsageError if a run uses this folder now."""
+    if os.path.lexists(folder / LOCK):
+        with suppress(OSError):  # a folder that cannot be written cannot be in use
+            FolderLock(folder).release()
+
+
+def _open(folder: Path) -> int:
+    """Open the file that is locked, which may not be a link to another file."""
+    path, how = folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        try:
+            file = os.open(path, how | os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            if error.errno not in FORBIDDEN or not path.exists():
+                raise
+            file = os.open(path, how | os.O_RDONLY)  # of another user, whose run may hold it
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise UsageError(f"{path} is not a regular file; remove it, or give another folder") from None
+        raise
+    known = os.fstat(file)
+    if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
+        os.close(file)
+        raise UsageError(f"{path} is not a regular file, or has a second name; remove it, or give another folder")
+    return file
+
+
+def _write_holder(file: int) -> None:
+    """Write this process into the locked file, for the message that another run prints."""
+    with suppress(OSError):  # a full disk: the lock holds without it
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
+
+
+def _holder(file: int) -> str:
+    """Return the process that holds a lock, as words for a message; empty if it is unknown."""
+    with suppress(OSError):
+        if found := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
+            return f" (process {found[1].decode()} on {found[2].decode()})"
+    return ""

@@ -1,0 +1,230 @@
+"""All ranks continue from the same checkpoint: the newest one whose parts all are intact and belong together."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench import keeping
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.keeping import Checkpoint, RunRecord, newest, read_run, record_of
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs.run import OutputConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import options, recordable
+from mxpeak.runtime import checkpoint
+from mxpeak.runtime.checkpoint import SLOTS, Part, write_part
+
+M, N, NB, STEPS = 37, 38, 5, 8
+RECORD = RunRecord("this", "hpl", keeping.__version__, {"n": str(M), "nb": str(NB), "seed": "100", "grid": "2x3"})
+
+
+def keep(folder: Path, number: int, P: int = 2, Q: int = 3, only: Any = None, **values: Any) -> None:
+    """Write all parts of a checkpoint, or one of them."""
+    for p in range(P):
+        for q in range(Q):
+            if only not in (None, (p, q)):
+                continue
+            usual: dict[str, Any] = dict(
+                about=RECORD.about(), generation="g", number=number, steps=number, dtype="float64"
+            )
+            usual |= dict(
+                m=M, n=N, nb=NB, P=P, Q=Q, p=p, q=q, elapsed_s=number + 0.1 * p + 0.01 * q, unix=10.0 * number
+            )
+            usual["notes"] = {"blocks": [float(p + q)] * STEPS, "singular": [0.0]}
+            part = Part(**{**usual, **values})
+            rng = np.random.default_rng([number, p, q])
+            write_part(folder / SLOTS[number % 2], part, rng.standard_normal(part.shape))
+
+
+def found(folder: Path, ranks: int = 4) -> list[tuple[Checkpoint, list[str]]]:
+    """What each of several ranks finds."""
+    return run_ranks(ranks, lambda comm: newest(folder, RECORD, comm))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def another(**settings: str) -> dict[str, Any]:
+    """The run of another problem, under the same name."""
+    return dataclasses.replace(RECORD, settings={**RECORD.settings, **settings}).about()
+
+
+#: What is done to checkpoint 4, in slot a, whose parts are those of 2x3 processes; and what the message says of it.
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a bit of a head": (lambda slot: flip(slot / "1-2", 300), "1-2: its head is damaged"),
+    "a bit of the numbers": (lambda slot: flip(slot / "1-1", checkpoint.PAGE + 77), "1-1: its numbers are damaged"),
+    "a bit of the digest": (lambda slot: flip(slot / "0-0", -9), "0-0: its numbers are damaged"),
+    "a part is missing": (lambda slot: (slot / "0-2").unlink(), "0-2: No such file"),
+    "the first part is missing": (lambda slot: (slot / "0-0").unlink(), "0-0 is missing"),
+    "two parts change places": (
+        lambda slot: [(slot / one).rename(slot / to) for one, to in (("0-1", "x"), ("1-1", "0-1"), ("x", "1-1"))],
+        "1-1: it is the part of process 0,1",
+    ),
+    "a part of another step": (lambda slot: keep(slot.parent, 4, only=(1, 0), steps=5), "its steps is 5 and 4 in 0-0"),
+    "a part of the checkpoint before the last": (
+        lambda slot: (keep(slot.parent, 2), keep(slot.parent, 4, only=(0, 0))),
+        "it belongs to another checkpoint: its number is 2 and 4 in 0-0",
+    ),
+    "a part that a killed start has written under the same number": (
+        lambda slot: keep(slot.parent, 4, only=(1, 1), generation="h"),
+        "1-1: it belongs to another checkpoint: its generation is 'h' and 'g' in 0-0",
+    ),
+    "a part of another problem": (
+        lambda slot: keep(slot.parent, 4, only=(0, 1), about=another(seed="7")),
+        "0-1: it belongs to another checkpoint: its about is",
+    ),
+    "parts of another problem": (
+        lambda slot: keep(slot.parent, 4, about=another(seed="7")),
+        "0-0: it is of another problem: 'seed' is '7' there and '100' in run.json",
+    ),
+    "parts of a problem with one more setting": (
+        lambda slot: keep(slot.parent, 4, about=another(scaling="auto")),
+        "0-0: it is of another problem: 'scaling' is 'auto' there and None in run.json",
+    ),
+    "parts of another version": (
+        lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "version": "0"}),
+        "0-0: it is of another run: 'version' is '0' there",
+    ),
+    "parts of another run": (
+        lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "run": "other"}),
+        "0-0: it is of another run: 'run' is 'other' there and 'this' in run.json",
+    ),
+    "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it is of another matrix: 36 rows"),
+    "parts of another grid": (lambda slot: keep(slot.parent, 4, P=2, Q=2, only=(1, 1)), "1-1: it belongs to another"),
+    "a slot in place of the other": (
+        lambda slot: [path.write_bytes((slot.parent / "b" / path.name).read_bytes()) for path in slot.iterdir()],
+        "0-0: checkpoint 3 belongs in the other slot",
+    ),
+    "notes that are too short": (lambda slot: keep(slot.parent, 4, notes={"blocks": [1.0]}), "note 'blocks' has 1 num"),
+    "notes that are missing": (lambda slot: keep(slot.parent, 4, notes={"singular": [0.0]}), "no note of its diagonal"),
+    "notes that no LU writes": (
+        lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "x": [0.0]}),
+        "note 'x' has 1 num",
+    ),
+    "a column that is none": (
+        lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "singular": [float("nan")]}),
+        "first singular column is no column",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_all_ranks_use_the_other_slot_and_say_why(tmp_path: Path, name: str) -> None:
+    keep(tmp_path, 3)
+    keep(tmp_path, 4)
+    assert [(one.first.number, wrong) for one, wrong in found(tmp_path)] == [(4, [])] * 4
+    damage, says = DAMAGES[name]
+    damage(tmp_path / "a")
+    for one, wrong in found(tmp_path):
+        assert (one.first.number, one.slot.name) == (3, "b")
+        (text,) = wrong
+        assert says in text
+
+
+def test_the_times_are_those_of_the_slowest_rank_and_the_notes_the_largest(tmp_path: Path) -> None:
+    keep(tmp_path, 5)
+    keep(
+        tmp_path, 5, only=(1, 0), elapsed_s=9.0, unix=60.0, notes={"blocks": [float("nan")] * STEPS, "singular": [3.0]}
+    )
+    for ranks in (1, 4, 9):
+        for one, _ in found(tmp_path, ranks):
+            assert (one.elapsed_s, one.unix) == (9.0, 60.0)
+            assert one.notes["singular"] == [3.0]
+            assert np.isnan(one.notes["blocks"]).all()
+
+
+def test_parts_of_a_larger_grid_that_was_used_before_do_no_harm(tmp_path: Path) -> None:
+    for number, shape in ((1, (2, 3)), (2, (2, 3)), (3, (1, 2)), (4, (1, 2))):
+        keep(tmp_path, number, *shape)
+        for one, wrong in found(tmp_path, 2):
+            assert (one.first.number, one.first.P * one.first.Q, wrong) == (number, shape[0] * shape[1], [])
+
+
+def test_the_folder_is_locked_by_rank_0_for_all_ranks(tmp_path: Path) -> None:
+    """A second run of the folder is refused on each of its ranks, and not after the first one has ended."""
+    config = HplConfig(n=(M,), nb=(NB,), grid=((2, 2),), checkpoint=str(tmp_path / "kept"))
+    resumed = dataclasses.replace(config, resumed=True)
+
+    def body(comm: Any) -> list[str]:
+        (case,) = config.cases(comm.size)
+        run = keeping.opened(config, case, comm, "hpl")
+        assert run is not None
+        refusals = []
+        for again in (config, resumed):
+            with pytest.raises(UsageError) as refused:
+                keeping.opened(again, case, comm, "hpl")
+            refusals.append(str(refused.value))
+        run.close()
+        comm.barrier()
+        with pytest.raises(UsageError) as refused:
+            keeping.opened(resumed, case, comm, "hpl")
+        return [*refusals, str(refused.value)]
+
+    for texts in run_ranks(4, body):
+        assert ["in use" in text for text in texts] == [True, True, False]
+        assert "none has been written yet" in texts[2]
+
+
+def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
+    keep(tmp_path, 3)
+    keep(tmp_path, 4)
+    flip(tmp_path / "a" / "1-1", 300)
+    flip(tmp_path / "b" / "0-1", 300)
+    with pytest.raises(UsageError, match=r"no intact checkpoint: .*a/1-1: its head .*b/0-1: its head .*start again"):
+        found(tmp_path, 1)
+
+
+def test_every_option_that_names_a_path_is_marked() -> None:
+    """A recorded run may set the matrix, which is its problem, and no other file."""
+    for config in (HplConfig, HplMxpConfig, OutputConfig):
+        named = {o.name for o in options(config) if o.metavar.split(".")[0] in ("FILE", "DIR")}
+        assert named
+        assert not named & recordable(config)
+
+
+def test_the_record_of_a_run_holds_every_setting_of_its_case_and_no_path(tmp_path: Path) -> None:
+    paths = dict(trace="t", baseline="b", submit="s", checkpoint=str(tmp_path))
+    config = HplMxpConfig(n=(96,), nb=(32,), grid=((1, 2),), ranks=2, seed=7, quick=True, watchdog="off", **paths)
+    (case,) = config.cases(2)
+    record = record_of(config, case, "hpl-mxp")
+    assert {
+        "n": "96",
+        "seed": "7",
+        "precision": "fp32",
+        "bcast": "1ringM",
+        "watchdog": "off",
+    }.items() <= record.settings.items()
+    assert not {*paths, "quick", "ranks"} & set(record.settings)
+    keeping.write_run(tmp_path, record)
+    assert read_run(tmp_path, {"hpl-mxp": HplMxpConfig}) == record
+
+
+def test_any_single_flipped_bit_of_run_json_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without parts, which could describe the run: every bit of the file, which is read from memory."""
+    config = HplConfig(n=(96,), nb=(32,), grid=((1, 1),), seed=7)
+    (case,) = config.cases(1)
+    record = record_of(config, case, "hpl")
+    keeping.write_run(tmp_path, record)
+    content = bytearray((tmp_path / "run.json").read_bytes())
+    monkeypatch.setattr(keeping, "regular_file", lambda path: io.BytesIO(content))
+    accepted = []
+    for at in range(len(content)):
+        for bit in range(8):
+            content[at] ^= 1 << bit
+            with suppress(UsageError):
+                accepted.append((at, bit, read_run(tmp_path, {"hpl": HplConfig})))
+            content[at] ^= 1 << bit
+    assert accepted == []
+    assert read_run(tmp_path, {"hpl": HplConfig}) == record

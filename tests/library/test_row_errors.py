@@ -1,0 +1,183 @@
+"""The row-wise backward error: refined to the level of plain LU, recorded in info, free where it is small anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.contract import DenseKernels
+from mxpeak.library.dense import refinement
+from mxpeak.library.dense.factoring import factor
+from mxpeak.library.dense.refinement import Equations, _least_sizes
+from mxpeak.library.dense.row_errors import plain_lu_by_rows, row_errors, sizes_of_terms
+from mxpeak.spans import Spans
+from tests.support.systems import KERNELS, TYPES, U, dense_kernels, layouts, lu_factor_on, random, solve_on
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest) -> DenseKernels:
+    return dense_kernels(request.param)
+
+
+def omega(A: Array, x: Array, b: Array) -> float:
+    """The worst row-wise backward error in n·u of the input's type, with residuals in long double."""
+    wide: Any = np.clongdouble if A.dtype.kind == "c" else np.longdouble
+    X, B = (np.reshape(V, (len(A), -1)).astype(wide) for V in (x, b))
+    sizes = np.abs(A).astype(np.longdouble) @ np.abs(X) + np.abs(B)
+    residuals = np.abs(B - A.astype(wide) @ X)
+    return float((residuals / np.where(sizes > 0, sizes, 1)).max()) / (len(A) * float(np.finfo(A.dtype).eps) / 2)
+
+
+def small_block(n: int, dtype: Any = np.float64, size: float = 1e-14) -> tuple[Array, Array]:
+    """The unit matrix with a random leading block, where b is small: in norms its equations do not count."""
+    A, b = np.eye(n, dtype=dtype), np.ones(n, dtype)
+    A[: n // 2, : n // 2] = random((n // 2, n // 2), dtype, seed=4)
+    b[: n // 2] *= size
+    return A, b
+
+
+def off(A: Array, x: Array, b: Array) -> float:
+    """How far the block of x is off, compared with its largest entry."""
+    m, y = len(A) // 2, np.linalg.solve(A, b)
+    return float(np.abs(x - y)[:m].max() / np.abs(y[:m]).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_small_blocks_of_x_have_all_their_digits_with_fp32_factors(kernels: DenseKernels, dtype: Any) -> None:
+    A, b = small_block(160, dtype)
+    # Two backward stable solutions differ by cond·(their row-wise errors): 160 roundings each are allowed here.
+    most = 320 * U * np.linalg.cond(A[:80, :80])
+    x, info = solve_on(kernels, A, b, "fp32")
+    F = lu_factor_on(kernels, A, "fp32")
+    y, of_transpose = F.solve(b, transposed=True)
+    for M, found, how in ((A, x, info), (A.T, y, of_transpose), (A, *F.solve(b))):
+        assert off(M, found, b) <= most
+        assert how.precision == "fp32"
+        assert how.componentwise_error == pytest.approx(omega(M, found, b), rel=0.2, abs=4 / 160)
+        assert how.componentwise_error <= plain_lu_by_rows(160, is_complex=dtype is np.complex128)
+
+
+def test_those_of_ranks_have_them_too() -> None:
+    for dtype in (np.float64, np.complex128):
+        A, b = small_block(60, dtype)
+
+        def body(comm: Any, A: Array = A, b: Array = b) -> Any:
+            F = mx.lu_factor(
+                mx.DistributedMatrix.from_function(lambda i, j: A[i, j], 60, nb=8, comm=comm), precision="fp32"
+            )
+            return F.solve(b), F.solve(b, transposed="T")
+
+        for answers in run_ranks(2, body):
+            for M, (x, info) in zip((A, A.T), answers):
+                assert off(M, x, b) <= 120 * U * np.linalg.cond(A[:30, :30])
+                assert info.precision == "fp32"
+                assert info.componentwise_error == pytest.approx(omega(M, x, b), rel=0.2, abs=4 / 60)
+                assert info.componentwise_error <= plain_lu_by_rows(60, is_complex=dtype is np.complex128)
+
+
+def test_rows_that_fp32_cannot_see_beside_others_are_solved_by_fp64_factors() -> None:
+    """Residuals of both blocks count; the smaller ones are below the least number of fp32 beside the larger ones."""
+    A, b = small_block(80, size=1e-60)
+    A[40:, 40:] = random((40, 40), seed=6)
+
+    x, info = mx.solve(A, b, precision="fp32")
+    assert info.fallback
+    assert "too coarse for some rows: after" in info.message
+    assert info.precision == "fp64"
+    assert off(A, x, b) <= 160 * U * np.linalg.cond(A[:40, :40])
+    assert info.componentwise_error <= plain_lu_by_rows(80, is_complex=False)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n", [1, 7, 40, 130])
+@pytest.mark.parametrize("k", [1, 3, 12])
+def test_info_has_the_row_wise_error_of_every_function(dtype: Any, n: int, k: int) -> None:
+    A, b = random((n, n), dtype), random((n, k), dtype, seed=2)
+    F = mx.lu_factor(A)
+    for M, x, info in (
+        (A, *mx.solve(A, b)),
+        (A, *mx.solve(A, b, precision="fp16")),
+        (A.T, *mx.solve(A, b, transposed="T")),
+        (A.conj().T, *mx.solve(A, b, transposed="H")),
+        (A, *F.solve(b)),
+        (A.conj().T, *F.solve(b, transposed="H")),
+        (A, *mx.solve(A[None], b)),
+    ):
+        # A residual of n + 1 terms is off by up to n + 1 roundings, complex ones by 2·sqrt(2) times that.
+        assert abs(info.componentwise_error - omega(M, x.reshape(n, k), b)) <= 2.83 * (n + 1) / n
+        assert "row-wise error" in str(info)
+
+
+def test_the_row_wise_error_is_unknown_where_what_it_is_of_was_changed() -> None:
+    A, b = random((40, 40)), random((40, 1))
+    calls = [lambda: mx.solve(A, b), lambda: mx.lu_factor(A).solve(b), lambda: mx.solve(A[None], b)]
+    for number, call in enumerate(calls):
+        _, info = call()
+        A *= 1.0 + 1e-9
+        assert np.isnan(info.componentwise_error)
+        assert "unknown, because A, b or x was changed" in str(info)
+        for change_x in (True, False):
+            kept = b.copy()
+            x, info = call()
+            changed = x if change_x else b
+            changed *= 1.0 + 1e-9
+            # Others than `solve` itself keep copies of these.
+            assert np.isnan(info.componentwise_error) == (number == 0)
+            b[:] = kept
+
+
+def test_no_pass_over_a_is_made_for_the_row_wise_error_of_an_ordinary_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    monkeypatch.setattr(refinement, "sizes_of_terms", lambda *a: passes.append(1) or sizes_of_terms(*a))
+    rng = np.random.default_rng(8)
+    n = 900
+    for A in (random((n, n)), rng.random((n, n)) - 0.5, rng.random((n, n)), random((n, n)) + n * np.eye(n)):
+        assert mx.solve(A, rng.standard_normal(n), precision="fp32")[1].iterations > 0
+    assert not passes
+    mx.solve(*small_block(100), precision="fp32")
+    assert passes
+
+
+def test_the_lower_bound_of_the_sizes_is_one(kernels: DenseKernels) -> None:
+    rng = np.random.default_rng(9)
+    for n in (1, 5, 33, 100):
+        spread = np.exp2(rng.integers(-20, 21, n))
+        for A in (random((n, n)), random((n, n)) * spread[:, None] + np.eye(n), np.eye(n) + rng.random((n, n)) ** 9):
+            for scaled in (A, A * np.exp2(rng.integers(-9, 9, n))):
+                M, X, B = (
+                    kernels.xp.asarray(V) for V in (scaled, rng.standard_cauchy((n, 3)), rng.standard_cauchy((n, 3)))
+                )
+                factors = factor(kernels, M, np.dtype(float), "fp32", Spans(stopwatch=kernels.stopwatch))
+                assert factors is not None
+                scaling, sizes = factors.scaling, sizes_of_terms(kernels, M, X, B)
+                B_s = B if scaling is None else B * scaling.rows[:, None]
+                sizes = sizes if scaling is None else sizes * scaling.rows[:, None]
+                P_s = kernels.xp.asarray(np.asarray(M) @ np.asarray(X))
+                P_s = P_s if scaling is None else P_s * scaling.rows[:, None]
+                least = _least_sizes(Equations(kernels, M, factors, B_s, np.ones(3), U), X, B_s - P_s)
+                # The sums are those of fp32 numbers: n + 1 roundings of theirs.
+                assert bool((least <= sizes * (1 + (n + 1) * 2.0**-24)).all())
+
+
+def test_sizes_are_the_same_in_every_memory_order(kernels: DenseKernels) -> None:
+    for dtype in TYPES:
+        A, X, B = random((37, 37), dtype), random((37, 2), dtype, 2), random((37, 2), dtype, 3)
+        exact = np.abs(A) @ np.abs(X) + np.abs(B)
+        for name in ("C", "F", "padded rows", "padded columns"):
+            M = layouts(A)[name]
+            M = M if kernels.device is None else kernels.xp.asarray(M)
+            found = sizes_of_terms(kernels, M, kernels.xp.asarray(X), kernels.xp.asarray(B))
+            np.testing.assert_allclose(np.asarray(found), exact, rtol=40 * float(np.finfo(dtype).eps))
+
+
+def test_rows_of_zeros_and_residuals_of_subnormal_numbers_count_as_solved() -> None:
+    R, D = np.array([[0.0, 5e-324, 1e-3]]).T, np.array([[0.0, 0.0, 1.0]]).T
+    assert row_errors(np, R, D, 3, U) == pytest.approx(1e-3 / (3 * U))
+    for bad in (np.nan, np.inf):
+        assert row_errors(np, np.array([[bad], [1.0]]), np.ones((2, 1)), 2, U) == np.inf
