@@ -17,6 +17,7 @@ from mxpeak.library.norms import norm as norm
 from mxpeak.library.norms import norms as norms
 from mxpeak.library.norms import row_norms as row_norms
 from mxpeak.library.outcomes import IllConditionedWarning as IllConditionedWarning
+from mxpeak.library.outcomes import NotSolvedWarning as NotSolvedWarning
 from mxpeak.library.outcomes import SingularMatrixError as SingularMatrixError
 from mxpeak.library.sparse import gmres as gmres
 from mxpeak.library.sparse import rows_from_file as rows_from_file

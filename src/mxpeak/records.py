@@ -10,14 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mxpeak.foreign import UNSAFE
+
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
-#: The parts of a result that are objects.
-SECTIONS = (
-    "run", "problem", "result", "validation", "rules", "phases", "config", "machine", "software", "launch", "telemetry",
-)  # fmt: skip
-#: The figures that every table shows.
-FIGURES = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
 
 
 # --- numbers for people -----------------------------------------------------------------------------------------
@@ -73,15 +69,72 @@ def size_text(size_bytes: float) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a text says as JSON; a ValueError if it is none, has NaN or Infinity, or is nested by the thousand."""
+    """Return the content of a text in JSON.
+
+    Raises a ValueError if it is no JSON, and for content that other programs read differently or cannot hold: NaN,
+    Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
+    if text.count("{") + text.count("[") > MOST_CONTAINERS or text.count(",") > MOST_ITEMS:
+        raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects, or more than {MOST_ITEMS} items")
     try:
-        return json.loads(text, parse_constant=_no_number)
+        found = json.loads(
+            text, parse_constant=_no_number, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
+        )
     except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    _check_depth(found)
+    return found
+
+
+#: Arrays and objects, and items of all of them, that JSON may have: they take less than 500 MB of memory.
+MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
+#: Levels of arrays and objects in each other that JSON may have; result files have nine.
+DEEPEST = 50
+TOO_DEEP = "its brackets are nested too deeply"
+#: The largest integer of an unsigned 64-bit word.
+MOST_INTEGER = 2**64 - 1
 
 
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or abs(found := int(digits)) > MOST_INTEGER:
+        raise ValueError(f"{digits[:20]}… is an integer of more than 64 bits")
+    return found
+
+
+def _real(digits: str) -> float:
+    if not math.isfinite(found := float(digits)):
+        raise ValueError(f"{digits[:20]} is beyond the range of fp64")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:60]!r} is twice in one object")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a ValueError if arrays and objects lie too deep in each other for functions that call themselves."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------
@@ -176,32 +229,37 @@ class Result:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` wrote; keys of a later schema are left out."""
+        """The result that `as_dict` wrote; keys of a later schema are left out, and absent ones are empty."""
         known = {f.name for f in dataclasses.fields(cls)} & set(body)
         said = body.get("warnings")
         told = [w for w in (said if isinstance(said, list) else []) if isinstance(w, Mapping)]
         warnings = [Caution(*(str(w.get(name) or "") for name in ("code", "text", "hint"))) for w in told]
-        return cls(**{**{name: body[name] for name in known}, "warnings": warnings})
+        return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""
-        lost: list[str] = []
-        body = {"schema": SCHEMA_RESULT, **_finite(dataclasses.asdict(self), "", lost)}
-        for path in lost:
-            text = f"{path} is not a finite number; written as null"
-            body["warnings"].append({"code": "not-finite", "text": text, "hint": ""})
+        lost: list[Caution] = []
+        body = {"schema": SCHEMA_RESULT, **_plain(dataclasses.asdict(self), "", lost)}
+        body["warnings"] += [dataclasses.asdict(caution) for caution in lost]
         return body
 
 
-def _finite(value: Any, path: str, lost: list[str]) -> Any:
+def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
+    """Return a value as JSON can hold it; add a caution for each figure that JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
-        lost.append(path)
+        lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
+    if isinstance(value, bool | int | float | str | None):
+        return value
     if isinstance(value, dict):
-        return {key: _finite(item, f"{path}.{key}".lstrip("."), lost) for key, item in value.items()}
+        return {str(key): _plain(item, f"{path}.{key}".lstrip("."), lost) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item, f"{path}[{k}]", lost) for k, item in enumerate(value)]
-    return value
+        return [_plain(item, f"{path}[{k}]", lost) for k, item in enumerate(value)]
+    for number in ("tolist", "item"):  # arrays, and scalars of array libraries
+        if callable(convert := getattr(value, number, None)):
+            return _plain(convert(), path, lost)
+    lost.append(Caution("not-json", f"{path} is of type {type(value).__name__}; written as text"))
+    return str(value)
 
 
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
@@ -214,31 +272,20 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
     return {**alone, "schema": SCHEMA_RESULTS, "results": found}
 
 
-def results_of(body: Any) -> list[Mapping[str, Any]]:
+def results_of(body: Any) -> list[dict[str, Any]]:
     """The results in the content of a result file, also in one of an older version: there one stood alone.
 
-    A section that is null is taken as empty.  A ValueError if the content is not that of a result file.
+    A key that is null is taken as absent.  A ValueError if the content is not that of a result file.
     """
     if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise ValueError("its schema is not that of a result file")
     found = body.get("results", [body])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise ValueError("its results are no list of them")
-    if odd := [one for one in found if not isinstance(one.get("benchmark", ""), str)]:
-        raise ValueError(f"{odd[0]['benchmark']!r} is no name of a benchmark")
-    return [{**one, **_sections(one)} for one in found]
-
-
-def _sections(one: Mapping[str, Any]) -> dict[str, Any]:
-    sections = {name: one[name] if one[name] is not None else {} for name in SECTIONS if name in one}
-    if odd := [name for name, section in sections.items() if not isinstance(section, Mapping)]:
-        raise ValueError(f"{odd[0]} is no object")
-    figures = sections.get("result", {})
-    if odd := [name for name in FIGURES if not isinstance(figures.get(name), int | float | None)]:
-        raise ValueError(f"{odd[0]} is no number")
-    return sections
+    return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    """JSON with all digits and no NaN."""
-    return json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    r"""Return JSON with all digits and no NaN; \u stands for control characters and for bytes that are not UTF-8."""
+    text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"

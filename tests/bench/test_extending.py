@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl.run import run as run_hpl
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.hpl_mxp.run import run as run_hpl_mxp
-from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS, ReportFormat, register
 from mxpeak.cli.main import main
 from mxpeak.comm.broadcast import BROADCASTS
 from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.lu import BCASTS, GENERATORS
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import MAKERS
+from tests.support.result_file import VALIDATOR
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "project" / "extending.md").read_text(encoding="utf-8")
 
@@ -59,7 +61,7 @@ def triad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(code, encoding="utf-8")
-    assert {file.name for file in (tmp_path / "triad").iterdir()} == {"__init__.py", "config.py", "run.py"}
+    assert {file.name for file in (tmp_path / "triad").iterdir()} == {"__init__.py", "config.py", "report.py", "run.py"}
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MXPEAK_IMPORT", "triad")
@@ -78,7 +80,49 @@ def test_the_benchmark_runs_from_the_command_line_and_its_result_is_whole(
     assert body["machine"]
     assert body["launch"]["ranks"] == 1
     (folder,) = Path("mxpeak-out").iterdir()
-    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "result.json"]
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "result.json", "triad.txt"]
+
+
+def test_its_own_report_is_asked_for_by_its_name(triad: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
+        assert main(["run", "triad", "--help"]) == 0
+        assert "--format {text,triad}" in capsys.readouterr().out
+        assert main(["run", "hpl", "--help"]) == 0
+        assert "--format {text,hpl}" in capsys.readouterr().out
+    assert main(["run", "triad", "-N", "1000", "--threads", "1", "--format", "triad", "--out", "out"]) == 0
+    line = capsys.readouterr().out
+    assert re.fullmatch(r"TRIAD 1000 [\d.e+]+ PASSED\n", line)
+    assert Path("out/triad.txt").read_text() == line
+    for benchmark, wanted, fits in (("triad", "hpl", "text or triad"), ("hpl", "triad", "text or hpl")):
+        assert main(["run", benchmark, "-N", "100", "--format", wanted]) == 2
+        assert f"run {benchmark} has no --format {wanted}; choose {fits}" in capsys.readouterr().err
+
+
+def test_its_result_matches_the_schema_and_is_read_where_it_is_not_registered(
+    triad: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "triad", "-N", "1000", "--threads", "1", "--repeat", "2"]) == 0
+    (folder,) = Path("mxpeak-out").iterdir()
+    VALIDATOR.validate(json.loads((folder / "result.json").read_text()))
+    assert main(["history", "triad"]) == 0
+    assert "triad" in capsys.readouterr().out
+    monkeypatch.delenv("MXPEAK_IMPORT")
+    BENCHMARKS.pop("triad")
+    for argv in (["history"], ["compare", "last", "last"], ["report", "last", "--format", "markdown"]):
+        assert main(argv) == 0
+        out, err = capsys.readouterr()
+        assert "triad" in out
+        assert err == ""
+
+
+@pytest.mark.parametrize("change", [{"name": "a b"}, {"name": ""}, {"name": "t\n"}, {"name": "all"}])
+def test_a_name_that_no_result_can_have_is_not_registered(change: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"no name of a benchmark|registered already"):
+        register(replace(BENCHMARKS["hpl"], **change))
+    report = ReportFormat(format="text", file="x.txt", writer="x:y")
+    with pytest.raises(ValueError, match="--format text is taken"):
+        register(replace(BENCHMARKS["hpl"], name="mine", report=report))
 
 
 def test_it_is_known_from_when_it_is_registered(triad: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def test_hpl_has_no_rules_of_a_list():
 
 @for_each(
     ("section", "values"),
-    [("status", "fine"), ("result", {"rate_flops": -1.0}), ("validation", {"iterations": -1}), ("benchmark", "hpx")],
+    [("status", "fine"), ("result", {"rate_flops": -1.0}), ("validation", {"iterations": -1}), ("benchmark", "h p")],
 )
 def test_values_out_of_their_range_are_refused(section: str, values: Any):
     body = document([hpl_result()])

@@ -289,9 +289,9 @@ def test_a_mistake_is_told_with_what_to_type(argv: list[str], said: str, capsys:
     "odd",
     [
         {"problem": None, "config": None, "machine": None, "warnings": None, "samples_s": None},
-        {"warnings": [{"text": "so"}, 3], "samples_s": ["a", -1.0]},
-        {"run": {"start_unix": "yesterday"}},
+        {"warnings": [{"text": "so"}], "samples_s": [None, -1.0]},
         {"run": {"start_unix": 1e300}},
+        {"added_later": 1, "result": {"rate_flops": 1e11, "added_later": {}}},
     ],
 )
 def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
@@ -301,22 +301,59 @@ def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
     assert main(["history"]) == 0
 
 
-def test_what_is_no_result_is_refused_or_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    write("a", run(100, machine="mine"))
-    assert main(["compare", "a", "a"]) == 2
-    assert "machine is no object" in capsys.readouterr().err
-    write("e", run(100, result={"rate_flops": "fast"}))
-    assert main(["compare", "e", "e"]) == 2
-    assert "rate_flops is no number" in capsys.readouterr().err
-    write("b", run(float("nan")))
-    assert main(["compare", "b", "b"]) == 2
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"machine": "mine"}, 'machine is "mine", not an object'),
+        ({"result": {"rate_flops": "fast"}}, 'result.rate_flops is "fast", not a number or null'),
+        ({"result": {"rate_flops": -1.0}}, "result.rate_flops is -1.0, less than 0"),
+        ({"warnings": [3]}, "warnings[0] is 3, not an object"),
+        ({"samples_s": ["a"]}, 'samples_s[0] is "a", not a number or null'),
+        ({"run": {"start_unix": "yesterday"}}, 'run.start_unix is "yesterday", not a number or null'),
+        ({"status": "fine"}, 'status is "fine", not one of valid, slow, invalid, aborted'),
+        ({"result": {"rate_flops": float("nan")}}, "NaN is no number of JSON"),
+    ],
+)
+def test_a_result_that_does_not_match_the_schema_is_refused_and_skipped_by_name(
+    odd: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("good", run(100))
+    write("odd", run(100) | odd)
+    for argv in (["compare", "good", "odd"], ["report", "odd"], ["baseline", "set", "odd"]):
+        assert main(argv) == 2
+        assert said in capsys.readouterr().err
+    assert main(["history"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("N=1000") == 1, "one odd file hides no other"
+    assert err == f"warning: mxpeak-out/odd/result.json is skipped: {said}\n"
+
+
+def test_history_reads_no_more_files_than_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old", run(1) | {"machine": "odd"})
+    write("a", run(100), run(80, benchmark="hpl-mxp"))
+    write("b", run(90))
+    assert main(["history", "--last", "2", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert [one["result"]["rate_flops"] for one in json.loads(out)["results"]] == [80e9, 90e9]
+    assert err == ""
+    assert main(["history", "hpl", "--last", "2", "--json", "-"]) == 0
+    assert [one["result"]["rate_flops"] for one in json.loads(capsys.readouterr().out)["results"]] == [100e9, 90e9]
+
+
+def test_history_passes_over_files_that_are_gone_and_names_those_of_another_kind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in (("d", '{"schema": "mxpeak.tuned/1"}'), ("e", ""), ("f", "{"), ("g", '{"a": 1, "a": 2}')):
+        Path("mxpeak-out", name).mkdir(parents=True)
+        Path("mxpeak-out", name, "result.json").write_text(text)
     Path("mxpeak-out/c").mkdir()
     Path("mxpeak-out/c/result.json").symlink_to("gone")
-    path = Path("mxpeak-out/d/result.json")
-    path.parent.mkdir()
-    path.write_text('{"schema": "mxpeak.tuned/1"}')
+    Path("mxpeak-out/h").mkdir()
+    Path("mxpeak-out/h/result.json").write_bytes(b'{"schema": "\xff"}')
     assert main(["history"]) == 0
-    assert "no results" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "no results" in out
+    assert sorted(line.split("/")[1] for line in err.splitlines()) == ["d", "e", "f", "g", "h"]
 
 
 @pytest.mark.parametrize(("argv", "code"), [(["compare", "a", "b"], 4), (["baseline", "set", "c"], 2)])

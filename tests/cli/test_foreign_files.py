@@ -1,97 +1,217 @@
-"""Files that other people may have written set no path of the user: recorded results, tuned settings."""
+"""Files that the command line is given: of any kind and content, they are read or refused at once, with a reason."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mxpeak import foreign
 from mxpeak.bench.matrix_market import read_matrix
-from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.main import parsed
+from mxpeak.cli.main import main, parsed
 from mxpeak.cli.request import requests
-from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import options, recordable
-from mxpeak.perf.tuned import Winner
-from mxpeak.runtime.tuned import _said
+from mxpeak.perf.machines import find_machine
+from mxpeak.records import DEEPEST, read_json
+from tests.support.fuzzing import DOORS, at_door
 
-
-def paths_of(config: type) -> list[str]:
-    return [o.name for o in options(config) if o.users_path]
+RECORDED = (Path(__file__).parents[1] / "golden" / "recorded.json").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(foreign, "WRITER_S", 0.05)
 
 
-def test_every_path_that_a_run_writes_is_marked() -> None:
-    assert set(paths_of(OutputConfig)) == {"json", "out", "events", "prometheus"}
-    named = {benchmark.name: set(paths_of(benchmark.config)) for benchmark in BENCHMARKS.values()}
-    assert named["hpl-mxp"] == {"trace", "baseline", "checkpoint", "submit"}
-    assert named["hpl"] == {"trace", "baseline", "checkpoint"}
-    for name in ("hpg-mxp", "hpcg", "norms"):
-        assert named[name] == {"trace"}
-    for config in (OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())):
-        unmarked = {o.name for o in options(config) if o.metavar in ("FILE", "DIR")} & recordable(config)
-        assert unmarked == set()
+def folder(path: Path) -> None:
+    path.mkdir()
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_result_that_is_repeated_sets_no_path(name: str) -> None:
-    """Neither those that results record, nor those that only a changed file holds."""
-    shown = {o.name: getattr(OutputConfig(), o.name) for o in options(OutputConfig)}
-    said: dict[str, Any] = {path: f"/home/{path}" for path in (*paths_of(BENCHMARKS[name].config), *shown)}
-    said |= {"warmup": "none", "every": "5m"}
-    config = {path: {"value": value, "origin": "flag"} for path, value in said.items()}
-    one = {"schema": "mxpeak.result/1", "benchmark": name, "status": "valid", "config": config}
-    Path("result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [one]}))
-    (found,) = requests(parsed(["run", name, "--config", "result.json"]), {})
-    assert found.config.warmup == "none"
-    assert {path: getattr(found.config, path) for path in paths_of(BENCHMARKS[name].config)} == dict.fromkeys(
-        paths_of(BENCHMARKS[name].config)
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def missing(path: Path) -> None:
+    """Leave nothing there."""
+
+
+def holding(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+def readers(path: str) -> list[Callable[[], Any]]:
+    """Every way in which a file comes in."""
+
+    def verb(*words: str) -> Callable[[], Any]:
+        return lambda: main(list(words))
+
+    def settings(*words: str) -> Callable[[], Any]:
+        return lambda: requests(parsed(["run", "hpl", *words, "--tuned", "no"]), {})
+
+    return [
+        verb("report", path),
+        verb("compare", path, path),
+        verb("baseline", "set", path),
+        settings("--config", path),
+        settings("--dat", path),
+        verb("run", "hpl", "-N", "100", "--threads", "1", "--baseline", path, "--out", "out"),
+        lambda: find_machine(path),
+        lambda: read_matrix(path),
+    ]
+
+
+@pytest.mark.parametrize(
+    "make", [folder, pipe, device, circle, missing, holding(b"\0"), holding(b"\xff\xfe{\x00"), holding(b"{" * 5000)]
+)
+def test_what_is_no_text_file_is_refused_at_once(
+    make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(Path("odd"))
+    for read in readers("odd"):
+        begun = time.monotonic()
+        said = refusal(read, capsys)
+        assert "odd" in said
+        assert "Traceback" not in said
+        assert time.monotonic() - begun < 5.0
+
+
+def refusal(read: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a file that is refused, by an error or on stderr."""
+    try:
+        code = read()
+    except UsageError as error:
+        return str(error)
+    return capsys.readouterr().err if code == 2 else f"code {code}"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"schema": "\xff"}', "0xff"),
+        (b'{"schema": NaN}', "NaN is no number"),
+        (b'{"schema": 1e400}', "beyond the range of fp64"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "more than 64 bits"),
+        (b'{"schema": "mxpeak.results/1", "schema": "mxpeak.results/1"}', "is twice in one object"),
+        (b"[" * 100_000, "neither a result file nor a report"),
+        (b'{"a": ' * 100_000, "nested too deeply"),
+        (b'{"a": ' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1), "nested too deeply"),
+        (b'{"schema": "mxpeak.results/1", "results": {}}', "no list"),
+        (b"{}", "its schema is not that of a result file"),
+    ],
+)
+def test_what_is_no_json_of_a_result_is_refused_with_the_reason(
+    data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("odd.json").write_bytes(data)
+    assert main(["report", "odd.json"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_does_no_harm() -> None:
+    Path("marked.json").write_bytes(b"\xef\xbb\xbf" + RECORDED.encode())
+    Path("marked.toml").write_bytes(b"\xef\xbb\xbfn = [1000]\n")
+    assert main(["compare", "marked.json", "marked.json"]) == 0
+    assert main(["report", "marked.json"]) == 0
+    (one,) = requests(parsed(["run", "hpl", "--config", "marked.toml", "--tuned", "no"]), {})
+    assert one.config.n == (1000,)
+
+
+def test_a_pipe_with_a_writer_is_read() -> None:
+    Path("result.json").write_text(RECORDED, encoding="utf-8")
+    os.mkfifo("pipe")
+    script = f"cat result.json > pipe & {sys.executable} -m mxpeak report <(cat result.json) pipe --format csv; wait"
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stderr == ""
+    assert len(ended.stdout.splitlines()) == 1 + 2 * 5
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("large", "wb") as file:
+        file.truncate(foreign.MOST_BYTES + 1)
+    assert main(["report", "large"]) == 2
+    assert (
+        f"{foreign.MOST_BYTES + 1} bytes, more than the {foreign.MOST_BYTES} that are read" in capsys.readouterr().err
     )
-    assert vars(found.output) == shown
+    monkeypatch.setattr("mxpeak.records.MOST_CONTAINERS", 3)
+    with pytest.raises(ValueError, match="more than 3 arrays and objects"):
+        read_json("[[],[],[]]")
+    monkeypatch.setattr("mxpeak.records.MOST_ITEMS", 3)
+    with pytest.raises(ValueError, match="more than 3 items"):
+        read_json("[1,2,3,4,5]")
 
 
-def test_a_toml_file_of_the_user_sets_paths() -> None:
-    Path("my.toml").write_text('out = "here"\nprometheus = "metrics"\ntrace = "trace.json"\n')
-    (found,) = requests(parsed(["run", "hpl", "--config", "my.toml"]), {})
-    assert (found.output.out, found.output.prometheus, found.config.trace) == ("here", "metrics", "trace.json")
+def test_a_file_that_grows_beyond_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "MOST_BYTES", 10)
+    with pytest.raises(OSError, match="more than the 10 bytes"):
+        foreign.read_bytes("/proc/self/status")  # which says that it has none
 
 
-@pytest.mark.parametrize("path", ["trace", "checkpoint", "baseline"])
-def test_tuned_settings_set_no_path(path: str) -> None:
-    settings = {"nb": "64", path: "/home/file"}
-    winner = Winner(
-        benchmark="hpl",
-        mode="official",
-        device="cpu",
-        ranks=1,
-        threads=1,
-        any_layout=False,
-        size={"n": 2000},
-        precision="",
-        settings=settings,
-        rate_flops=1e9,
-        gain=1.0,
-        verdict="",
-        when="",
-    )
-    with pytest.raises(UsageError, match=f"hpl has no setting '{path}'"):
-        _said(winner, BENCHMARKS["hpl"].config, open_layout=False)
+def test_a_name_that_is_too_long_is_refused_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    for read in readers("odd" * 2000):
+        assert "odd" in refusal(read, capsys)
+    start = ["run", "hpl", "-N", "100", "--threads", "1"]
+    for flag in ("--out", "--json", "--trace", "--events", "--prometheus", "--checkpoint"):
+        assert main([*start, flag, "odd" * 2000]) == 2
+        assert "File name too long" in capsys.readouterr().err
+    Path("result.json").write_text(RECORDED, encoding="utf-8")
+    assert main(["report", "result.json", "--out", "n" * 250 + ".html"]) == 0, "names may be as long as they can be"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_a_matrix_that_never_ends_is_refused(kind: str) -> None:
-    path = Path("A.mtx")
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match=r"A\.mtx is a pipe or a device"):
-        read_matrix(path)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("secret.json").write_text(RECORDED, encoding="utf-8")
+    Path("secret.json").chmod(0)
+    assert main(["report", "secret.json"]) == 2
+    assert "Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in DOORS if name != "part of a checkpoint"])
+def test_the_whole_files_of_the_mutations_are_accepted(name: str, tmp_path: Path) -> None:
+    assert at_door(name, DOORS[name][0](), tmp_path) is None
+
+
+def test_settings_of_a_result_name_no_file_to_write() -> None:
+    body = json.loads(RECORDED)
+    (hpl,) = (one for one in body["results"] if one["benchmark"] == "hpl")
+    outputs = {"prometheus": "p", "json": "j", "events": "e", "out": "o", "trace": "t", "checkpoint": "c"}
+    hpl["config"] |= {name: {"value": value, "origin": "flag"} for name, value in outputs.items()}
+    Path("result.json").write_text(json.dumps({**body, "results": [hpl]}))
+    (one,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+    output = one.output
+    assert (output.prometheus, output.json, output.events, output.out) == (None, None, None, None)
+    assert (one.config.trace, one.config.checkpoint) == (None, None)
+
+
+def test_a_result_without_a_benchmark_or_settings_repeats_no_run() -> None:
+    body = json.loads(RECORDED)
+    for missing_key in ("benchmark", "config"):
+        one = {name: value for name, value in body["results"][0].items() if name != missing_key}
+        Path("result.json").write_text(json.dumps({**body, "results": [one]}))
+        with pytest.raises(UsageError, match="it holds no settings"):
+            requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+
+
+def test_reading_a_result_loads_no_package_for_schemas() -> None:
+    Path("result.json").write_text(RECORDED, encoding="utf-8")
+    code = "import sys; from mxpeak.cli.main import main; main(['report', 'result.json', '--format', 'csv']); "
+    code += "print(*[name for name in ('jsonschema', 'numpy', 'mxpeak.report.html') if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.splitlines()[-1] == ""

@@ -297,7 +297,9 @@ def test_what_does_not_converge_says_so_on_all_ranks() -> None:
     A, b = poisson(20, 20), vector(400)
     x, infos = gmres_on(even(400, 3), A, b, maxiter=5, preconditioner="gs")
     assert {info.outcome for info in infos} == {Outcome.UNREACHED}
-    assert {info.message for info in infos} == {"maxiter=5 were used up"}
+    assert {info.message for info in infos} == {
+        'maxiter=5 steps were used up; use a larger maxiter, or preconditioner="lu", complete factors'
+    }
     assert infos[0].residual == pytest.approx(residual(A, x, b), rel=1e-6)
 
 
@@ -368,7 +370,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any, dict[str, Any]]],
     "dtype": (lambda A, b: (A.astype(np.float32), b, {}), UsageError, "A.dtype: float64 on rank 0, but float32 on"),
     "type of b": (lambda A, b: (A, b.astype(int), {}), UsageError, "b.dtype: float64 on rank 0, but int64 on rank 1"),
     "rtol": (lambda A, b: (A, b, {"rtol": 1e-6}), UsageError, "rtol: 1e-09 on rank 0, but 1e-06 on rank 1"),
-    "no rtol": (lambda A, b: (A, b, {"rtol": 2}), UsageError, "rank 1: rtol=2: give a relative residual"),
+    "no rtol": (lambda A, b: (A, b, {"rtol": -2}), UsageError, "rank 1: rtol=-2: use a number from 0 on"),
     "restart": (lambda A, b: (A, b, {"restart": 7}), UsageError, "restart: None on rank 0, but 7 on rank 1"),
     "x0": (lambda A, b: (A, b, {"x0": b}), UsageError, "x0: none on rank 0, but given on rank 1"),
     "sweep": (lambda A, b: (A, b, {"preconditioner": "gs"}), UsageError, "preconditioner: auto on rank 0, but gs on"),

@@ -1,14 +1,18 @@
-"""Bad input by the thousand: texts that were whole once, and a door for each kind that must refuse or take them."""
+"""Mutated input: texts that were whole once, and a reader for each kind that must accept or refuse them."""
 
 from __future__ import annotations
 
+import copy
 import gzip
+import io
 import json
 import random
 import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +20,15 @@ import numpy as np
 
 from mxpeak.bench import keeping
 from mxpeak.bench.hpl.config import HplConfig
-from mxpeak.bench.hpl.input import read_dat as read_hpl
-from mxpeak.bench.hpl_mxp.input import read_dat as read_mxp
 from mxpeak.bench.matrix_market import read_matrix
-from mxpeak.cli.baseline import forecasts
+from mxpeak.cli.baseline import SAME, forecasts
 from mxpeak.cli.config_file import read_toml
 from mxpeak.cli.main import parsed
 from mxpeak.cli.request import requests
 from mxpeak.cli.resume import wanted
-from mxpeak.configs.lu import LuCase
+from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
+from mxpeak.foreign import UNSAFE
 from mxpeak.perf.machines import find_machine
 from mxpeak.perf.tuned import BadBookError, read_book
 from mxpeak.records import read_json
@@ -42,6 +45,9 @@ STRANGE = [
 ]  # fmt: skip
 
 
+Door = Callable[[str, Path], object]
+
+
 def mutated(text: str, rng: random.Random) -> str:
     """The text with some accidents: pieces lost, doubled, swapped, replaced by strange ones, or cut off."""
     for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
@@ -49,10 +55,68 @@ def mutated(text: str, rng: random.Random) -> str:
     return text
 
 
+#: Values that replace one in JSON, besides another value of the same file.
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 1e-320, 1e300, -1e300, 1e17, 2**53 + 1, 2**63, 2**64 - 1, 2**70, 0.5, -0.0, "", " ",
+    "x", "-1", "=1+1", "\x1b[2J", "\n", "a\tb", "\u202e", "\ud800", "nan", "é" * 50, "w" * 5000, [], {}, [[]], [None],
+    [0], ["x"], [1, 2], [1, "x"], {"": None}, {"x": 1}, {"value": []}, [[[[[[0]]]]]], [1e308, 1e308], [0, 0], [-1, -2],
+    ["../../x"], {"\x1b]0;x\x07": "\x1b[31m"}, [{"time_s": None}], {"rate_flops": "x"}, "2x2", [[1, 2], [2]], 1e-300,
+]  # fmt: skip
+
+
+#: Numbers that a result may have, at the ends of what figures and sums can hold.
+NUMBERS: list[float] = [
+    0, 1, 0.0, 1e-323, 1e-300, 1e-30, 1e30, 1e150, 1e299, 1e308, 1.7e308, 2**31, 2**53, 2**63, 2**64 - 1, 3, 1024
+]  # fmt: skip
+
+
+def mutated_json(text: str, rng: random.Random) -> str:
+    """A text of JSON with some values replaced, removed, swapped or doubled; every third one is mutated as text."""
+    if rng.randrange(3) == 0:
+        return mutated(text, rng)
+    body = json.loads(text)
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 10])):
+        kind = rng.randrange(8)
+        inside, key = _place(body, rng)
+        if kind > 5:  # one number becomes another, as large or as small as they can be
+            for _ in range(50):
+                if isinstance(inside[key], int | float):
+                    inside[key] = rng.choice(NUMBERS)
+                    break
+                inside, key = _place(body, rng)
+        elif kind < 3:
+            inside[key] = copy.deepcopy(rng.choice(ODD))
+        elif kind == 3:
+            del inside[key]
+        elif kind == 4:
+            other, name = _place(body, rng)
+            inside[key] = copy.deepcopy(other[name])
+        elif isinstance(inside, dict):
+            inside[rng.choice(["x", "rate_bytes", "history", "", key + "_"])] = copy.deepcopy(inside[key])
+        else:
+            inside += copy.deepcopy(inside[key : key + 1]) * rng.choice([1, 2, 500])
+        if not body:
+            break
+    return json.dumps(body)
+
+
+def _place(body: Any, rng: random.Random) -> tuple[Any, Any]:
+    """A value somewhere in a document, as what it is in and its key or index."""
+    inside = body
+    while True:
+        key = rng.choice(list(inside)) if isinstance(inside, dict) else rng.randrange(len(inside))
+        below = inside[key]
+        if not below or not isinstance(below, dict | list) or rng.random() < 0.15:
+            return inside, key
+        inside = below
+
+
 def _accident(text: str, rng: random.Random) -> str:
     i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
     words = [match.span() for match in re.finditer(r"[^\s=,:\[\]{}]+", text)]
-    kind = rng.randrange(8)
+    kind = rng.randrange(9)
+    if kind == 8:  # a byte that is not UTF-8, by the surrogate that stands for it
+        return text[:i] + chr(rng.randrange(0xDC80, 0xDD00)) + text[i:]
     if kind == 0:
         return text[:i]
     if kind == 1:
@@ -70,13 +134,17 @@ def _accident(text: str, rng: random.Random) -> str:
     return text + rng.choice(STRANGE)
 
 
-# --- the doors: each takes a text, and nothing but a UsageError may come out --------------------------------------
+# --- the readers: each takes a text, and nothing but a UsageError may come out ------------------------------------
+
+
+def written(text: str, path: Path, encoding: str = "utf-8") -> Path:
+    """The file with this text, in which surrogates stand for bytes."""
+    path.write_bytes(text.encode(encoding, "surrogateescape" if encoding == "utf-8" else "replace"))
+    return path
 
 
 def matrix_market(text: str, folder: Path) -> None:
-    path = folder / "A.mtx"
-    path.write_text(text, encoding="latin-1", errors="replace")
-    read_matrix(path)
+    read_matrix(written(text, folder / "A.mtx", "latin-1"))
 
 
 def compressed(text: str, folder: Path) -> None:
@@ -87,46 +155,115 @@ def compressed(text: str, folder: Path) -> None:
 
 
 def toml(text: str, folder: Path) -> None:
-    path = folder / "run.toml"
-    path.write_text(text, encoding="utf-8", errors="replace")
+    path = written(text, folder / "run.toml")
     read_toml(str(path))
     requests(parsed(["run", "hpl", "--config", str(path), "--tuned", "no"]), {})
 
 
-def machine(text: str, folder: Path) -> None:
-    path = folder / "machine.toml"
-    path.write_text(text, encoding="utf-8", errors="replace")
-    find_machine(str(path))
-
-
-def result(text: str, folder: Path) -> None:
-    path = folder / "result.json"
-    path.write_text(text, encoding="utf-8", errors="replace")
-    forecasts(str(path), "hpl", [LuCase(n=1000, nb=64, P=1, Q=1)], 1)
-
-
-def config(text: str, folder: Path) -> None:
-    path = folder / "repeat.json"
-    path.write_text(text, encoding="utf-8", errors="replace")
-    (one,) = requests(parsed(["run", "hpl", "--config", str(path), "--tuned", "no"]), {})
+def config_of_result(text: str, folder: Path) -> None:
+    path = written(text, folder / "result.json")
+    benchmark = next((name for name in BENCHMARKS_RECORDED if f'"benchmark": "{name}"' in text), "hpl")
+    (one,) = requests(parsed(["run", benchmark, "--config", str(path), "--tuned", "no"]), {})
     assert paths_of(one) == [], text
+
+
+def dat(benchmark: str) -> Door:
+    """The reader of a benchmark's input file."""
+
+    def read(text: str, folder: Path) -> None:
+        requests(parsed(["run", benchmark, "--dat", str(written(text, folder / "in.dat")), "--tuned", "no"]), {})
+
+    return read
+
+
+def machine(text: str, folder: Path) -> None:
+    find_machine(str(written(text, folder / "machine.toml")))
+
+
+def simulated(text: str, folder: Path) -> None:
+    path = written(text, folder / "machine.toml")
+    answered(["simulate", "hpl", "--machine", str(path), "-N", "4096", "--nb", "512", "--grid", "2x2"])
+
+
+#: The second result of recorded.json, as a case that is to be run again.
+MXP_CASE = namedtuple("MXP_CASE", SAME)(400, "fp32", "sqrt-n", "gmres", "none")
+
+
+def baseline(text: str, folder: Path) -> None:
+    """--baseline FILE, and what a run does with it."""
+    found = forecasts(str(written(text, folder / "result.json")), "hpl-mxp", [MXP_CASE], 2)
+    for forecast in found.values():
+        forecast.section()
+        for done in (0.0, 1.0, 1e7, 1e30):
+            forecast.left(done)
+            forecast.compared(1.0, done)
+
+
+def answered(words: list[str]) -> None:
+    """Run a verb as `main` does, which makes every exception but a UsageError a traceback."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        args = parsed(words)
+        code = args.action(args, words, Session())
+    if unsafe := UNSAFE.findall(out.getvalue() + err.getvalue()):
+        raise RuntimeError(f"characters are printed that act on terminals: {unsafe[:3]}")
+    if code not in (0, 2, 4):
+        raise RuntimeError(f"exit code {code}: {err.getvalue()[-3000:]}")
+
+
+def report(form: str) -> Door:
+    """`mxpeak report` in one format."""
+
+    def read(text: str, folder: Path) -> None:
+        answered(["report", str(written(text, folder / "result.json")), "--format", form, "--out", "-"])
+
+    return read
+
+
+def compare(text: str, folder: Path) -> None:
+    path, whole = written(text, folder / "result.json"), folder / "whole.json"
+    if not whole.exists():
+        whole.write_text(_result_text(), encoding="utf-8")
+    pair = [str(path), str(whole)] if len(text) % 2 else [str(whole), str(path)]
+    answered(["compare", *pair, *(["--json", "-"] if len(text) % 3 == 0 else [])])
+
+
+def history(text: str, folder: Path) -> None:
+    """One mutated file among whole ones: the others are listed always."""
+    for name, content in (("whole", _one_result("hpl")), ("odd", text)):
+        path = Path("mxpeak-out", name, "result.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written(content, path)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        args = parsed(["history", "--last", "1000"])
+        code = args.action(args, [], Session())
+    if code or sum(line.endswith(" whole") for line in out.getvalue().splitlines()) != 1:
+        raise RuntimeError(f"code {code}; {out.getvalue()}; {err.getvalue()[-3000:]}")
+    if err.getvalue():
+        raise UsageError(err.getvalue())
+
+
+def keep(text: str, folder: Path) -> None:
+    answered(["baseline", "set", str(written(text, folder / "result.json"))])
 
 
 def paths_of(request: Any) -> list[str]:
     """The paths of the user that a request sets, although only a recorded run could have set them."""
     values = {**vars(request.output), **vars(request.config)}
-    return [name for name in ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint") if values[name]]
+    paths = ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint")
+    return [name for name in paths if values.get(name)]
 
 
 def part(text: str, folder: Path) -> None:
     """A part of this text, and one whose head has this text and the digest that fits."""
     (folder / "a").mkdir(exist_ok=True)
-    body = text.encode(errors="replace") + b"\n"
+    body = text.encode("utf-8", "surrogateescape") + b"\n"
     begin = f"{checkpoint.SCHEMA} {checkpoint.FIRST_LINE + len(body):010} ".encode()
     head = begin + checkpoint._head_digest(begin, body) + b"\n" + body
     digest = checkpoint.Digest(head)
     digest.add(b"x" * 96)
-    for content in (text.encode(errors="replace"), head + b"x" * 96 + digest.text()):
+    for content in (text.encode("utf-8", "surrogateescape"), head + b"x" * 96 + digest.text()):
         (folder / "a" / "0-0").write_bytes(content)
         try:
             read_part(folder / "a", 0, 0, whole=True)
@@ -150,7 +287,7 @@ def run_json(text: str, folder: Path) -> None:
         known = keeping._record(said, {"hpl": HplConfig})
         texts.append(json.dumps({**said, "digest": keeping._digest(known.about())}))
     for one in texts:
-        (folder / "run.json").write_text(one, encoding="utf-8", errors="replace")
+        written(one, folder / "run.json")
         try:
             request = wanted(parsed(["resume", str(folder)]))
         except UsageError as error:
@@ -172,50 +309,38 @@ def command_line(text: str, folder: Path) -> None:
     # --help and --version answer by leaving
     words = text.split()[:30]
     try:
-        args = parsed(words)
+        with redirect_stdout(io.StringIO()):
+            args = parsed(words)
         if getattr(args, "benchmark", None) and args.verb == "run":
             requests(args, {})
-    except SystemExit as answered:
-        if answered.code:
-            raise RuntimeError(f"it left with {answered.code}") from None
+    except SystemExit as answer:
+        if answer.code:
+            raise RuntimeError(f"it left with {answer.code}") from None
 
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MACHINES = Path(__file__).parents[2] / "src" / "mxpeak" / "perf" / "machines.toml"
 
 
+#: The benchmarks of recorded.json, in its order.
+BENCHMARKS_RECORDED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
+
+
+@cache
 def _result_text() -> str:
-    steps = {
-        "index": [1, 2],
-        "elapsed_s": [0.5, 1.0],
-        "done_flops": [1e8, 6e8],
-        "phases": {"gemm": {"mean_s": [0.1, 0.2]}},
-    }
-    one = {
-        "schema": "mxpeak.result/1",
-        "benchmark": "hpl",
-        "status": "valid",
-        "problem": {"n": 1000, "nb": 64, "precision": "fp32"},
-        "launch": {"ranks": 1},
-        "result": {"rate_flops": 1e9, "time_s": 1.0},
-        "telemetry": {"steps": steps},
-    }
-    return json.dumps({"schema": "mxpeak.results/1", "results": [one]})
+    """A result of each benchmark, as runs wrote them; their long lists are cut to six items."""
+    return (GOLDEN / "recorded.json").read_text(encoding="utf-8")
 
 
-def _config_text() -> str:
-    said = {
-        "n": (1000,),
-        "nb": (64,),
-        "trace": "t.json",
-        "checkpoint": "kept",
-        "every": "5m",
-        "prometheus": "p",
-        "out": "o",
-    }
-    settings = {name: {"value": value, "origin": "flag"} for name, value in said.items()}
-    one = {"schema": "mxpeak.result/1", "benchmark": "hpl", "status": "valid", "config": settings}
-    return json.dumps({"schema": "mxpeak.results/1", "results": [one]})
+@cache
+def _one_result(benchmark: str) -> str:
+    """The result of one benchmark alone."""
+    body = json.loads(_result_text())
+    return json.dumps({**body, "results": [one for one in body["results"] if one["benchmark"] == benchmark]})
+
+
+def _golden(name: str) -> Callable[[], str]:
+    return cache(lambda: (GOLDEN / name).read_text(encoding="utf-8"))
 
 
 def _part_text() -> str:
@@ -235,11 +360,11 @@ def _run_text() -> str:
     return json.dumps({"schema": keeping.SCHEMA, **about, "settings": more, "digest": keeping._digest(about)})
 
 
-Door = Callable[[str, Path], object]
 #: What stands whole at the beginning, and where it goes in.
 DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
-    "HPL.dat": ((GOLDEN / "lists.dat").read_text, lambda text, _: read_hpl(text, "HPL.dat")),
-    "HPL-MxP.dat": ((GOLDEN / "mxp.dat").read_text, lambda text, _: read_mxp(text, "HPL-MxP.dat")),
+    "HPL.dat": (_golden("lists.dat"), dat("hpl")),
+    "HPL-MxP.dat": (_golden("mxp.dat"), dat("hpl-mxp")),
+    "hpcg.dat": (lambda: "HPCG benchmark input file\nSandia National Laboratories\n104 104 104\n60\n", dat("hpcg")),
     "Matrix Market": (
         lambda: (
             "%%MatrixMarket matrix coordinate real general\n% a comment\n\n3 3 5\n"
@@ -248,7 +373,7 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
         matrix_market,
     ),
     "Matrix Market, compressed": (
-        lambda: "%%MatrixMarket matrix coordinate integer symmetric\n2 2 3\n1 1 2\n2 1 1\n2 2 2\n",
+        lambda: "%%MatrixMarket matrix coordinate integer symmetric\n%\n2 2 3\n1 1 2\n2 1 1\n2 2 2\n",
         compressed,
     ),
     "TOML": (
@@ -260,8 +385,21 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
         toml,
     ),
     "machine": (lambda: MACHINES.read_text(encoding="utf-8").split("[frontier]")[0], machine),
-    "result": (_result_text, result),
-    "result to repeat": (_config_text, config),
+    "machine, simulated": (
+        lambda: "[frontier]" + MACHINES.read_text(encoding="utf-8").split("[frontier]")[1].split("[crusher]")[0],
+        simulated,
+    ),
+    "--baseline": (_result_text, baseline),
+    "--config of a result": (_result_text, config_of_result),
+    "report, html": (_result_text, report("html")),
+    "report, markdown": (_result_text, report("markdown")),
+    "report, csv": (_result_text, report("csv")),
+    "compare": (_result_text, compare),
+    "history": (_result_text, history),
+    "baseline set": (_result_text, keep),
+    "log of HPL": (_golden("checked.txt"), report("html")),
+    "log of HPCG": (_golden("hpcg.txt"), report("csv")),
+    "log of HPG-MxP": (_golden("hpgmp.txt"), report("markdown")),
     "part of a checkpoint": (_part_text, part),
     "run.json of checkpoints": (_run_text, run_json),
     "tuned settings": (
@@ -270,7 +408,10 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
                 "schema": "mxpeak.tuned/1",
                 "machine": {"host": "a"},
                 "fingerprint": {},
-                "winners": [{"benchmark": "hpl", "settings": {"nb": 128}}],
+                "winners": [
+                    {"benchmark": "hpl", "mode": "official", "device": "cpu", "ranks": 1, "threads": 2}
+                    | {"any_layout": False, "size": {"n": 2000}, "settings": {"nb": "128"}}
+                ],
             }
         ),
         book,
@@ -303,6 +444,9 @@ def try_one(name: str, seed: int, folder: Path) -> str | None:
     return at_door(name, crash(name, seed), folder)
 
 
-def crash(name: str, seed: int) -> Any:
+def crash(name: str, seed: int) -> str:
     """The text of a seed, for whoever looks into a failure."""
-    return mutated(DOORS[name][0](), random.Random(f"{name} {seed}"))
+    whole, rng = DOORS[name][0], random.Random(f"{name} {seed}")
+    if whole is not _result_text:
+        return mutated(whole(), rng)
+    return mutated_json(_result_text() if seed % 10 == 0 else _one_result(BENCHMARKS_RECORDED[seed % 5]), rng)

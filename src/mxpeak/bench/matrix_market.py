@@ -12,6 +12,7 @@ number, and takes 1.5.6 for 1.5.)  Only where NumPy fails are the lines gone thr
 from __future__ import annotations
 
 import gzip
+import os
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import check_readable
 from mxpeak.options import DIGITS, shown
 
 FIELDS = ("real", "double", "integer", "pattern")
@@ -114,7 +116,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 
 def read_header(path: Path) -> Header:
     """The first lines of a file, checked."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UsageError(f"{path} is a pipe or a device, which cannot be read twice; give a file")
     found: Header = _opened(path, lambda lines: _header(path, lines))
     return found
@@ -130,12 +132,13 @@ def _opened(path: Path, use: Any) -> Any:
     """What `use` makes of the file's lines."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
+        check_readable(path)
         with open_file(path, "rt", encoding="latin-1") as file:
             return use(file)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file in {path.absolute().parent}; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 # --- the header ------------------------------------------------------------------------------------------------------

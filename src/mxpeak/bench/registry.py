@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,6 +71,8 @@ class Benchmark:
     in_flops: bool = True
 
 
+#: Names that a result file may have for a benchmark.
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Every benchmark, in the order in which `mxpeak run all` runs them.
 BENCHMARKS: dict[str, Benchmark] = {}
 
@@ -78,6 +81,12 @@ def register(benchmark: Benchmark) -> None:
     """Make a benchmark known to the command line and to `mxpeak.run`."""
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
         raise ValueError(f"the benchmark {benchmark.name} is registered already")
+    if not NAME.fullmatch(benchmark.name):
+        raise ValueError(f"{benchmark.name!r} is no name of a benchmark; use letters, digits, '.', '_' and '-'")
+    if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
+        raise ValueError(
+            f"--format {benchmark.report.format} is taken; give the report of {benchmark.name} another name"
+        )
     BENCHMARKS[benchmark.name] = benchmark
 
 

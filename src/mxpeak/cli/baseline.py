@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mxpeak.cli.past import past_results
+from mxpeak.cli.past import past_results, recorded
 from mxpeak.cli.request import Request
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
-from mxpeak.records import PASSED, read_json, results_of
+from mxpeak.foreign import read_text
+from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
@@ -75,7 +76,7 @@ def _newest(benchmark: str) -> Path:
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
     try:
-        return results_of(read_json(path.read_text(encoding="utf-8")))
+        return recorded(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
     except ValueError as error:

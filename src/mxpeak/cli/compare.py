@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
+from mxpeak.foreign import printable
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
 from mxpeak.runtime.leash import terminal_width
@@ -162,8 +163,13 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     from mxpeak.report.columns import table
     from mxpeak.report.compare import row_of
 
-    found = [(path, one) for path in reversed(result_files()) for one in read_results(path)]
-    found = [(path, one) for path, one in found if args.benchmark in (None, one.get("benchmark"))][-args.last :]
+    found: list[tuple[Path, Mapping[str, Any]]] = []
+    for path in result_files():  # the newest first, and no more of them than are shown
+        here = [one for one in read_results(path) if args.benchmark in (None, one.get("benchmark"))]
+        found = [*((path, one) for one in here), *found]
+        if len(found) >= args.last:
+            break
+    found = found[-args.last :]
     rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
     rows += [row_of(one, _when(one), path.parent.name) for path, one in found]
     kept = ("benchmark", "status", "problem", "result")
@@ -195,7 +201,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         part.replace(KEPT)
     except OSError as error:
         raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
-    print(f"{KEPT}: {listed(valid)} of {path}")
+    print(printable(f"{KEPT}: {listed(valid)} of {path}"))
     return ExitCode.VALID
 
 
@@ -219,4 +225,4 @@ def _show(body: Mapping[str, Any], text: str, target: str | None) -> None:
     if target is not None:
         write_json(body, target)
     if target != "-":
-        print(text, end="")
+        print(printable(text), end="")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from mxpeak import foreign
 from mxpeak.bench.registry import BENCHMARKS, Benchmark
-from mxpeak.cli.past import NAMES, run_file
+from mxpeak.cli.past import NAMES, recorded, run_file
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, options, recordable
-from mxpeak.records import read_json, results_of
 
 #: Settings of a recorded run that are left out although they name no path: they belong to one that does.
 WITH_A_PATH = ("every",)
@@ -28,18 +28,21 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     """A --config file: TOML, or the result of a run that is to be repeated, which may be named as for compare."""
-    if path in NAMES or Path(path).is_dir():
+    if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
     if not text.lstrip().startswith("{"):
         return read_toml(path, text)
     try:
-        results = results_of(read_json(text))
-        found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results)}
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        results = recorded(text)
+    except ValueError as error:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
+    told = [one for one in reversed(results) if {"benchmark", "config"} <= set(one)]
+    found = {str(one["benchmark"]): _settings_said(one) for one in told}
+    if not found:
+        raise UsageError(f"--config {path} is neither TOML nor the result of a run: it holds no settings")
     if not set(names) & set(found):
-        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found), 'BENCHMARK')}")
+        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found))}")
     return found
 
 
@@ -48,15 +51,16 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
 
     The file may come from another person: only the user of this run decides where it writes.
     """
-    said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
+    settings = {name: one for name, one in result["config"].items() if {"value", "origin"} <= set(one)}
+    said = {name: one["value"] for name, one in settings.items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
-        mute = {f.name: f.default for f in dataclasses.fields(benchmark.config) if "flags" not in f.metadata}
+        fields = dataclasses.fields(benchmark.config)
+        mute = {f.name: f.default for f in fields if "flags" not in f.metadata}
         said = {name: value for name, value in said.items() if name not in mute or value != mute[name]}
     for name in ("grid", "node_grid"):
         if said.get(name) is not None:
-            pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
-            said[name] = [f"{P}x{Q}" for P, Q in pairs]
+            said[name] = _grids(said[name])
     barred = {o.name for o in options(OutputConfig)} | set(WITH_A_PATH)
     if benchmark is not None:
         barred |= {o.name for o in options(benchmark.config)} - recordable(benchmark.config)
@@ -72,8 +76,15 @@ def _size_of(result: Mapping[str, Any], said: Mapping[str, Any], benchmark: Benc
     if benchmark is None or {"study", "matrix", *SIZES} & set(said):
         return {}
     known = {option.name for option in options(benchmark.config)}
-    found = {name: result.get("problem", {}).get(name) for name in SIZES}
+    found = {name: (result.get("problem") or {}).get(name) for name in SIZES}
     return {name: value for name, value in found.items() if name in known and isinstance(value, int)}
+
+
+def _grids(value: Any) -> Any:
+    """Return a grid, or a list of grids, as their flag has them; anything else as it is, for the flag to refuse."""
+    pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    return [f"{P}x{Q}" for P, Q in pairs] if whole else value
 
 
 def _was_said(origin: str) -> bool:
@@ -98,9 +109,9 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     return found
 
 
-def read_text(path: str, flag: str) -> str:
-    """The text of the file that a flag names."""
+def read_text(path: str, flag: str, *, errors: str = "strict") -> str:
+    """Return the text of the file that a flag names."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return foreign.read_text(path, errors=errors)
     except OSError as error:
         raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None

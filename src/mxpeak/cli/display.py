@@ -10,6 +10,7 @@ from mxpeak.bench.registry import load
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
 from mxpeak.configs.run import RunConfig
+from mxpeak.foreign import printable
 from mxpeak.records import Caution, Result, rate_text
 from mxpeak.report.columns import folded
 from mxpeak.report.lines import case_text
@@ -117,7 +118,7 @@ class Display:
         if output.json != "-" and self.request.stdout_format == "text" and not self.rows_only:
             one_line = f"{headline(result)}  {case_text(result)}\n"
             text = one_line if output.quiet else folded(verdict(result, verbose=output.verbose), self.width)
-            self.stdout.say(text.replace(result.mark, painted(result.mark, self.color), 1))
+            self.stdout.say(printable(text).replace(result.mark, painted(result.mark, self.color), 1))
         if not output.quiet and not output.verbose and result.problem.get("node_grid"):
             self._once(result.launch["grid"])  # ranks were remapped: show where they went
         told = [
@@ -133,4 +134,4 @@ class Display:
     def _once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self.stderr.say(text + "\n")
+            self.stderr.say(printable(text) + "\n")

@@ -224,6 +224,7 @@ def entry() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # a path that is not UTF-8 must not end a run
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch calls the choice of cuSOLVER experimental in each run
     session = Session()
     code = main(session=session)

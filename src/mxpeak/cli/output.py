@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import printable
 from mxpeak.records import to_json
 from mxpeak.runtime.folder_lock import LOCK, check_unlocked
 
@@ -55,7 +56,7 @@ def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folde
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
     """The folder that --checkpoint names: new, or empty except for the lock that a run without checkpoints left."""
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(name):
         check_unlocked(path)
         if any(one.name != LOCK for one in path.iterdir()):
             raise UsageError(f"--checkpoint {name} is not empty; to continue its run, type: mxpeak resume {name}")
@@ -93,6 +94,8 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
         raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:
         _try_to_write(path.parent)
+        with suppress(FileNotFoundError):
+            path.lstat()  # which fails if the name is too long
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give another {flag} FILE") from None
 
@@ -117,20 +120,26 @@ def write_new(path: Path, text: str) -> None:
 
     Where somebody has taken its name meanwhile it gets the next one, result-2.json …, and that is said on stderr.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part_of(path)
     try:
         _write_out(part, text)
         name = next(name for name in _names(path) if _taken(part, name))
         if name != path:
             with suppress(OSError):  # a broken stderr must not end a run
-                print(f"warning: {path} has appeared meanwhile; it is kept, and this is {name}", file=sys.stderr)
+                text = f"warning: {path} has appeared meanwhile; it is kept, and this is {name}"
+                print(printable(text), file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)
 
 
+def _part_of(path: Path) -> Path:
+    """Return the name of a file until it is whole; short, because the whole name may be as long as names can be."""
+    return path.with_name(f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}.part")
+
+
 def _write_out(part: Path, text: str) -> None:
-    """Write a new file and bring it to the disk."""
-    with part.open("x", encoding="utf-8", newline="\n") as file:
+    """Write a new file and bring it to the disk; a path that is not UTF-8 appears in it with backslashes."""
+    with part.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -174,7 +183,7 @@ class Folder:
         """Write a file anew: whoever reads it finds the one before or this one, whole."""
         if self.missing:
             return
-        part = self.path / f".{name}.{os.getpid()}.part"
+        part = _part_of(self.path / name)
         try:
             _write_out(part, text)
             part.replace(self.path / name)

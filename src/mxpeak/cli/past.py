@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
+from mxpeak.foreign import UNSAFE, printable_values, read_bytes, read_text
 from mxpeak.records import PASSED, read_json, results_of
+from mxpeak.schema.check import mismatch
 
 #: The files that hold a run's results, and, until they are written, what is known by then.
 RESULT, SO_FAR = "result.json", "so-far.json"
@@ -33,11 +37,34 @@ def result_files() -> list[Path]:
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """The results of a file; none where it is not readable as one."""
+    """Return the results of a file in mxpeak-out/; none, after a warning that names it, if it is no result file."""
     try:
-        return results_of(read_json(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return recorded(read_text(path))
+    except FileNotFoundError:  # its run has just removed it
         return []
+    except OSError as error:
+        reason = error.strerror
+    except ValueError as error:
+        reason = str(error)
+    Session().say(f"warning: {path} is skipped: {reason}")
+    return []
+
+
+def recorded(text: str) -> list[Mapping[str, Any]]:
+    """Return the results in the text of a result file, checked against the schema, with printable texts.
+
+    Keys may be absent, as in the files of older versions.  Raises a ValueError with the first mismatch.
+    """
+    found = checked(results_of(read_json(text)))
+    return [printable_values(one) for one in found] if UNSAFE.search(text) or "\\u" in text else found
+
+
+def checked(found: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return results that match the schema, as far as they go; raise a ValueError with the first mismatch."""
+    for k, one in enumerate(found):
+        if wrong := mismatch(one, "result", complete=False):
+            raise ValueError(f"in result {k + 1} of {len(found)}, {wrong}" if len(found) > 1 else wrong)
+    return list(found)
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -57,14 +84,14 @@ def run_file(name: str) -> Path:
         if not KEPT.exists():
             raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
         return KEPT
-    path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
-    return _in_folder(path) if path.is_dir() else path
+    path = Path(name) if os.path.exists(name) or not os.path.exists(OUT / name) else OUT / name
+    return _in_folder(path) if os.path.isdir(path) else path  # of os: False for a name that is too long
 
 
 def _in_folder(folder: Path) -> Path:
     """The results of a run, or what is known of one that was cut short."""
     whole, so_far = folder / RESULT, folder / SO_FAR
-    return so_far if so_far.exists() and not whole.exists() else whole
+    return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 
 def _last() -> Path:
@@ -94,16 +121,17 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     from mxpeak.report.logs import results_of_log
 
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        data = read_bytes(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    if text.lstrip().startswith("{"):
-        try:
-            return results_of(read_json(text))
-        except ValueError as error:
-            raise UsageError(f"{path} is no result of a run: {error}") from None
-    if logged := results_of_log(text):
-        return list(logged)
+    text = data.decode("utf-8-sig", "replace")
+    try:
+        if text.lstrip().startswith("{"):
+            return recorded(data.decode("utf-8-sig"))
+        if logged := results_of_log(text):
+            return checked(logged)
+    except ValueError as error:
+        raise UsageError(f"{path} is no result of a run: {error}") from None
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
 
 

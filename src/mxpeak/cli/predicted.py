@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
 from mxpeak.options import count, grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, rate_text, three_digits
+from mxpeak.records import Caution, rate_text, three_digits, to_json
 
 if TYPE_CHECKING:
     from mxpeak.layout.stencil import Box
@@ -379,7 +378,7 @@ def wrapped(head: str, text: str) -> list[str]:
 
 def show(body: Mapping[str, Any], lines: list[str], to: str | None) -> None:
     """To stdout and, as asked, as JSON."""
-    text = json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+    text = to_json(body)
     if to == "-":
         print(text, end="")
         return

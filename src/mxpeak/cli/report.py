@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.past import results_in, run_file
 from mxpeak.errors import ExitCode
+from mxpeak.foreign import printable
 from mxpeak.records import SCHEMA_RESULTS
 
 if TYPE_CHECKING:
@@ -59,17 +60,18 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         print(text, end="")
     else:
         write_new(Path(target), text)
-        print(f"{target}: {len(paths)} run{'s' * (len(paths) != 1)}")
+        print(printable(f"{target}: {len(paths)} run{'s' * (len(paths) != 1)}"))
     return ExitCode.VALID
 
 
 def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    from mxpeak.report.html import html_report
-    from mxpeak.report.tables import comma_separated, markdown
-
     if form == "html":
+        from mxpeak.report.html import html_report
+
         body = {"schema": SCHEMA_RESULTS, "results": [one for _, one in results]}
         return html_report(body, [name for name, _ in results])
+    from mxpeak.report.tables import comma_separated, markdown
+
     return {"markdown": markdown, "csv": comma_separated}[form](results)
 
 

@@ -68,12 +68,12 @@ class Request:
         return name.name if self.of_ranks is None else f"{name.stem}-{self.of_ranks}ranks{name.suffix}"
 
 
-def add_options(parser: argparse.ArgumentParser, config: type) -> None:
-    """A flag for each option of a config class, in the groups that its fields name."""
+def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping[str, str] | None = None) -> None:
+    """A flag for each option of a config class, in the groups that its fields name; `metavars` by option go first."""
     groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
-        kind: dict[str, Any] = {"metavar": o.metavar or o.name.upper()}
+        kind: dict[str, Any] = {"metavar": (metavars or {}).get(o.name) or o.metavar or o.name.upper()}
         if isinstance(o.default, bool):
             kind = {"action": "store_const", "const": "yes"}
         group.add_argument(*o.flags, dest=o.name, default=argparse.SUPPRESS, help=_help(o), **kind)
@@ -187,7 +187,7 @@ def _without_flops(request: Request) -> Request:
 
 
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat"), path)
+    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
     return found
 
 

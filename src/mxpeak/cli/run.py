@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -53,7 +53,14 @@ def add_verb(verbs: Any) -> None:
     )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
-        parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
+        parser = _add_benchmark(
+            choices,
+            benchmark.name,
+            benchmark.summary,
+            benchmark.example,
+            benchmark.config,
+            formats=["text", *([benchmark.report.format] if benchmark.report else [])],
+        )
         if benchmark.input:
             parser.add_argument(
                 "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
@@ -64,12 +71,14 @@ def add_verb(verbs: Any) -> None:
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
-def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: type) -> argparse.ArgumentParser:
+def _add_benchmark(
+    choices: Any, name: str, summary: str, example: str, config: type, formats: Sequence[str] = ("text",)
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = choices.add_parser(
         name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n"
     )
     add_options(parser, config)
-    add_options(parser, OutputConfig)
+    add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -336,15 +345,20 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     output = displays[0].request.output
     cases = len(results) + sum(display.skipped for display in displays)
     traces = _traces(displays)
-    body = document(results, several=name == "all" or cases > 1) | _study(displays)
+    body = document(results, several=name == "all" or cases > 1)
+    try:
+        body |= _study(displays)
+    finally:  # the result comes first, so that no later failure loses a finished run
+        text = to_json(body)
+        error = _write_result(folders[0], text)
     if output.json == "-":
-        stdout.say(to_json(body))
+        stdout.say(text)
     elif displays[0].request.stdout_format == "text" and not output.quiet and (name == "all" or cases > 1):
         stdout.say(_overview(name, body, displays, folders[0]))
-    files = {RESULT: to_json(body)}
-    files |= {display.request.report_name: display.report for display in displays if display.report}
+    files = {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
-    code = _worst([_write(folders[0], files, output, session, stdout), _write_traces(traces, session)])
+    codes = [_write(folders[0], files, text, error, output, session, stdout), _write_traces(traces, session)]
+    code, files = _worst(codes), {RESULT: text, **files}
     for folder in folders[1:]:
         code = _worst([code, _submit(folder, files, displays, session)])
     return code
@@ -425,14 +439,34 @@ def _submit(folder: Folder, files: dict[str, str], displays: list[Display], sess
     return ExitCode.VALID
 
 
-def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session: Session, stdout: Steady) -> int:
+def _write_result(folder: Folder, text: str) -> OSError | None:
+    """Write the result file; return the error if it cannot be written."""
+    try:
+        folder.write(RESULT, text)
+    except OSError as error:
+        return error
+    return None
+
+
+def _write(
+    folder: Folder,
+    files: dict[str, str],
+    result: str,
+    error: OSError | None,
+    output: OutputConfig,
+    session: Session,
+    stdout: Steady,
+) -> int:
+    """Write the files besides the result, whose own `error` is reported here too, and say where they are."""
     from mxpeak.cli.output import write_new
 
     try:
+        if error is not None:
+            raise error
+        if output.json not in (None, "-"):
+            write_new(Path(output.json or ""), result)
         for file, text in files.items():
             folder.write(file, text)
-        if output.json not in (None, "-"):
-            write_new(Path(output.json or ""), files[RESULT])
     except OSError as error:
         session.say(
             f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "

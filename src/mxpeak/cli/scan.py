@@ -129,13 +129,15 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
     from mxpeak.report.text import cautions
 
     stdout = Steady(sys.stdout)
-    text = verdict(body) if output.quiet else scan_text(body)
-    stdout.say(to_json(body) if output.json == "-" else text)
-    if not output.quiet:
-        session.say(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
     try:
-        if output.json not in (None, "-"):
-            write_new(Path(output.json or ""), to_json(body))
+        try:
+            if output.json not in (None, "-"):
+                write_new(Path(output.json or ""), to_json(body))  # before anything that can fail
+        finally:
+            text = verdict(body) if output.quiet else scan_text(body)
+            stdout.say(to_json(body) if output.json == "-" else text)
+            if not output.quiet:
+                session.say(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
         if output.write_exclude is not None:
             write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.comm.ending import torchrun_ends_all
 from mxpeak.errors import ExitCode
+from mxpeak.foreign import printable
 from mxpeak.report.columns import folded
 from mxpeak.runtime.leash import (
     ENDING,
@@ -166,7 +167,7 @@ class Session:
         """A line on stderr, from rank 0 only."""
         if self.rank == 0:
             with suppress(OSError):  # a broken stderr must not end a run
-                print(folded(text, terminal_width(sys.stderr)).rstrip("\n"), file=sys.stderr, flush=True)
+                print(folded(printable(text), terminal_width(sys.stderr)).rstrip("\n"), file=sys.stderr, flush=True)
 
     def on_root(self, action: Callable[[], T]) -> T:
         """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""
@@ -202,7 +203,7 @@ class Session:
             return
         if self.failed:
             sleep(LEAVE_S)
-            print(f"{self.name}{self.failed}", file=sys.stderr)
+            print(printable(f"{self.name}{self.failed}"), file=sys.stderr)
         flush()
         end_launched(code)
 
@@ -229,7 +230,7 @@ class Session:
     def stall(self, text: str) -> None:
         """Say why this rank no longer gets on, and end it; called by another thread than the main one."""
         with suppress(OSError):
-            print(f"{self.name}mxpeak: error: {text}", file=sys.stderr, flush=True)
+            print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
         interrupt_main(signal.SIGTERM)
         if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
@@ -245,7 +246,7 @@ class Session:
     def fail(self, text: str, code: int) -> int:
         """Say what happened to this rank, and end all ranks."""
         who = "" if self.comm is None or self.comm.size == 1 else self.name
-        print(f"{who}mxpeak: error: {text}", file=sys.stderr, flush=True)
+        print(printable(f"{who}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         return self.end(code)
 
     def crash(self) -> int:

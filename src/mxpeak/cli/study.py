@@ -109,9 +109,11 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
 
     text = to_json(body)
     stdout = Steady(sys.stdout)
-    stdout.say(text if args.json == "-" else tables(body))
     try:
-        folder.write(RESULT, text)
+        try:
+            folder.write(RESULT, text)  # before anything that can fail
+        finally:
+            stdout.say(text if args.json == "-" else tables(body))
         folder.write(PAGE, page(body))
         if args.json not in (None, "-"):
             write_new(Path(args.json), text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import read_text
 
 Table = Mapping[str, Any]
 
@@ -170,7 +172,7 @@ def find_machine(asked: str) -> Machine:
     if asked in known:
         return machine_from(asked, known, "machines.toml")
     path = Path(asked)
-    if not path.exists():
+    if not os.path.exists(path):
         close = get_close_matches(asked.lower(), known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}?" if close else f"the known ones are {', '.join(known)}"
         raise UsageError(f"--machine {asked}: no machine of that name and no such file; {hint}")
@@ -186,7 +188,7 @@ def find_machine(asked: str) -> Machine:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = tomllib.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
 #: How many ticks an axis from zero has, about, and how far those of a logarithmic one are apart at least.
 TICKS, APART = 5, 0.1
+
+
+#: Sizes of numbers that a figure can hold: sums, ratios and logarithms of them stay in the range of fp64.
+DRAWN = (1e-60, 1e60)
+
+
+def drawable(values: Iterable[float | None]) -> bool:
+    """Whether all values are numbers of a size that a figure can hold, or zero."""
+    return all(value is not None and (value == 0 or DRAWN[0] <= abs(value) <= DRAWN[1]) for value in values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from mxpeak.foreign import one_line
+
 
 def table(rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = ()) -> str:
     """Columns as wide as their widest cell; the first to the left, the others to the right.
@@ -12,6 +14,7 @@ def table(rows: Sequence[Sequence[str]], *, width: int | None = None, least: Seq
     Where that is wider than `width`, columns are left out: those of `least`, the first of them first.
     """
     drop: list[int] = []
+    rows = [[one_line(cell) for cell in row] for row in rows]
     while True:
         kept = [[cell for k, cell in enumerate(row) if k not in drop] for row in rows]
         lines = _lines(kept)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from mxpeak.foreign import one_line
 from mxpeak.records import Result
 from mxpeak.report.markup import part
 
@@ -51,7 +52,7 @@ def repeat(result: Result, names: Iterable[str]) -> str:
     if (result.launch.get("ranks") or 1) > 1 and not any(_is_of(word, GRID) for word in kept):
         flags.setdefault("grid", "--grid")  # a default grid may be another one elsewhere, and HPL.dat may list several
     own = [word for name, flag in flags.items() if values.get(name) is not None for word in (flag, told(values[name]))]
-    return shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept, *own])
+    return one_line(shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept, *own]))
 
 
 def _is_of(word: str, flags: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import three_digits
-from mxpeak.report.axes import Axis
+from mxpeak.report.axes import Axis, drawable
 from mxpeak.report.chart import Curve, curves
 
 #: Colours of curves; the threshold has the last.
@@ -20,7 +20,8 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
         for label, validation in runs
         for solver, history in _histories(validation).items()
     }
-    thresholds = {threshold for _, validation in runs if (threshold := validation.get("threshold"))}
+    found = (validation.get("threshold") for _, validation in runs)
+    thresholds = {threshold for threshold in found if threshold and threshold > 0.0 and drawable([threshold])}
     values = [*(value for history in histories.values() for value in history), *thresholds]
     if not histories or not thresholds or min(values) == max(values):
         return ""
@@ -46,5 +47,5 @@ def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
     """The residuals by solver; of a solver that stands alone, under no name.  What makes no curve is left out."""
     found = validation.get("history") or []
     named = found if isinstance(found, Mapping) else {"": found}
-    kept = {name: [eta for eta in etas or [] if eta is not None and eta > 0.0] for name, etas in named.items()}
+    kept = {name: [eta for eta in etas or [] if eta and eta > 0.0 and drawable([eta])] for name, etas in named.items()}
     return {name: etas for name, etas in kept.items() if len(etas) >= 2}

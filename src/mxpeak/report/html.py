@@ -17,9 +17,9 @@ from mxpeak.report.markup import Body, meter, part, read, share, status, table, 
 from mxpeak.report.overview import overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
-from mxpeak.report.roofline import roofline_figure, roofs_of
+from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
 from mxpeak.report.scaling import ranks_figures, study_figures
-from mxpeak.report.settings import facts, settings
+from mxpeak.report.settings import alike, facts, settings
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
 from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
@@ -67,6 +67,15 @@ class _Sections:
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
         self.bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))
+        self.alike = alike(results) if results else {}
+        self._roofs: dict[Any, Roofs] = {}
+
+    def roofs(self, result: Body) -> Roofs:
+        """The limits that were measured on the machine of a result, found once for each machine."""
+        where = str(measured_on(result))
+        if where not in self._roofs:
+            self._roofs[where] = roofs_of(self.results, result)
+        return self._roofs[where]
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
         """The results of one benchmark: what several of them show together, then each."""
@@ -103,7 +112,7 @@ class _Sections:
                 [
                     steps_figure(benchmark, part(telemetry, "steps"), self.bars),
                     rate_figure(telemetry, _bound(result)),
-                    roofline_figure(_computations(result), roofs_of(self.results, result)),
+                    roofline_figure(_computations(result), self.roofs(result)),
                     convergence_figure(history, of, [("", part(result, "validation"))]),
                     repeats_figure(result.get("samples_s") or []),
                 ]
@@ -111,7 +120,7 @@ class _Sections:
             titled("Mixed against double, by motif", _motifs(result)),
             titled("Ranks", rank_map(part(result, "problem"), part(result, "launch"))),
             titled("Settings", settings(result)),
-            facts(result, self.results),
+            facts(result, self.alike),
         ]
         return "\n".join(filter(None, parts))
 
@@ -156,12 +165,11 @@ def _precisions(name: str, group: Sequence[Body]) -> str:
 def _memory(result: Body) -> str:
     problem = part(result, "problem")
     memory = problem.get("memory_bytes") or {}
-    if not isinstance(memory, Mapping) or "matrix" not in memory:
+    matrix, total = (memory.get(key) if isinstance(memory, Mapping) else None for key in ("matrix", "total"))
+    if matrix is None or total is None:
         said = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
         return f"; {said}" if said else ""
-    return (
-        f"; matrix {three_digits(memory['matrix'] / 2**30)} GiB of {three_digits(memory['total'] / 2**30)} GiB in all"
-    )
+    return f"; matrix {three_digits(matrix / 2**30)} GiB of {three_digits(total / 2**30)} GiB in all"
 
 
 def _rules(result: Body) -> str:

@@ -26,7 +26,7 @@ def part(result: Body, name: str) -> Body:
 
 def read(result: Body) -> Result:
     """A result as it was written, whatever an old file left out."""
-    return Result.from_dict({"benchmark": "", "status": "", **result})
+    return Result.from_dict(result)
 
 
 def status(result: Body) -> str:

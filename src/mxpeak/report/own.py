@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
+from mxpeak.foreign import printable
 from mxpeak.records import Result
 
 
@@ -41,5 +42,5 @@ class OwnReport:
         """After the last case."""
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
+        self._stream.write(printable(text))
         self._stream.flush()

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from statistics import median
 
 from mxpeak.records import three_digits
-from mxpeak.report.axes import Axis
+from mxpeak.report.axes import Axis, drawable
 from mxpeak.report.chart import Curve, curves
 
 #: Runs that are drawn one by one, at most.
 MOST_RUNS = 200
 
 
-def repeats_figure(samples_s: Sequence[float]) -> str:
+def repeats_figure(recorded_s: Sequence[float | None]) -> str:
     """The time of each run, from zero so that a small spread looks small; nothing where there was one run."""
-    if len(samples_s) < 2 or max(samples_s) <= 0.0:
+    samples_s = [time_s for time_s in recorded_s if time_s is not None]
+    if len(samples_s) < 2 or not drawable(samples_s) or min(samples_s) < 0.0:
         return ""
     middle, best, worst = median(samples_s), min(samples_s), max(samples_s)
+    if middle <= 0.0:
+        return ""
     count, stride = len(samples_s), -(-len(samples_s) // MOST_RUNS)
     scale, unit = (1e3, "ms") if worst < 0.1 else (1.0, "s")
     shown = list(enumerate(samples_s, 1))[::stride]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
-from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.axes import Axis, drawable, unit_of
 from mxpeak.report.chart import MARKS, Curve, curves
 
 #: The colour of roofs, and how many others there are for phases.
@@ -38,7 +38,7 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
         limit = (one.get("result") or {}).get("limit") or {}
         name = str(limit.get("name", "")).split(",")[0]
         for key, where in (("rate_bytes", bandwidths), ("rate_flops", found)):
-            if limit.get(key):
+            if limit.get(key) and drawable([limit[key]]):
                 where[name] = max(where.get(name, 0.0), float(limit[key]))
     own = str(((run.get("result") or {}).get("limit") or {}).get("name", ""))
     if own in bandwidths:  # that of memory, though another run may have read its caches
@@ -88,7 +88,7 @@ def _points(phases: Phases) -> list[tuple[str, float, float]]:
     found = []
     for name, phase in phases.items():
         flops, moved, time_s = (float(phase.get(key) or 0.0) for key in ("flops", "bytes", "time_s"))
-        if flops and moved and time_s:
+        if flops and moved and time_s and drawable([flops, moved, time_s]):
             found.append((name, flops / moved, flops / time_s))
     return found
 

@@ -7,7 +7,7 @@ from math import log2
 from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, rate_text, size_text, three_digits
-from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.axes import Axis, drawable, unit_of
 from mxpeak.report.chart import Curve, curves
 from mxpeak.report.lines import case_text
 
@@ -129,8 +129,8 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
         figures, ranks = one.get("result") or {}, (one.get("launch") or {}).get("ranks")
         unit = "byte/s" if "rate_bytes" in figures else unit
         rate = figures.get("rate_bytes") or figures.get("rate_flops")
-        if ranks and rate and one.get("status") in PASSED:
-            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict({**one}))))
+        if ranks and rate and drawable([rate]) and one.get("status") in PASSED:
+            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict(one))))
     if len(best) < 2:
         return ""
     counts = sorted(best)

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from mxpeak import __version__
+from mxpeak.foreign import one_line
 from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
@@ -28,13 +29,13 @@ def scoreboard(
     stars = any(drifted(r.result) for r in results)
     rows = [_row(r, rates, stars=stars) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
-    lines = [_machine(results, sizes), f"{head:<{width}}  check"]
+    lines = [one_line(_machine(results, sizes)), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
-    lines.append(_verdict(results, lost))
-    lines += _drift(results)
-    lines += [f"{r.benchmark}: {note}." for r in results for note in lines_of(r.benchmark).notes(r)]
-    lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
-    return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
+    lines.append(one_line(_verdict(results, lost)))
+    lines += [one_line(text) for text in _drift(results)]
+    lines += [one_line(f"{r.benchmark}: {note}.") for r in results for note in lines_of(r.benchmark).notes(r)]
+    lines += [one_line(f"{', '.join(names)}: {why}.") for why, names in _off_the_lists(results)]
+    return "\n".join(lines) + "\n" + (f"Page to share: {one_line(page)}\n" if page else "")
 
 
 def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[str, str, str]:
@@ -48,7 +49,7 @@ def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[st
         star = ("*" if drifted(figures) else " ") * stars  # a column of its own, if any row has one
         row += f"  {rounded:>4} %{star} of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
-    return row, result.mark, ", ".join(filter(None, beside))
+    return one_line(row), result.mark, one_line(", ".join(filter(None, beside)))
 
 
 def _drift(results: Sequence[Result]) -> list[str]:
@@ -108,7 +109,7 @@ def _off(result: Result) -> bool:
 def _why_off(result: Result) -> str:
     """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
     violations = [one for one in result.rules.get("violations") or () if not own_test(one)]
-    broken, own = list(dict.fromkeys(str(one["rule"]) for one in violations)), failed_tests(result)
+    broken, own = list(dict.fromkeys(str(one.get("rule")) for one in violations)), failed_tests(result)
     parts = [f"not for the list: {', '.join(broken)}"] if broken or not own else []
     return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
 

@@ -38,28 +38,26 @@ def _typed(value: Any) -> str:
     return "–" if value is None else as_text(value)
 
 
-def facts(result: Body, among: Sequence[Body]) -> str:
+def alike(results: Sequence[Body]) -> dict[str, Body]:
+    """Return the facts by section that all results have alike; found once, because a page may have hundreds."""
+    shared: dict[str, Body] = {}
+    for name in FACTS:
+        first, others = part(results[0], name), [part(one, name) for one in results[1:]]
+        shared[name] = {
+            key: value for key, value in first.items() if all(other.get(key, ...) == value for other in others)
+        }
+    return shared
+
+
+def facts(result: Body, shared: Mapping[str, Body]) -> str:
     """What this result says of machine, software and launch that the others of its page do not say alike."""
-    return _folded({name: _own(name, result, among) for name in FACTS}, "Machine, software and launch of this result")
+    own = {name: {key: value for key, value in part(result, name).items() if key not in shared[name]} for name in FACTS}
+    return _folded(own, "Machine, software and launch of this result")
 
 
 def common_facts(results: Sequence[Body]) -> str:
     """What all results say alike of machine, software and launch."""
-    first = results[0]
-    shared = {
-        name: {key: value for key, value in part(first, name).items() if key not in _own(name, first, results)}
-        for name in FACTS
-    }
-    return _folded(shared, "Machine, software and launch")
-
-
-def _own(name: str, result: Body, among: Sequence[Body]) -> Body:
-    """The values of a section that not all results have alike; of a result that stands alone, none."""
-    return {
-        key: value
-        for key, value in part(result, name).items()
-        if any(part(other, name).get(key, ...) != value for other in among)
-    }
+    return _folded(alike(results), "Machine, software and launch")
 
 
 def _folded(sections: Mapping[str, Body], title: str) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
-from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.axes import Axis, drawable, unit_of
 from mxpeak.report.chart import Curve, curves, stacked
 
 #: Phases that are parts of others, or have parts that are drawn instead.
@@ -33,8 +33,10 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     phases = {
         name: column["time_s"]
         for name, column in (steps.get("phases") or {}).items()
-        if name not in NOT_DRAWN.get(benchmark, ())
+        if name not in NOT_DRAWN.get(benchmark, ()) and "time_s" in column
     }
+    if any(len(column) != len(index) or not drawable(column) for column in (index, elapsed_s, *phases.values())):
+        return ""
     rows = _bars(index, bars)
     if len(rows) < 2:
         return ""
@@ -82,20 +84,20 @@ def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[floa
 
 def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
     """The rate from sample to sample and on the whole, over the share of the work, before its forecast and limit."""
-    samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if s > 0 and done > 0]
+    samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if _positive(s, done)]
     if len(samples) < 2:
         return ""
     total = samples[-1][1]
     forecast = telemetry.get("forecast") or {}
     expected = [
         (s, done)
-        for s, done in zip(forecast.get("elapsed_s", ()), forecast.get("done_flops", ()))
-        if s > 0 and done > 0
+        for s, done in zip(forecast.get("elapsed_s") or (), forecast.get("done_flops") or ())
+        if _positive(s, done)
     ]
     thinned = [(0.0, 0.0), *_apart(samples)]
-    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(thinned)]
+    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(thinned) if b[0] > a[0]]
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
-    bound = [(0.0, limit), (total, limit)] if limit else []
+    bound = [(0.0, limit), (total, limit)] if limit and drawable([limit]) else []
     scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")
     source = {"baseline": "of the baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "")
     named = [("limit", bound), (f"overall, {source}", likely), ("now", now), ("overall", overall)]
@@ -113,6 +115,11 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
     x = Axis(0.0, 100.0, [(float(at), f"{at}") for at in range(0, 101, 20)])
     y = Axis.from_zero(max(value for one in series for _, value in one.points))
     return curves("Rate over the run", "work done in %", unit, x, y, series)
+
+
+def _positive(*values: float | None) -> bool:
+    """Whether all values are there, positive, and of a size that a figure can hold."""
+    return drawable(values) and all(value is not None and value > 0 for value in values)
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mxpeak.foreign import printable
+
 #: Nothing is asked of any network: the page may use what is in it, and the browser refuses everything else.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -92,7 +94,8 @@ if (link && data) {
 
 
 def page(title: str, body: str, *, script: bool = False) -> str:
-    """A whole page: its title and its body are escaped already."""
+    """A whole page: its title and its body are escaped already, except characters that act on terminals."""
+    title, body = printable(title), printable(body)
     code = f"<script>{SCRIPT}</script>" if script else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mxpeak.foreign import one_line, printable
 from mxpeak.records import Result, figure_text, three_digits
 from mxpeak.report.lines import case_text, lines_of
 
@@ -40,7 +42,7 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
     """A table of results, each with the name of its run."""
     rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
     for where, body in results:
-        result = Result.from_dict({"benchmark": "", "status": "", **body})
+        result = Result.from_dict(body)
         share, residual = (
             value if isinstance(value, int | float) else None
             for value in (result.result.get("fraction_of_limit"), result.validation.get("residual"))
@@ -56,8 +58,13 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
                 where,
             ]
         )
-    escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    escaped = [["---" if cell == "---" else _escaped(str(cell)) for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+
+
+def _escaped(text: str) -> str:
+    """Return a text as one cell of Markdown that renders as it is: no markup, no HTML, no links."""
+    return re.sub(r"[\\`*_{}\[\]<>|~&$!#]", r"\\\g<0>", one_line(text))
 
 
 def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
@@ -67,5 +74,17 @@ def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
     lines.writerow(["run", "benchmark", "status", *FIGURES])
     for where, body in results:
         figures = ((body.get(section) or {}).get(name) for section, name in FIGURES.values())
-        lines.writerow([where, body.get("benchmark"), body.get("status"), *figures])
+        lines.writerow(map(_plain, [where, body.get("benchmark"), body.get("status"), *figures]))
     return file.getvalue()
+
+
+#: What a cell begins with that a spreadsheet takes for a formula.
+FORMULA = tuple("=+-@\t\r＝＋－＠")
+
+
+def _plain(cell: Any) -> Any:
+    """Return a cell that no spreadsheet evaluates: an apostrophe goes before a text that begins as a formula does."""
+    if isinstance(cell, int | float | None):
+        return cell
+    text = str(cell)
+    return printable(f"'{text}" if text.startswith(FORMULA) else text)

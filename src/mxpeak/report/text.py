@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from mxpeak.foreign import one_line
 from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import lines_of
@@ -145,7 +146,7 @@ def own_test(violation: Mapping[str, Any]) -> bool:
 
 def too_short(result: Result) -> str:
     """What a valid run is, that nobody meant for a list: too short, or too small; empty for all others."""
-    broken = [str(one["rule"]) for one in result.rules.get("violations") or ()]
+    broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(SHORT):
         return ""
     return SHORT["time" if "time" in broken else "memory"]
@@ -230,9 +231,9 @@ def cautions(warnings: Iterable[Caution]) -> str:
     """Each warning on a line of its own, and under it how to fix it."""
     lines = []
     for warning in warnings:
-        lines.append(f"warning: {warning.text} [{warning.code}]")
+        lines.append(f"warning: {one_line(warning.text)} [{one_line(warning.code)}]")
         if warning.hint:
-            lines.append(f"    hint: {warning.hint}")
+            lines.append(f"    hint: {one_line(warning.hint)}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -256,6 +257,6 @@ def _emulation(result: Result) -> str:
 def _broken_rules(result: Result) -> list[str]:
     """Return a line for each broken rule and each of mxpeak's own tests that failed."""
     return [
-        f"  {'own test' if own_test(one) else 'broken rule'} {one['rule']}: {one['text']}"
+        f"  {'own test' if own_test(one) else 'broken rule'} {one.get('rule')}: {one.get('text')}"
         for one in result.rules.get("violations") or ()
     ]

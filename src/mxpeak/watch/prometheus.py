@@ -125,9 +125,9 @@ class Metrics:
         if self.error is not None:
             return
         self._set("mxpeak_update_time_seconds", self._clock())
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        part = self.path.with_name(f".mxpeak-{os.getpid()}.prom.part")  # short: names may be as long as they can be
         try:
-            part.write_text(self.text(), encoding="utf-8")
+            part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)
         except OSError as error:
             self.error = error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
@@ -16,9 +17,10 @@ from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.everybody import ALONE, Everybody
-from mxpeak.library.sparse.factors import width
+from mxpeak.library.sparse.factors import fill_of_any, width
 from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.transversal import rows_to_diagonal
 from mxpeak.runtime.calls import compile_once
 from mxpeak.runtime.nodes import by_root
 
@@ -29,6 +31,9 @@ OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: What is said where kernels are compiled.
 FIRST_USE = "mxpeak.gmres, first use of"
+#: Why a matrix is factored: its graph is narrow, or nothing else is possible for rows of ranks.
+NARROW = "the graph of A is narrow: factors fill up little"
+WIDE = "over ranks only factors need no diagonal of A itself"
 #: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
 M_LIKE = 0.8
 #: The diagonal outweighs the rest of every row by so much that sweeps need few steps.
@@ -46,13 +51,19 @@ HUBS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A preconditioner by name and why; `box` and `stencil` of a matrix that is the benchmarks' own."""
+    """A preconditioner by name and why; `box` and `stencil` of a matrix that is the benchmarks' own.
+
+    rows      the rows of A in the order in which they have a full diagonal, if that is another than A's
+    entries   about how many entries factors have, if they are not those of a narrow graph
+    """
 
     name: str
     reason: str
     user: Callable[[Any], Any] | None = None
     box: Box | None = None
     stencil: tuple[float, ...] = ()
+    rows: Array | None = None
+    entries: float | None = None
 
 
 def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everybody = ALONE) -> Choice:
@@ -70,7 +81,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
         return _over_ranks(kernels, A, asked, everybody)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size and asked == "auto":
-        return _without_diagonal(kernels, A, zeros.size, everybody)
+        return _of_permuted(kernels, A, zeros.size)
     if zeros.size and asked in DIVIDING:
         _refuse_zeros(zeros, asked)
     if asked in ("auto", "stencil"):
@@ -80,19 +91,42 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
     return _automatic(kernels, A, everybody) if asked == "auto" else _asked(asked)
 
 
-def _without_diagonal(kernels: SparseKernels, A: Csr, zeros: int, everybody: Everybody) -> Choice:
-    """What needs none.  Collective."""
-    if kernels.device is None and narrow(A, everybody):
-        return Choice("lu", f"{zeros} diagonal entries are zero, and the graph of A is narrow")
-    return Choice("none", f"{zeros} diagonal entries are zero, by which the others divide")
+def _of_permuted(kernels: SparseKernels, A: Csr, zeros: int) -> Choice:
+    """Return the choice for A with its rows permuted to a full diagonal."""
+    rows = rows_to_diagonal(A)
+    permuted = csr_array(A[rows])
+    found = _stencil(kernels, permuted) or _automatic(kernels, permuted, ALONE)
+    return replace(found, reason=_permuted(zeros, found.reason), rows=rows)
+
+
+def _permuted(zeros: int, reason: str) -> str:
+    return f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; {reason}"
+
+
+def _without_diagonal(A: Csr, zeros: int, everybody: Everybody) -> Choice:
+    """Return the choice of ranks for a matrix with zeros on the diagonal: factors, if rank 0 has room.  Collective."""
+    n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
+    problem = no_room(everybody, nnz, 2 * GATHERED_BYTES * nnz, "all rows")
+    if n > MOST_GATHERED:
+        problem = f"{n} rows are more than the {MOST_GATHERED} that rank 0 gathers unless you ask for lu"
+    if problem:
+        return Choice("none", f"{zeros} diagonal entries are zero, by which all others but lu divide, and {problem}")
+    parts = everybody.comm.gather_objects(named(A, everybody))
+
+    def decide() -> tuple[str, float | None]:
+        whole = stacked(parts or [], n)
+        permuted = csr_array(whole[rows_to_diagonal(whole)])
+        return (NARROW, None) if narrow(permuted) else (WIDE, fill_of_any(permuted))
+
+    why, entries = by_root(everybody.comm, decide)
+    return Choice("lu", _permuted(zeros, why), entries=entries)
 
 
 def _refuse_zeros(zeros: Array, asked: str) -> NoReturn:
     raise UsageError(
         f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
-        f'"{asked}" divides; type preconditioner="lu" or "none", pass a function of your own such as '
-        "scipy.sparse.linalg.spilu(A).solve, or move other entries to the diagonal "
-        "(scipy.sparse.csgraph.maximum_bipartite_matching)"
+        f'"{asked}" divides; use preconditioner="auto", which permutes rows to a full diagonal, "lu" or "none", or a '
+        "function of your own such as scipy.sparse.linalg.spilu(A).solve"
     )
 
 
@@ -107,7 +141,7 @@ def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody
     count = int(everybody.sum(zeros.size))
     if asked == "auto":
         if count:
-            return _without_diagonal(kernels, A, count, everybody)
+            return _without_diagonal(A, count, everybody)
         return _automatic(kernels, A, everybody)
     everybody.alike(lambda: _check_pyamg(asked))
     if count and asked in DIVIDING:
@@ -159,7 +193,7 @@ def _suits_factors(A: Csr, share: float, everybody: Everybody) -> str:
     What is quicker to find out comes first: ranks have to gather their rows to learn whether the graph is narrow.
     """
     if everybody.sum(A.shape[0]) <= FACTORED_ROWS:
-        return "the graph of A is narrow: factors fill up little" if narrow(A, everybody) else ""
+        return NARROW if narrow(A, everybody) else ""
     if everybody.alone and not narrow(A):
         return ""
     why = _unlike_multigrids(A, share, everybody)

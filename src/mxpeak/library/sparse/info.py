@@ -21,6 +21,8 @@ class GmresInfo(Info):
     levels          of multigrid, else 1
     colours         groups of rows that a sweep takes one after the other, on the rank that has most; None where it
                     takes single rows
+    condition       estimate of the one-norm condition of A, as scaled, if factors of A show that it is large; else None
+    ill_conditioned x may have no correct digit, however small the residual: A is singular to working precision
     scaled          rows and columns were scaled by powers of two
     fallback        the precision asked for did not do, and fp64 took over
     bytes           of matrices, preconditioner and basis
@@ -53,9 +55,13 @@ class GmresInfo(Info):
     setup_s: float
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
+    condition: float | None = None
+    ill_conditioned: bool = False
 
     def __str__(self) -> str:
         verdict = "converged" if self.converged else "NOT CONVERGED"
+        if self.converged and self.ill_conditioned:
+            verdict += ", but numerically singular"
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         levels = f", {self.levels} levels" if self.levels > 1 else ""
         where = "" if self.device == "cpu" else f" on {self.device}"
@@ -71,6 +77,8 @@ class GmresInfo(Info):
             f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
             f"  time            set-up {self.setup_s:.3g} s; {times}",
         ]
+        if self.condition is not None:
+            lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
         return self._told(lines)
 
 

@@ -5,7 +5,6 @@ Of ranks that share a system, each hands over some rows of A, and the same rows 
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -65,8 +64,6 @@ def _check_shape(A: Any, square: bool) -> None:
             f"A has shape {tuple(A.shape)}; gmres takes square matrices (of rows that ranks share, with "
             'comm="world"; for least squares: scipy.sparse.linalg.lsqr)'
         )
-    if square and A.shape[0] == 0:
-        raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
     if A.shape[0] > MOST_ROWS:
         raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit columns can tell apart")
 
@@ -164,8 +161,6 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
     if X.shape[0] != n:
         here = f"this rank has {n} rows of A" if part else f"A is {n}x{n}"
         raise UsageError(f"{here}, but {name} has shape {X.shape}: it needs {n} rows")
-    if prod(X.shape[part:]) == 0:
-        raise UsageError(f"{name} is empty, of shape {X.shape}: there is nothing to solve")
     return X
 
 

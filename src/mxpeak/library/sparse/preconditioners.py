@@ -218,7 +218,7 @@ class Users:
         if device is None:
             return np.asarray(z)
         if is_tensor(z) and z.device == device.where and str(z.layout) == "torch.strided":
-            return z.detach()
+            return z.detach()  # x does not depend on the preconditioner, and so has no gradient by it
         what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__}, no tensor"
         raise UsageError(
             f"the preconditioner returned {what}; A x = b is solved on {device.where}, where its argument is a dense "

@@ -77,7 +77,7 @@ def _starts(told: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
                     "call gmres with the same on all of them"
                 )
     counts, n = [rows for rows, _ in told], int(told[0][1]["columns of A"])
-    if sum(counts) != n or not n:
+    if sum(counts) != n:
         shown = " + ".join(map(str, counts[:SHOWN])) + " + …" * (len(counts) > SHOWN)
         raise UsageError(
             f"A has {n} columns, but the {len(counts)} ranks have {shown} = {sum(counts)} rows; every row belongs to "

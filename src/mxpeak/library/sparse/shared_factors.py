@@ -6,48 +6,70 @@ ranks, and as many steps of GMRES.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 
 from mxpeak.comm.base import Task, all_of
 from mxpeak.distributed.sparse import SparseMatrix, vector_type
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.sparse.everybody import Everybody
-from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill
-from mxpeak.library.sparse.gathering import GATHERED_BYTES, named, no_room, stacked
+from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill, fill_of_any
+from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.runtime.nodes import by_root
 from mxpeak.spans import Spans
 
 
-def shared_factors(A: Csr, vectors: str, everybody: Everybody) -> tuple[Factors | None, str]:
-    """The factors of A, which rank 0 alone has, or None and why there are none.  Collective."""
+def shared_factors(
+    A: Csr, vectors: str, everybody: Everybody, entries: float | None = None
+) -> tuple[Factors | None, str]:
+    """Return the factors of A, which rank 0 alone has, or None and why there are none; `entries` is as in `factored`.
+
+    Collective.
+    """
     if everybody.alone:
-        return factored(A, vectors)
+        return factored(A, vectors, entries)
     comm, n, nnz = everybody.comm, everybody.starts[-1], int(everybody.sum(A.nnz))
-    need = ENTRY_BYTES * fill(n, nnz) + GATHERED_BYTES * nnz
+    need = ENTRY_BYTES * (fill(n, nnz) if entries is None else entries) + GATHERED_BYTES * nnz
     if problem := no_room(everybody, nnz, need, f"factors of {nnz} entries"):
         return None, problem
     parts = comm.gather_objects(named(A, everybody))
     found = Factors(None, vectors)
 
-    def make() -> str:
+    def make() -> tuple[str, str]:
         nonlocal found
         try:
-            factors, problem = factored(stacked(parts or [], n), vectors)
+            factors, problem = factored(stacked(parts or [], n), vectors, entries)
         except MemoryError:
-            return "rank 0 had no memory for all rows"
+            return vectors, "rank 0 had no memory for all rows"
         found = factors or found
-        return problem
+        return found.vectors, problem
 
-    problem = by_root(comm, make)
-    return (None if problem else found), problem
+    made_in, problem = by_root(comm, make)
+    return (None if problem else replace(found, vectors=made_in)), problem
+
+
+def shared_fill(A: Csr, everybody: Everybody) -> tuple[float, str]:
+    """Return about how many entries factors of A have; if that is not known, infinity and why.  Collective."""
+    if everybody.alone:
+        return fill_of_any(A), ""
+    comm, n, nnz = everybody.comm, everybody.starts[-1], int(everybody.sum(A.nnz))
+    problem = no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows")
+    if n > MOST_GATHERED:
+        problem = f"{n} rows are more than the {MOST_GATHERED} that rank 0 gathers unless you ask for lu"
+    if problem:
+        return inf, problem
+    parts = comm.gather_objects(named(pattern(A), everybody))
+    return by_root(comm, lambda: fill_of_any(stacked(parts or [], n))), ""
 
 
 class SharedSolved:
     """x = U^-1 L^-1 r, on rank 0 for all ranks."""
 
     def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: Factors, everybody: Everybody, spans: Spans):
-        self._A, self._factors, self._everybody, self._spans = A, factors, everybody, spans
+        self._A, self.factors, self._everybody, self._spans = A, factors, everybody, spans
         self._x = A.halo_vector()
         n = everybody.starts[-1] if everybody.comm.rank == 0 else 0
         self._whole = np.zeros(n, vector_type(kernels, A.A.vectors))
@@ -65,7 +87,7 @@ class SharedSolved:
             parts[0][:] = r
             others = [(part, rank) for rank, part in enumerate(parts) if rank and part.size]
             Task(all_of([comm.irecv(part, rank) for part, rank in others])).wait()
-            self._whole[:] = self._factors.solve(self._whole)
+            self._whole[:] = self.factors.solve(self._whole)
             own[:] = parts[0]
             Task(all_of([comm.isend(part, rank) for part, rank in others])).wait()
         return self._x

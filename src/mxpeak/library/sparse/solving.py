@@ -17,21 +17,22 @@ from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.host.blas import one_thread, set_threads
 from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
+from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
+from mxpeak.library.sparse.condition import warning_of
 from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.formats import PRECISION_NAMES
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_each
 from mxpeak.library.sparse.solver import Column, Solver
+from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import TURN, threads_for
 
 STORAGES = ("auto", "rows", "ell", "sell", "packed")
 SMOOTHERS = ("auto", "coloured", "natural")
 #: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
 MANY = 200_000
-#: A relative residual of 1 is that of x = 0.
-LEAST_ASKED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ class Options:
         for name, count in (("restart", 1 if self.restart is None else self.restart), ("maxiter", self.maxiter)):
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
                 raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
-        if not isinstance(self.rtol, Real) or not 0.0 < self.rtol < 1.0:
-            raise UsageError(f"rtol={self.rtol!r}: give a relative residual between 0 and 1, such as 1e-9")
-        if not isinstance(self.atol, Real) or not 0.0 <= self.atol < np.inf:
-            raise UsageError(f"atol={self.atol!r}: give a norm of b - A x from 0 on")
+        for name, tolerance in (("rtol", self.rtol), ("atol", self.atol)):
+            if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not tolerance >= 0.0:
+                what = "||b - A x|| / ||b||" if name == "rtol" else "||b - A x||"
+                raise UsageError(f"{name}={tolerance!r}: use a number from 0 on, the largest {what} to accept")
         if self.callback is not None and not callable(self.callback):
             raise UsageError(f"callback={self.callback!r}: give a function of the relative residual, or None")
 
@@ -87,31 +88,72 @@ def gmres(
     device: str = "auto",
     comm: Any = None,
 ) -> tuple[Any, GmresInfo]:
-    """Solve A x = b to ||b - A x|| <= max(rtol·||b||, atol); A is sparse, and neither A nor b is changed.
+    """Solve A x = b for a sparse A with mixed-precision GMRES.
 
-    A: n×n, any sparse matrix or array of SciPy or a sparse tensor of torch, of any real type; b: (n,) or (n, k), an
-    array or a tensor, and x is one as b is, where b is.  Arguments are named as in `scipy.sparse.linalg.gmres`: `x0`,
-    `rtol`, `atol`, `restart` (None: after 30 steps, with sgs after 50), `maxiter` (steps in all, not cycles), `M` (what
-    approximates A^-1: a matrix, a LinearOperator or a function), and `callback`, which hears the relative residual
-    after each cycle.
+    The inner iteration uses fp32 vectors and matrix values in 8 to 32 bits; residuals and x use fp64. If low precision
+    stops converging, fp64 continues.
 
-    `precision` is that of the inner iteration: mixed (the narrowest format that holds every value exactly), fp64, fp32,
-    bf16 or fp16; residuals and x are fp64.  `preconditioner`: auto, stencil, amg, lu, gs, sgs, jacobi, none, or a
-    function r -> M^-1 r.  `device`: auto (that of the tensors, else the host), cpu, cuda or cuda:0 …
-    Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
-    residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
+    Parameters
+    ----------
+    A : sparse matrix, sparse array or sparse tensor
+        Square matrix of any real type. With `comm`, the consecutive rows of this rank. It is never changed.
+    b : array_like or tensor
+        Right-hand side (n,), or several (n, k).
+    x0 : array_like, optional
+        Initial guess, of the shape of b.
+    rtol, atol : float
+        The iteration stops if ||b - A x|| <= max(rtol * ||b||, atol), as in SciPy.
+    restart : int, optional
+        Iterations per cycle.
+    maxiter : int
+        Largest number of iterations in all.
+    M : sparse matrix, LinearOperator or callable, optional
+        Approximation of the inverse of A.
+    callback : callable, optional
+        Receives the relative residual after each cycle.
+    preconditioner : str or callable, default "auto"
+        "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi", "none", or a function.
+    precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}
+        Format of the matrix values in the inner iteration.
+    storage : {"auto", "packed", "sell", "ell", "rows"}
+        Storage format.
+    smoother : {"auto", "coloured", "natural"}
+        Order of the sweeps.
+    threads : int, optional
+        Number of threads; one per core by default.
+    device : str, default "auto"
+        "auto", "cpu", "cuda" or "cuda:0".
+    comm : communicator or "world", optional
+        MPI ranks that share the rows.
 
-    `comm`, a communicator of mpi4py or "world" for all ranks that were started: each rank hands over its rows of A, in
-    all n columns, and of b, rank 0 the first, rank 1 the next; x are its rows of x.  Collective: docs/distributed.md.
+    Returns
+    -------
+    x : ndarray or tensor
+        Solution in fp64.
+    info : GmresInfo
+        Outcome, residual, iterations, preconditioner and the reason for it, formats and times.
 
-    Raises UsageError, a ValueError, for what is not square, finite or real, SingularMatrixError, a LinAlgError, for a
-    row or column of zeros, and ResourceError where the device does not exist or has too little memory.  docs/gmres.md
-    explains the rest.
+    Raises
+    ------
+    UsageError
+        A is not square, not sparse, not real or not finite.
+    SingularMatrixError
+        A is singular. It is a numpy.linalg.LinAlgError.
+    ResourceError
+        The device does not exist, or memory is too small.
 
-    >>> import mxpeak as mx, scipy.sparse as sp
-    >>> x, info = mx.gmres(sp.csr_array([[2.0, 0.0], [0.0, 4.0]]), [2.0, 4.0])
-    >>> x, info.converged
-    (array([1., 1.]), True)
+    Warns
+    -----
+    IllConditionedWarning
+        With complete factors: A is singular to working precision.
+
+    Examples
+    --------
+    >>> import mxpeak as mx, numpy as np, scipy.sparse
+    >>> A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
+    >>> x, info = mx.gmres(A, A @ np.ones(64))
+    >>> info.converged, bool(np.allclose(x, 1.0))
+    (True, True)
     """
     if isinstance(x0, str):
         raise UsageError(f"x0={x0!r} is no vector; a precision is given by its name: precision={x0!r}")
@@ -126,10 +168,10 @@ def gmres(
 
     if comm is None:
         asked = options()
-        return solve_on(where(), A, b, x0, asked)
+        return warned(*solve_on(where(), A, b, x0, asked))
     group = communicator(comm)
     asked, device_of_rank = Everybody(group).alike(lambda: (options(), where()))
-    return solve_rows(group, device_of_rank, A, b, x0, asked)
+    return warned(*solve_rows(group, device_of_rank, A, b, x0, asked))
 
 
 def _before(M: Any, preconditioner: Any) -> Any:
@@ -203,6 +245,9 @@ def _solved(
     kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: Everybody
 ) -> tuple[Any, GmresInfo]:
     """x in the layout of b.  Collective."""
+    n = int(everybody.sum(A.shape[0]))
+    if not (n and all(share.right_side.shape[1:])):
+        return _empty(kernels, share, options, n, everybody)
     solver = Solver(
         kernels,
         A,
@@ -218,16 +263,17 @@ def _solved(
     tols = [_tolerance(options, side, kernels.xp, everybody) for side in sides]
     heard = options.callback or (lambda residual: None)
     done = [solver.solve(side, start, tol, options.maxiter, heard) for side, start, tol in zip(sides, starts, tols)]
+    condition = solver.condition()
     X = kernels.xp.stack([one.x for one in done], axis=1).reshape(B.shape)
-    return share.right_side.result(X), _info(solver, done, tols)
+    return share.right_side.result(X), _info(solver, done, tols, condition)
 
 
 def _tolerance(options: Options, b: Any, xp: Any, everybody: Everybody) -> float:
-    """The relative residual that is asked for of one right-hand side; one of 1 would ask for nothing."""
+    """Return the relative residual that is to be reached for one right-hand side; at 1 or more x0 = 0 has it."""
     if not options.atol:
-        return options.rtol
+        return float(options.rtol)
     size = norm(everybody, b, xp)
-    return max(options.rtol, min(options.atol / size, LEAST_ASKED)) if size else options.rtol
+    return max(float(options.rtol), float(options.atol) / size) if size else float(options.rtol)
 
 
 def _colours(solver: Solver) -> int | None:
@@ -236,13 +282,56 @@ def _colours(solver: Solver) -> int | None:
     return None if mine is None else int(solver.everybody.largest(mine))
 
 
-def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
+def _empty(
+    kernels: SparseKernels, share: Share, options: Options, n: int, everybody: Everybody
+) -> tuple[Any, GmresInfo]:
+    """Return an x without entries, for a matrix without rows or no right-hand side, as NumPy and SciPy do."""
+    info = GmresInfo(
+        outcome=Outcome.SOLVED,
+        n=n,
+        nnz=int(everybody.sum(share.A.nnz)),
+        rhs=int(np.prod(share.right_side.shape[1:], dtype=int)),
+        tol=float(options.rtol),
+        residual=0.0,
+        iterations=0,
+        cycles=0,
+        values="fp64",
+        vectors="fp64",
+        preconditioner="none",
+        reason="there is nothing to solve",
+        levels=1,
+        storage="none",
+        colours=None,
+        scaled=False,
+        fallback=False,
+        message="",
+        bytes=0,
+        device="cpu" if kernels.device is None else str(kernels.device.where),
+        ranks=everybody.comm.size,
+        setup_s=0.0,
+        times={},
+        history=(),
+    )
+    return share.right_side.result(kernels.xp.zeros(share.right_side.shape, dtype=kernels.xp.float64)), info
+
+
+def _outcome(done: list[Column], tols: list[float]) -> Outcome:
+    """Return how all right-hand sides ended: not finite if one did, and solved only if all were."""
+    if not all(one.finite for one in done):
+        return Outcome.NOT_FINITE
+    return Outcome.SOLVED if all(one.residual <= tol for one, tol in zip(done, tols)) else Outcome.UNREACHED
+
+
+def _info(solver: Solver, done: list[Column], tols: list[float], condition: float | None) -> GmresInfo:
     problem, choice = solver.problem, solver.plan.choice
     longest = max(done, key=lambda one: one.steps)
     residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over
     notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
+    outcome, singular = _outcome(done, tols), condition is not None and condition * PRECISIONS["fp64"].u >= 1.0
+    if condition is not None and singular:
+        notes[warning_of(condition, outcome is Outcome.SOLVED)] = None
     return GmresInfo(
-        outcome=Outcome.SOLVED if all(one.residual <= tol for one, tol in zip(done, tols)) else Outcome.UNREACHED,
+        outcome=outcome,
         n=solver.n,
         nnz=solver.nnz,
         rhs=len(done),
@@ -266,4 +355,6 @@ def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
         setup_s=solver.setup_s,
         times={name: phase.time_s for name, phase in solver.spans.phases.items()},
         history=tuple(longest.history),
+        condition=condition,
+        ill_conditioned=singular,
     )

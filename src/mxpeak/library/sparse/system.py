@@ -5,6 +5,7 @@ Of ranks that share a system each has its rows, in an order of its own; the prec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -105,6 +106,16 @@ class Problem:
         self.start_over()
 
     @property
+    def A(self) -> Csr:
+        """The scaled matrix in the user's order of rows."""
+        return self._A
+
+    @property
+    def factors(self) -> Factors | None:
+        """The factors that precondition, if any do."""
+        return self._preconditioner.factors if isinstance(self._preconditioner, Solved | SharedSolved) else None
+
+    @property
     def preconditioner(self) -> str:
         """Its name: what the order of the rows is for."""
         return self._plan.choice.name
@@ -162,6 +173,12 @@ class Problem:
                 InnerIteration(self.inner, self._preconditioner, self._plan.restart),
                 self._spans,
             )
+            if self._plan.scaling.active:
+                self.system.measure_unscaled(self._unscaled)
+
+    def _unscaled(self, r: Vector, b: Vector) -> float:
+        """Return ||b - A x|| / ||b|| of the unscaled system, from vectors in the order of the rows.  Collective."""
+        return self._plan.scaling.relative(self.unordered(r), self.unordered(b))
 
     def _made(self) -> Any:
         kernels, A, choice = self._kernels, self.inner, self._plan.choice
@@ -188,23 +205,28 @@ class Problem:
         return Sweep(A)
 
     def _factors(self, made: Factors) -> Factors:
-        """Factors in the format of the vectors; those of before where SuperLU has none in fp64.
+        """Return factors in the format of the vectors or in fp64; the given ones if memory does not suffice for others.
 
         Collective where the format has changed.
         """
-        if made.vectors == self.inner.A.vectors:
+        if made.vectors in (self.inner.A.vectors, "fp64"):
             return made
         again, _ = shared_factors(self._A, self.inner.A.vectors, self._everybody)
         return again or made
 
 
 class Continued(MixedSystem):
-    """A system whose solution goes on from where it was, and that keeps the best one."""
+    """A system whose solution goes on from where it was, and that keeps the best one, also in the unscaled system."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._best, self._best_x = inf, zeros(self._kernels, self._A.n, "fp64")
         self._known: float | None = None
+        self._unscaled: Callable[[Vector, Vector], float] | None = None
+
+    def measure_unscaled(self, unscaled: Callable[[Vector, Vector], float]) -> None:
+        """Keep the x of the least unscaled residual as well, which is computed from r and b."""
+        self._unscaled, self._least_x = unscaled, zeros(self._kernels, self._A.n, "fp64")
 
     def begin(self, b: Vector, x: Vector) -> None:
         """Another right-hand side, and the x to begin with."""
@@ -212,6 +234,8 @@ class Continued(MixedSystem):
         self.solution[:] = x
         self._best, self._known = inf, None
         self._best_x[:] = x  # to go back to where no residual is a finite number
+        if self._unscaled is not None:
+            self._least, self._least_x[:] = inf, x
 
     def residual(self) -> float:
         """||b - A x||, computed once for every x."""
@@ -220,6 +244,11 @@ class Continued(MixedSystem):
             if self._known < self._best:
                 self._best = self._known
                 self._best_x[:] = self.solution
+            if self._unscaled is not None:
+                least = self._unscaled(self._r, self._b)
+                if least < self._least:
+                    self._least = least
+                    self._least_x[:] = self.solution
         return self._known
 
     def update(self, d: Vector) -> None:
@@ -233,6 +262,15 @@ class Continued(MixedSystem):
         self._known = None
         self.residual()
         return self._best_x
+
+    def go_back_unscaled(self) -> None:
+        """Return to the x of the least residual of the unscaled system, with its residual."""
+        if self._unscaled is None:
+            self.go_back()
+            return
+        self.solution[:] = self._least_x
+        self._known = None
+        self.residual()
 
     @property
     def residual_vector(self) -> Vector:

@@ -1,0 +1,136 @@
+"""Files and texts that come from outside: read without waiting or filling the memory, shown without side effects."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+#: The largest text file that is read: a result of 75,000 ranks has 14 MB, and a file may hold several.
+MOST_BYTES = 256 * 2**20
+#: Seconds in which a pipe must have a writer.
+WRITER_S = 1.0
+#: Characters that act on a terminal or cannot be encoded: controls except tab and newline, line and paragraph
+#: separators, marks that turn the direction of text, and halves of surrogate pairs.
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class UnreadableError(OSError):
+    """A file that cannot be read as text; `strerror` is the reason."""
+
+    def __init__(self, reason: str):
+        super().__init__(0, reason)
+
+
+def read_text(path: str | Path, *, errors: str = "strict") -> str:
+    """Return the text of a file, without a byte order mark.
+
+    Raises an OSError for everything that is no text file of at most MOST_BYTES, and an UnreadableError for bytes that
+    are not UTF-8, unless `errors` replaces them.
+    """
+    data = read_bytes(path)
+    try:
+        return data.decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start} is 0x{data[error.start]:02x}, which is not UTF-8"
+        raise UnreadableError(reason) from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the bytes of a regular file, or of a pipe that a program writes to; at most MOST_BYTES.
+
+    A pipe without a writer is refused instead of waited for.
+    """
+    with _opened(path) as (file, mode):
+        if stat.S_ISFIFO(mode):
+            return _limited(chain([_first(file)], _chunks(file)))
+        size = os.fstat(file).st_size
+        if size > MOST_BYTES:
+            raise UnreadableError(f"it has {size} bytes, more than the {MOST_BYTES} that are read")
+        return _limited(_chunks(file))
+
+
+def check_readable(path: str | Path) -> None:
+    """Raise an OSError for what is no regular file: opening a pipe or a device could wait for ever."""
+    with _opened(path) as (_, mode):
+        if not stat.S_ISREG(mode):
+            raise UnreadableError("it is not a regular file")
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
+    """Open a file without waiting for a writer; yield its descriptor and its mode."""
+    if "\0" in str(path):
+        raise UnreadableError("its name holds a null character")
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
+            raise UnreadableError("Is a directory")
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise UnreadableError("it is neither a file nor a pipe")
+        yield file, mode
+    finally:
+        os.close(file)
+
+
+def _first(file: int) -> bytes:
+    """Return the first byte of a pipe that has a writer, or has one within WRITER_S; b"" if it has not written yet."""
+    until = time.monotonic() + WRITER_S
+    while True:
+        try:
+            if found := os.read(file, 1):
+                break
+        except BlockingIOError:  # a writer is there
+            found = b""
+            break
+        if time.monotonic() > until:
+            raise UnreadableError("it is a pipe that no program writes to")
+        time.sleep(0.01)
+    os.set_blocking(file, True)
+    return found
+
+
+def _chunks(file: int) -> Iterator[bytes]:
+    while chunk := os.read(file, 2**20):
+        yield chunk
+
+
+def _limited(chunks: Iterable[bytes]) -> bytes:
+    """Join the parts of a file that may be longer than it said, as files of /proc are."""
+    whole = bytearray()
+    for chunk in chunks:
+        whole += chunk
+        if len(whole) > MOST_BYTES:
+            raise UnreadableError(f"it has more than the {MOST_BYTES} bytes that are read")
+    return bytes(whole)
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    r"""Return a text with characters that could act on a terminal as \x1b and the like."""
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line of printable characters: newlines and tabs become \n and \t too."""
+    return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def printable_values(value: Any) -> Any:
+    """Return data of JSON in which all strings, and the keys of objects, are printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): printable_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable_values(item) for item in value]
+    return value

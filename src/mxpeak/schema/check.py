@@ -1,0 +1,262 @@
+"""Check data against the JSON Schemas of this package, without another package.
+
+It covers the keywords that these schemas use and refuses to compile any other keyword.  An integer is a number that
+JSON writes without a fraction; JSON Schema itself also takes 8.0 for one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("result-1.json")
+#: Return the first mismatch of a value at a path as text, or "" if the value matches.  Without a path the text is only
+#: WRONG: most values match, and paths and texts would take most of the time.
+Check = Callable[[Any, str | None], str]
+WRONG = "it does not match"
+
+#: Keywords that describe, but do not restrict.
+SILENT = {"$schema", "$id", "$defs", "title", "description", "then", "additionalProperties", "items"}
+#: How errors name the types.
+TYPES = {
+    "null": "null",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "array": "an array",
+    "object": "an object",
+}
+#: Most characters of a value that an error quotes.
+QUOTED = 60
+
+
+def mismatch(value: Any, definition: str, *, complete: bool = True) -> str:
+    """Return the first place where a value does not match a definition of the result file's schema; "" if it matches.
+
+    `definition` is a name in $defs.  Unless `complete`, keys that the schema requires may be absent.
+    """
+    check = _definition(definition, complete)
+    return check(value, "") if check(value, None) else ""
+
+
+@cache
+def _schema() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def _definition(name: str, complete: bool) -> Check:
+    return compiled(_schema()["$defs"][name], lambda other: _definition(other, complete), complete)
+
+
+def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], complete: bool = True) -> Check:
+    """Return the check of one schema, whose $refs `definition` resolves by name."""
+
+    def inner(one: Any) -> Check:
+        return compiled(one, definition, complete)
+
+    checks: list[Check] = []
+    for keyword, word in schema.items():
+        if keyword in SILENT or (keyword == "required" and not complete):
+            continue
+        if keyword == "$ref":
+            checks.append(_reference(word.removeprefix("#/$defs/"), definition))
+        elif keyword == "properties":
+            checks.append(_properties({name: inner(one) for name, one in word.items()}))
+        elif keyword in ("oneOf", "anyOf"):
+            checks.append(_choice([inner(one) for one in word], only=keyword == "oneOf"))
+        elif keyword == "allOf":
+            checks += [inner(one) for one in word]
+        elif keyword == "if":
+            checks.append(_condition(inner(word), inner(schema.get("then", {}))))
+        else:
+            checks.append(RULES[keyword](word))
+    if "additionalProperties" in schema:
+        checks.append(_others(schema.get("properties", {}), inner(schema["additionalProperties"])))
+    if "items" in schema:
+        checks.append(_items(inner(schema["items"])))
+    return _all(checks)
+
+
+# --- what one keyword asks for -----------------------------------------------------------------------------------
+
+
+def _all(checks: list[Check]) -> Check:
+    if len(checks) == 1:
+        return checks[0]
+
+    def check(value: Any, path: str | None) -> str:
+        for one in checks:
+            if found := one(value, path):
+                return found
+        return ""
+
+    return check
+
+
+def _reference(name: str, definition: Callable[[str], Check]) -> Check:
+    """Look the definition up when it is needed: definitions may refer to each other."""
+    return lambda value, path: definition(name)(value, path)
+
+
+def _type(names: str | list[str]) -> Check:
+    names = [names] if isinstance(names, str) else names
+    kinds = {"boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list, "object": dict}
+    wanted: tuple[type, ...] = ()
+    for name in names:
+        kind: Any = kinds.get(name, ())
+        wanted += kind if isinstance(kind, tuple) else (kind,)
+    null, truth = "null" in names, bool in wanted
+    expected = " or ".join(TYPES[name] for name in names)
+
+    def check(value: Any, path: str | None) -> str:
+        fits = null if value is None else truth if isinstance(value, bool) else isinstance(value, wanted)
+        return "" if fits else _said(path, value, f"not {expected}")
+
+    return check
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Compare as JSON does: true is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _enum(choices: Iterable[Any]) -> Check:
+    choices = list(choices)
+    expected = choices[0] if len(choices) == 1 else "one of " + ", ".join(map(str, choices))
+    return lambda value, path: (
+        "" if any(_equal(value, one) for one in choices) else _said(path, value, f"not {expected}")
+    )
+
+
+def _pattern(pattern: str) -> Check:
+    search = re.compile(pattern).search
+    return lambda value, path: (
+        _said(path, value, f"which does not match {pattern}") if isinstance(value, str) and not search(value) else ""
+    )
+
+
+def _minimum(least: float) -> Check:
+    return lambda value, path: _said(path, value, f"less than {least}") if _is_number(value) and value < least else ""
+
+
+def _maximum(most: float) -> Check:
+    return lambda value, path: _said(path, value, f"more than {most}") if _is_number(value) and value > most else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _min_items(least: int) -> Check:
+    return lambda value, path: (
+        f"{_at(path)} has {len(value)} items, fewer than {least}"
+        if isinstance(value, list) and len(value) < least
+        else ""
+    )
+
+
+def _max_items(most: int) -> Check:
+    return lambda value, path: (
+        f"{_at(path)} has {len(value)} items, more than {most}" if isinstance(value, list) and len(value) > most else ""
+    )
+
+
+def _required(names: list[str]) -> Check:
+    def check(value: Any, path: str | None) -> str:
+        missing = [name for name in names if name not in value] if isinstance(value, dict) else []
+        return f"{_at(path)} has no {missing[0]}" if missing else ""
+
+    return check
+
+
+def _properties(checks: Mapping[str, Check]) -> Check:
+    def check(value: Any, path: str | None) -> str:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if name in checks and (found := checks[name](item, _below(path, name))):
+                    return found
+        return ""
+
+    return check
+
+
+def _others(known: Mapping[str, Any], inner: Check) -> Check:
+    def check(value: Any, path: str | None) -> str:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if name not in known and (found := inner(item, _below(path, name))):
+                    return found
+        return ""
+
+    return check
+
+
+def _items(inner: Check) -> Check:
+    def check(value: Any, path: str | None) -> str:
+        if isinstance(value, list):
+            for k, item in enumerate(value):
+                if found := inner(item, None if path is None else f"{path}[{k}]"):
+                    return found
+        return ""
+
+    return check
+
+
+def _choice(checks: list[Check], *, only: bool) -> Check:
+    """Return the check of anyOf, or of oneOf if `only` one may match."""
+
+    def check(value: Any, path: str | None) -> str:
+        found = [one(value, path) for one in checks]
+        fits = found.count("")
+        if path is None:
+            return "" if fits == 1 or (fits and not only) else WRONG
+        if fits == 0:
+            return f"{_at(path)} matches no alternative: {'; '.join(dict.fromkeys(found))}"
+        return f"{_at(path)} matches {fits} alternatives instead of one" if only and fits > 1 else ""
+
+    return check
+
+
+def _condition(condition: Check, then: Check) -> Check:
+    return lambda value, path: "" if condition(value, None) else then(value, path)
+
+
+#: Checks by keyword.
+RULES: Mapping[str, Callable[[Any], Check]] = {
+    "type": _type,
+    "enum": _enum,
+    "const": lambda value: _enum([value]),
+    "pattern": _pattern,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "minItems": _min_items,
+    "maxItems": _max_items,
+    "required": _required,
+}
+
+
+def _below(path: str | None, name: str) -> str | None:
+    """Return the path of a key of the object at `path`, if there is a path."""
+    return None if path is None else f"{path}.{name}" if path else name
+
+
+def _said(path: str | None, value: Any, wrong: str) -> str:
+    """Return what is wrong with a value."""
+    return WRONG if path is None else f"{_at(path)} is {_quoted(value)}, {wrong}"
+
+
+def _at(path: str | None) -> str:
+    return path or "it"
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as JSON, shortened."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"

@@ -1,0 +1,97 @@
+"""Files that other people may have written set no path of the user: recorded results, tuned settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.matrix_market import read_matrix
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.main import parsed
+from mxpeak.cli.request import requests
+from mxpeak.configs.run import OutputConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import options, recordable
+from mxpeak.perf.tuned import Winner
+from mxpeak.runtime.tuned import _said
+
+
+def paths_of(config: type) -> list[str]:
+    return [o.name for o in options(config) if o.users_path]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_path_that_a_run_writes_is_marked() -> None:
+    assert set(paths_of(OutputConfig)) == {"json", "out", "events", "prometheus"}
+    named = {benchmark.name: set(paths_of(benchmark.config)) for benchmark in BENCHMARKS.values()}
+    assert named["hpl-mxp"] == {"trace", "baseline", "checkpoint", "submit"}
+    assert named["hpl"] == {"trace", "baseline", "checkpoint"}
+    for name in ("hpg-mxp", "hpcg", "norms"):
+        assert named[name] == {"trace"}
+    for config in (OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())):
+        unmarked = {o.name for o in options(config) if o.metavar in ("FILE", "DIR")} & recordable(config)
+        assert unmarked == set()
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_result_that_is_repeated_sets_no_path(name: str) -> None:
+    """Neither those that results record, nor those that only a changed file holds."""
+    shown = {o.name: getattr(OutputConfig(), o.name) for o in options(OutputConfig)}
+    said: dict[str, Any] = {path: f"/home/{path}" for path in (*paths_of(BENCHMARKS[name].config), *shown)}
+    said |= {"warmup": "none", "every": "5m"}
+    config = {path: {"value": value, "origin": "flag"} for path, value in said.items()}
+    one = {"schema": "mxpeak.result/1", "benchmark": name, "status": "valid", "config": config}
+    Path("result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [one]}))
+    (found,) = requests(parsed(["run", name, "--config", "result.json"]), {})
+    assert found.config.warmup == "none"
+    assert {path: getattr(found.config, path) for path in paths_of(BENCHMARKS[name].config)} == dict.fromkeys(
+        paths_of(BENCHMARKS[name].config)
+    )
+    assert vars(found.output) == shown
+
+
+def test_a_toml_file_of_the_user_sets_paths() -> None:
+    Path("my.toml").write_text('out = "here"\nprometheus = "metrics"\ntrace = "trace.json"\n')
+    (found,) = requests(parsed(["run", "hpl", "--config", "my.toml"]), {})
+    assert (found.output.out, found.output.prometheus, found.config.trace) == ("here", "metrics", "trace.json")
+
+
+@pytest.mark.parametrize("path", ["trace", "checkpoint", "baseline"])
+def test_tuned_settings_set_no_path(path: str) -> None:
+    settings = {"nb": "64", path: "/home/file"}
+    winner = Winner(
+        benchmark="hpl",
+        mode="official",
+        device="cpu",
+        ranks=1,
+        threads=1,
+        any_layout=False,
+        size={"n": 2000},
+        precision="",
+        settings=settings,
+        rate_flops=1e9,
+        gain=1.0,
+        verdict="",
+        when="",
+    )
+    with pytest.raises(UsageError, match=f"hpl has no setting '{path}'"):
+        _said(winner, BENCHMARKS["hpl"].config, open_layout=False)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_matrix_that_never_ends_is_refused(kind: str) -> None:
+    path = Path("A.mtx")
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=r"A\.mtx is a pipe or a device"):
+        read_matrix(path)
