@@ -108,7 +108,7 @@ def load(name: str) -> Any:
 register(
     Benchmark(
         name="hpl",
-        summary="FP64 LU with partial pivoting",
+        summary="LU with partial pivoting in fp64",
         config=HplConfig,
         module="mxpeak.bench.hpl.run",
         example="mxpeak run hpl -N 20000 --nb 256 --ranks 4",
@@ -121,7 +121,7 @@ register(
 register(
     Benchmark(
         name="hpl-mxp",
-        summary="mixed-precision LU without pivoting, refined to FP64",
+        summary="mixed-precision LU, refined to fp64 accuracy",
         config=HplMxpConfig,
         module="mxpeak.bench.hpl_mxp.run",
         example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
@@ -137,7 +137,7 @@ register(
 register(
     Benchmark(
         name="hpg-mxp",
-        summary="GMRES with multigrid on a sparse matrix, mixed against double precision",
+        summary="mixed-precision GMRES with multigrid, sparse",
         config=HpgMxpConfig,
         module="mxpeak.bench.hpg_mxp.run",
         example="mxpeak run hpg-mxp --nx 104 --rt 60 --ranks 2",
@@ -151,7 +151,7 @@ register(
 register(
     Benchmark(
         name="hpcg",
-        summary="conjugate gradients with multigrid on a sparse matrix, in double precision",
+        summary="conjugate gradients with multigrid, sparse",
         config=HpcgConfig,
         module="mxpeak.bench.hpcg.run",
         example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
@@ -166,10 +166,10 @@ register(
 register(
     Benchmark(
         name="norms",
-        summary="max, one, infinity and Frobenius norms of any matrix, at the rate of memory",
+        summary="matrix norms at the speed of memory",
         config=NormsConfig,
         module="mxpeak.bench.norms.run",
-        example="mxpeak run norms -N 20000 --structure general,symmetric --dtype float64,bfloat16",
+        example="mxpeak run norms -N 20000 --kind one,fro --dtype float64,float32",
         in_flops=False,
     )
 )

@@ -54,9 +54,7 @@ JSON_HELP = "write it as JSON to FILE; - writes only that"
 
 def add_verb(verbs: Any) -> None:
     """Add `compare` to the command line."""
-    parser = _verb(
-        verbs, "compare", "what changed between two runs, what differs between them, and why", COMPARE, compare
-    )
+    parser = _verb(verbs, "compare", "compare two runs", COMPARE, compare)
     parser.add_argument("before", metavar="A", help="the reference run")
     parser.add_argument("after", metavar="B", help="the run to judge")
     parser.add_argument(
@@ -66,13 +64,13 @@ def add_verb(verbs: Any) -> None:
         help="ignore changes smaller than this (default: 5%%, with --rounds 1%%)",
     )
     parser.add_argument(
-        "--rounds", type=integer(2, 1000), metavar="K", help="A and B are commands: run both in turns, K times each"
+        "--rounds", type=integer(2, 1000), metavar="K", help="run the commands A and B alternately, K times each"
     )
 
 
 def add_history(verbs: Any) -> None:
     """Add `history` to the command line."""
-    parser = _verb(verbs, "history", "list the runs in mxpeak-out/, the newest last", HISTORY, history)
+    parser = _verb(verbs, "history", "list past runs", HISTORY, history)
     parser.add_argument(
         "benchmark", nargs="?", choices=list(BENCHMARKS), metavar="BENCHMARK", help=", ".join(BENCHMARKS)
     )
@@ -83,9 +81,9 @@ def add_history(verbs: Any) -> None:
 
 def add_baseline(verbs: Any) -> None:
     """Add `baseline` to the command line."""
-    parser = _verb(verbs, "baseline", "store a run as the baseline for compare", BASELINE, baseline, json_too=False)
+    parser = _verb(verbs, "baseline", "store a run as the reference for compare", BASELINE, baseline, json_too=False)
     parser.add_argument("set", choices=["set"], metavar="set", help="store a run")
-    parser.add_argument("result", metavar="RESULT", help="a folder of results, a result file, last or previous")
+    parser.add_argument("result", metavar="RESULT", help="a results folder, a result file, last or previous")
 
 
 def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json_too: bool = True) -> Any:

@@ -50,8 +50,8 @@ def add_verb(verbs: Any) -> None:
     """Add `completion` to the command line."""
     parser = verbs.add_parser(
         "completion",
-        help="print a script that completes mxpeak's words in a shell",
-        description="Print a script that completes verbs, benchmarks and flags.",
+        help="print a shell completion script",
+        description="Print a shell script that completes commands, benchmarks and flags.",
         epilog=EXAMPLES,
     )
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="bash, zsh or fish")

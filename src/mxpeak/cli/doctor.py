@@ -27,14 +27,14 @@ def add_verb(verbs: Any) -> None:
     """Add `doctor` to the command line."""
     parser = verbs.add_parser(
         "doctor",
-        help="show what this machine has, and what to install",
+        help="show hardware and software, and what to install",
         epilog=EXAMPLE,
-        description="Show processor, memory, BLAS, MPI and GPUs. The exit code is 0 if a run on the CPU is possible.",
+        description="Show processor, memory, BLAS, MPI and GPUs. Exit code 0 means that a run on the CPU is possible.",
     )
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )
-    parser.add_argument("--json", metavar="FILE", help="also write it as JSON to FILE; - writes only that")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
     parser.set_defaults(action=doctor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,7 +63,7 @@ class HelpAction(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
         """Print the help and end."""
-        parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help())
+        parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help(), sys.stdout)
         parser.exit()
 
 

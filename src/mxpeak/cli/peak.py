@@ -28,13 +28,12 @@ def add_verb(verbs: Any) -> None:
     """Add `peak` to the command line."""
     parser = verbs.add_parser(
         "peak",
-        help="measure what this machine can do at best, in ten seconds",
-        description="Measure DGEMM, SGEMM, 16-bit GEMM where the hardware has it, reading memory and the triad, on all "
-        "ranks at once, and the balance between them.",
+        help="measure matrix-multiply and memory speed (10 s)",
+        description="Measure the limits of this machine on all ranks at once: GEMM, memory read, triad.",
         epilog=EXAMPLES,
     )
     add_options(parser, PlaceConfig)
-    parser.add_argument("--json", metavar="FILE", help="write it as JSON to FILE; - writes only that")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
     parser.set_defaults(action=peak)
 
 

@@ -53,14 +53,14 @@ def add_verb(verbs: Any) -> None:
     """Add `plan` to the command line."""
     parser = verbs.add_parser(
         "plan",
-        help="choose N, NB, grid and broadcast for a run, and say what to expect of it",
-        description="Plan a run from ranks, nodes and memory: N, NB, the process grid, a node's part of it, the "
-        "broadcast, bytes a rank, and with --machine the rate to expect.",
+        help="choose N, NB, grid and broadcast, and predict the rate",
+        description="Plan a run from ranks, nodes and memory: N, NB, process grid, node grid and broadcast. With "
+        "--machine, predict its rate.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(PREDICTED))
     add_flags(parser)
-    parser.add_argument("--write-dat", metavar="FILE", help="write an HPL.dat or HPL-MxP.dat; never over another file")
+    parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat")
     parser.set_defaults(action=plan)
 
 

@@ -37,25 +37,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*names, type=parse, help=help, metavar=metavar)
 
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "--machine",
-        metavar="FILE|NAME",
-        help="summit, frontier, crusher, frontier-2022, a file that describes one, or tuned: this one, as measured by "
-        "mxpeak tune",
-    )
-    flag(where, "--ranks", parse=integer(1), help="ranks, one a device (default: those of a node)", metavar="R")
-    flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")
-    flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks of a node (default: a machine's)", metavar="R")
+    where.add_argument("--machine", metavar="FILE|NAME", help="built-in name, file, or tuned (from mxpeak tune)")
+    flag(where, "--ranks", parse=integer(1), help="ranks, one per device (default: one node)", metavar="R")
+    flag(where, "--nodes", parse=integer(1), help="number of nodes, instead of --ranks", metavar="K")
+    flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks per node (default: the machine's)", metavar="R")
     flag(
         where,
         "--mem",
         parse=memory_budget,
-        help="memory of a rank's device: a share or a size (default: 90%%; planned without --machine: 80%%)",
+        help="memory per device, share or size (default: 90%%; without --machine 80%%)",
         metavar="80%|64GiB",
     )
     problem = parser.add_argument_group("problem")
-    flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: what fits)", metavar="N")
-    flag(problem, "--nb", parse=integer(1), help="block size (default: where products are fast)", metavar="NB")
+    flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: the largest that fits)", metavar="N")
+    flag(problem, "--nb", parse=integer(1), help="block size (default: the smallest with fast products)", metavar="NB")
     flag(
         problem,
         "--precision",
@@ -70,13 +65,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     grid = parser.add_argument_group("grid")
     flag(grid, "--grid", parse=grid_shape, help="process grid (default: the squarest)", metavar="PxQ")
     flag(
-        grid, "--node-grid", parse=grid_shape, help="part of the grid on each node (default: a good one)", metavar="PxQ"
+        grid,
+        "--node-grid",
+        parse=grid_shape,
+        help="part of the grid on each node (default: the best by communication)",
+        metavar="PxQ",
     )
     flag(
         grid,
         "--order",
         parse=one_of(*ORDERS),
-        help="order in which ranks fill the grid (default: column; planned without --machine: row)",
+        help="order in which ranks fill the grid (default: column; without --machine row)",
         metavar="{row,column}",
     )
     flag(
@@ -92,7 +91,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         grid,
         "--split",
         parse=real(0.0, 1.0),
-        help="split update's share of columns (hpl; default: 0.5; planned without --machine: 0)",
+        help="share of columns in the split update (default: 0.5; without --machine 0)",
         metavar="FRACTION",
     )
     for name in ("npx", "npy", "npz"):
@@ -103,7 +102,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             help=f"ranks in {name[2]} (default: that of `mxpeak run`: near a cube, or what suits devices)",
             metavar=name.upper(),
         )
-    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only that")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
 
 
 # --- from flags to a run ----------------------------------------------------------------------------------------

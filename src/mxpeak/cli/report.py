@@ -33,14 +33,14 @@ def add_verb(verbs: Any) -> None:
     """Add `report` to the command line."""
     parser = verbs.add_parser(
         "report",
-        help="show results of several runs on one page, or in one table",
-        description="Write results of one run or of several as a page (HTML), or as a table (Markdown, CSV).",
+        help="write an HTML page or a table of results",
+        description="Write the results of one or more runs as an HTML page, a Markdown table or CSV.",
         epilog=EXAMPLES,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a run: its folder, its result file, or its name")
     parser.add_argument("--format", choices=list(TARGETS), default="html", help="html, markdown or csv (default: html)")
     parser.add_argument(
-        "--out", metavar="FILE", help="the file to write; - is stdout (default: report.html, and stdout for tables)"
+        "--out", metavar="FILE", help="file to write, - for stdout (default: report.html; tables: stdout)"
     )
     parser.set_defaults(action=report)
 

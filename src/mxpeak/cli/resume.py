@@ -35,15 +35,15 @@ def add_verb(verbs: Any) -> None:
     """Add `resume` to the command line."""
     parser = verbs.add_parser(
         "resume",
-        help="continue a run of HPL or HPL-MxP from its newest checkpoint",
+        help="continue a run from its newest checkpoint",
         description="Continue a run of HPL or HPL-MxP that was started with --checkpoint DIR: same settings, same "
         "process grid or another. Its time is that of both parts, and it is never official. The folder says what is "
         "computed; only this command line says which files are written.",
         epilog=EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", help="the folder of --checkpoint")
-    parser.add_argument("--grid", metavar="PxQ", help="another process grid (default: as before)")
-    parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: as many as the grid has)")
+    parser.add_argument("--grid", metavar="PxQ", help="process grid (default: unchanged)")
+    parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: P*Q)")
     add_options(parser, OutputConfig)
     group = next(group for group in parser._action_groups if group.title == "output")
     for o in {o.name: o for benchmark in _with_checkpoints() for o in _paths(benchmark)}.values():

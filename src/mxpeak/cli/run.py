@@ -49,7 +49,7 @@ PAGE = "report.html"
 def add_verb(verbs: Any) -> None:
     """Add `run` and its benchmarks to the command line."""
     run_parser = verbs.add_parser(
-        "run", help="run a benchmark, or all", description="Run a benchmark and validate its result.", epilog=EXAMPLES
+        "run", help="run one benchmark, or all", description="Run a benchmark and validate its result.", epilog=EXAMPLES
     )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
@@ -68,7 +68,7 @@ def add_verb(verbs: Any) -> None:
             parser.add_argument(
                 "--print-dat", action="store_true", help=f"print an {benchmark.input.name} with these settings and exit"
             )
-    _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
+    _add_benchmark(choices, "all", "every benchmark, with one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
 def _add_benchmark(
@@ -79,12 +79,7 @@ def _add_benchmark(
     )
     add_options(parser, config)
     add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="read settings from a TOML file, or from a run to repeat it (its folder, result.json, last, previous or "
-        "baseline); flags and variables override it",
-    )
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a run to repeat")
     parser.set_defaults(action=run)
     return parser
 

@@ -38,16 +38,14 @@ def add_verb(verbs: Any) -> None:
     """Add `scan` to the command line."""
     parser = verbs.add_parser(
         "scan",
-        help="find the slow ranks, and those that compute wrongly",
-        description="Run a small LU, GEMM and memory read on every device or group of cores at once, with the same "
-        "inputs; name the ranks that are slow, and those whose results have other bits.",
+        help="find slow or faulty nodes",
+        description="Run a small LU, matrix products and memory reads on every device or group of cores at once. "
+        "Name slow ranks and ranks with different results.",
         epilog=EXAMPLES,
     )
     add_options(parser, ScanConfig)
     add_options(parser, ScanOutput)
-    parser.add_argument(
-        "--config", metavar="FILE", help="read settings from a TOML file; flags and variables override it"
-    )
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file")
     parser.set_defaults(action=scan)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  mxpeak simulate hpl-mxp --machine frontier -N 3833856 --nb 3072 --grid 32x32
+  mxpeak simulate hpl-mxp --machine frontier -N 4014080 --nb 2560
   mxpeak simulate hpl --machine crusher --nodes 4 --bcast 1ringM --split 0.5
   mxpeak simulate hpg-mxp --machine frontier --nodes 9408 --nx 320 --json -
   mxpeak simulate --table
@@ -46,19 +46,22 @@ def add_verb(verbs: Any) -> None:
     """Add `simulate` to the command line."""
     parser = verbs.add_parser(
         "simulate",
-        help="predict a run on a machine that need not be here",
-        description="Predict the rate of a run: the solver's steps on the clocks of all ranks, with a machine's "
-        "measured rates and links.",
+        help="predict a run on another machine",
+        description="Predict the rate of a run from a machine's rates and links.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=", ".join(PREDICTED))
     add_flags(parser)
     what_if = parser.add_argument_group("what if")
-    what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="ranks that compute at a fraction of the speed")
-    what_if.add_argument("--nics", metavar="K", help="ports of a node that are used (default: all)")
-    what_if.add_argument("--staged", action="store_true", help="messages go through host memory: MPI is not GPU-aware")
-    what_if.add_argument("--no-core-sharing", action="store_true", help="FACT takes a rank's own cores alone (hpl)")
-    parser.add_argument("--table", action="store_true", help="published results beside the formula and the simulation")
+    what_if.add_argument(
+        "--slow", metavar="RANK:FACTOR,...", help="ranks that compute at a fraction of the speed, RANK:FACTOR"
+    )
+    what_if.add_argument("--nics", metavar="K", help="network ports used per node (default: all)")
+    what_if.add_argument("--staged", action="store_true", help="send messages through host memory")
+    what_if.add_argument(
+        "--no-core-sharing", action="store_true", help="panel factorization uses only the rank's own cores (hpl)"
+    )
+    parser.add_argument("--table", action="store_true", help="print published results next to their predictions")
     parser.set_defaults(action=simulate)
 
 

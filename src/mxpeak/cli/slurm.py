@@ -54,16 +54,15 @@ def add_verb(verbs: Any) -> None:
     """Add `slurm` to the command line."""
     parser = verbs.add_parser(
         "slurm",
-        help="print a commented job script for Slurm",
-        description="Print a commented job script for Slurm: binding of cores and GPUs, a cache folder on each node, "
-        "and the launcher's line. It is not submitted.",
+        help="print a Slurm job script",
+        description="Print a commented Slurm job script. mxpeak does not submit it.",
         epilog=EXAMPLES,
     )
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument("benchmark", choices=names, metavar="BENCHMARK", help=", ".join(names))
     parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="nodes (default: 1)")
     parser.add_argument(
-        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks per node (default: one per GPU, else 1)"
+        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks per node (default: one per GPU, or 1)"
     )
     parser.add_argument(
         "--cpus-per-rank", type=integer(1, 4096), metavar="C", help="cores per rank (default: its share of the node)"

@@ -34,23 +34,19 @@ def add_verb(verbs: Any) -> None:
     """Add `study` to the command line."""
     parser = verbs.add_parser(
         "study",
-        help="measure the basis of HPL-MxP's rules: pivots, residuals, unpreconditioned GMRES",
-        description="Repeat the experiments behind HPL-MxP's matrices, in FP64 with NumPy: the largest pivots of "
-        "random matrices, residuals with and without pivoting, and GMRES without a preconditioner.",
+        help="reproduce the experiments behind the HPL-MxP rules",
+        description="Reproduce the experiments behind the HPL-MxP matrices in fp64: pivots, residuals with and "
+        "without pivoting, and unpreconditioned GMRES.",
         epilog=EXAMPLES,
     )
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all of them)")
+    parser.add_argument("-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten, 100 to 1600)")
+    parser.add_argument("--seeds", metavar="K", help="matrices per order (default: 5; gmres: 1)")
     parser.add_argument(
-        "-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten from 100 to 1600)"
+        "--diagonal-scale", metavar="C,...", help="c in the diagonal c*sqrt(N), for gmres (default: 0.6 to 2)"
     )
-    parser.add_argument("--seeds", metavar="K", help="matrices of each order (default: 5; gmres: 1)")
-    parser.add_argument(
-        "--diagonal-scale", metavar="C,...", help="c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
-    )
-    parser.add_argument("--out", metavar="DIR", help="folder of the files (default: a new one in mxpeak-out/)")
-    parser.add_argument(
-        "--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only the JSON to stdout"
-    )
+    parser.add_argument("--out", metavar="DIR", help="folder of the files (default: new, in mxpeak-out/)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
     parser.set_defaults(action=study)
 
 

@@ -37,36 +37,40 @@ def add_verb(verbs: Any) -> None:
     """Add `tune` to the command line."""
     parser = verbs.add_parser(
         "tune",
-        help="measure this machine and search the fastest settings, for run to use",
-        description="Measure kernels and messages, search NB, grid, broadcast, split, ranks and threads, storage and "
-        "smoother by short runs, check the winner against the defaults, and keep it for mxpeak run.",
+        help="find the fastest settings for this machine",
+        description="Measure kernels and messages, search settings with short runs, compare the fastest with the "
+        "defaults, and store it for mxpeak run.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")
-    parser.add_argument("--budget", default="5m", metavar="TIME", help="time to take: 90s, 5m, 1h (default: 5m)")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured and stored on this machine")
+    parser.add_argument("--budget", default="5m", metavar="TIME", help="time budget: 90s, 5m, 1h (default: 5m)")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier measurements on this machine")
     parser.add_argument(
-        "--mode", default="official", metavar="{official,explore}", help="rules that settings keep (default: official)"
+        "--mode",
+        default="official",
+        metavar="{official,explore}",
+        help="official keeps the published rules; explore allows more (default: official)",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--ranks", metavar="R", help="local ranks (default: ranks and threads are searched)")
+    where.add_argument("--ranks", metavar="R", help="local ranks (default: searched)")
     where.add_argument("--threads", metavar="T", help="threads per rank (default: its share of the cores)")
     where.add_argument(
         "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
     )
     where.add_argument(
-        "--kernels", default="auto", metavar="{auto,host,torch}", help="kernels that compute (default: auto)"
+        "--kernels",
+        default="auto",
+        metavar="{auto,host,torch}",
+        help="kernels: auto, host, torch or reference (default: auto)",
     )
     where.add_argument(
         "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
     )
     problem = parser.add_argument_group("problem")
-    problem.add_argument("-N", "--n", metavar="N", help="order in trials (default: as the budget allows)")
-    problem.add_argument("--nx", metavar="NX", help="side of a rank's box in trials (default: as the budget allows)")
-    parser.add_argument(
-        "--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only the JSON to stdout"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: by the budget)")
+    problem.add_argument("--nx", metavar="NX", help="points per direction and rank in trials (default: by the budget)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
     parser.set_defaults(action=tune)
 

@@ -49,7 +49,7 @@ class GridConfig(RunConfig):
     grid: tuple[tuple[int, int], ...] | None = option(
         None,
         "--grid",
-        help="process grid, instead of -P and -Q",
+        help="process grid PxQ, instead of -P and -Q",
         metavar="PxQ,...",
         parse=listed(grid_shape),
         group="grid",

@@ -46,7 +46,7 @@ class LuConfig(GridConfig, ABC):
         None,
         "-N",
         "--n",
-        help="order of the matrix (default: what --mem allows, or --quick)",
+        help="order of the matrix (default: the largest that fits into --mem)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
@@ -65,7 +65,7 @@ class LuConfig(GridConfig, ABC):
     depth: tuple[int, ...] = option(
         (1,),
         "--depth",
-        help="look-ahead: 0 or 1; larger values run as 1",
+        help="look-ahead depth: 0 or 1; larger values run as 1",
         metavar="D,...",
         parse=listed(integer(0, 99)),
         group="grid",
@@ -74,7 +74,7 @@ class LuConfig(GridConfig, ABC):
     target: float | None = option(
         None,
         "--target",
-        help="stop with exit code 6 once X GFLOP/s can no longer be reached",
+        help="stop if X GFLOP/s can no longer be reached",
         metavar="X",
         parse=real(0.0),
         group="measuring",
@@ -82,8 +82,7 @@ class LuConfig(GridConfig, ABC):
     baseline: str | None = option(
         None,
         "--baseline",
-        help="compare progress with the run of the same problem whose result is in FILE; last: with the newest in "
-        "mxpeak-out/",
+        help="compare progress with a result (FILE or last)",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -102,7 +101,7 @@ class LuConfig(GridConfig, ABC):
     every: str = option(
         "10m",
         "--every",
-        help="time between two checkpoints, such as 90s, 10m, 1h",
+        help="time between checkpoints: 90s, 10m, 1h",
         metavar="TIME",
         parse=duration,
         group="measuring",
@@ -110,7 +109,7 @@ class LuConfig(GridConfig, ABC):
     soak: str | None = option(
         None,
         "--soak",
-        help="run each case again and again for TIME, such as 90s, 10m, 8h; runs that give other bits than most fail",
+        help="repeat each case for TIME; fail if results are not bitwise identical",
         metavar="TIME",
         parse=duration,
         group="measuring",
@@ -118,7 +117,7 @@ class LuConfig(GridConfig, ABC):
     abft: bool = option(
         False,
         "--abft",
-        help="carry checksums through the LU: flipped bits are found on the way, single ones mended",
+        help="detect flipped bits with checksums in the LU, correct single ones",
         parse=boolean,
         group="measuring",
     )

@@ -39,7 +39,7 @@ class PlaceConfig:
     kernels: str = option(
         "auto",
         "--kernels",
-        help="kernels that compute: host (CPU), torch (any device), or the slow reference",
+        help="kernels: host (CPU), torch (any device) or reference (slow)",
         metavar=f"{{{','.join(BACKENDS)}}}",
         parse=one_of(*BACKENDS),
         group="where",
@@ -53,12 +53,7 @@ class PlaceConfig:
         group="where",
     )
     ranks: int | None = option(
-        None,
-        "--ranks",
-        help="start R local ranks; runs mpiexec for you",
-        metavar="R",
-        parse=integer(1, 4096),
-        group="where",
+        None, "--ranks", help="start R local ranks with mpiexec", metavar="R", parse=integer(1, 4096), group="where"
     )
     threads: int | None = option(
         None,
@@ -71,7 +66,7 @@ class PlaceConfig:
     mem: str = option(
         "80%",
         "--mem",
-        help="memory budget of each node: a share (80%%) or a size (64GiB)",
+        help="memory budget per node: a share (80%%) or a size (64GiB)",
         parse=memory_budget,
         group="where",
     )
@@ -106,24 +101,15 @@ class RunConfig(PlaceConfig):
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
     quick: bool = option(
-        False,
-        "--quick",
-        help="choose a size that takes seconds, the same on every run",
-        parse=boolean,
-        group="measuring",
+        False, "--quick", help="use a small fixed size that takes seconds", parse=boolean, group="measuring"
     )
     repeat: int = option(
-        1,
-        "--repeat",
-        help="time each case K times or more; all are recorded",
-        metavar="K",
-        parse=integer(1, 10_000),
-        group="measuring",
+        1, "--repeat", help="time each case at least K times", metavar="K", parse=integer(1, 10_000), group="measuring"
     )
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="work before the clock starts: none, a GEMM (which also measures the limit), or a whole small run",
+        help="work before the clock: none, gemm (measures the limit) or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -139,7 +125,7 @@ class RunConfig(PlaceConfig):
     min_share: float | None = option(
         None,
         "--min-share",
-        help="exit with code 4 if the best share of the measured limit is below X, e.g. 80%% or 0.8",
+        help="exit with code 4 below this share of the limit",
         metavar="X",
         parse=share,
         group="measuring",
@@ -148,8 +134,7 @@ class RunConfig(PlaceConfig):
     watchdog: str = option(
         "10,60",
         "--watchdog",
-        help="end all ranks with exit code 6 once nothing happens on one for K times the longest step, and at least "
-        "for S seconds",
+        help="end the run if a rank makes no progress",
         metavar="{K[,S],off}",
         parse=stall_limit,
         group="measuring",
@@ -157,8 +142,7 @@ class RunConfig(PlaceConfig):
     study: str | None = option(
         None,
         "--study",
-        help="run a series over --ranks-list and report its efficiency; weak: constant memory a rank, -N and --nx "
-        "being those on the fewest ranks; strong: the same problem",
+        help="scaling study: weak (constant memory per rank) or strong (constant problem)",
         metavar="{weak,strong}",
         parse=one_of("weak", "strong"),
         group="measuring",
@@ -166,7 +150,7 @@ class RunConfig(PlaceConfig):
     ranks_list: tuple[int, ...] | None = option(
         None,
         "--ranks-list",
-        help="rank counts for --study (default: 1,2,4,... up to all cores, or all ranks that were started)",
+        help="rank counts for --study (default: 1,2,4,... up to all cores)",
         metavar="R,...",
         parse=listed(integer(1)),
         group="measuring",
@@ -174,7 +158,7 @@ class RunConfig(PlaceConfig):
     trace: str | None = option(
         None,
         "--trace",
-        help="also write every span of the timed part, on all ranks, to FILE: for ui.perfetto.dev or chrome://tracing",
+        help="write a timeline to FILE for ui.perfetto.dev",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -212,7 +196,7 @@ class ShowConfig:
     json: str | None = option(
         None,
         "--json",
-        help="also write the result as JSON to FILE; - writes only the JSON to stdout",
+        help="write JSON to FILE; - writes only JSON to stdout",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -221,13 +205,13 @@ class ShowConfig:
     progress: str = option(
         "auto",
         "--progress",
-        help="show progress on stderr; auto: if a run takes more than two seconds",
+        help="show progress on stderr: auto, always or never",
         metavar="{auto,always,never}",
         parse=one_of("auto", "always", "never"),
         group="output",
     )
     quiet: bool = option(
-        False, "--quiet", help="one line per result, no progress, no notes", parse=boolean, group="output"
+        False, "--quiet", help="print one line per result, no progress and no notes", parse=boolean, group="output"
     )
 
 
@@ -238,7 +222,7 @@ class OutputConfig(ShowConfig):
     out: str | None = option(
         None,
         "--out",
-        help="folder of the result files (default: a new one in mxpeak-out/)",
+        help="folder of the result files (default: new, in mxpeak-out/)",
         metavar="DIR",
         parse=str,
         users_path=True,
@@ -247,8 +231,7 @@ class OutputConfig(ShowConfig):
     format: str | None = option(
         None,
         "--format",
-        help="format of stdout: text, or the benchmark's own report, if it has one (default: text; with --dat, as its "
-        "line 4 says)",
+        help="format of stdout: text or the benchmark's own report",
         metavar="NAME",
         parse=str,  # registered benchmarks bring formats: `cli.request` knows them all
         group="output",
@@ -256,7 +239,7 @@ class OutputConfig(ShowConfig):
     events: str | None = option(
         None,
         "--events",
-        help="also write what happens to FILE as it happens, as JSON lines",
+        help="write events to FILE as JSON lines",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -265,7 +248,7 @@ class OutputConfig(ShowConfig):
     prometheus: str | None = option(
         None,
         "--prometheus",
-        help="keep metrics of the run in FILE, for Prometheus's textfile collector; FILE is replaced",
+        help="write metrics to FILE for Prometheus",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -274,26 +257,22 @@ class OutputConfig(ShowConfig):
     color: str = option(
         "auto",
         "--color",
-        help="colour on terminals",
+        help="color on terminals: auto, always or never",
         metavar="{auto,always,never}",
         parse=one_of("auto", "always", "never"),
         group="output",
     )
     verbose: bool = option(
-        False, "-v", "--verbose", help="show the time of each phase, and the ranks", parse=boolean, group="output"
+        False, "-v", "--verbose", help="show the time of each phase and the ranks", parse=boolean, group="output"
     )
     tuned: str = option(
         "yes",
         "--tuned",
-        help="take what mxpeak tune has stored for this machine for settings that nobody else says",
+        help="use tuned settings for options that are not set otherwise",
         metavar="{yes,no}",
         parse=one_of("yes", "no"),
         group="output",
     )
     dry_run: bool = option(
-        False,
-        "--dry-run",
-        help="show settings, grid, memory and expected time without running",
-        parse=boolean,
-        group="output",
+        False, "--dry-run", help="show settings, memory and expected time only", parse=boolean, group="output"
     )

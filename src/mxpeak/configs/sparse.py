@@ -27,32 +27,21 @@ class SparseConfig(RunConfig):
     nx: int | None = option(
         None,
         "--nx",
-        help="points of a rank's box in x, also in y and z unless given (default: 104, or "
-        "what --mem allows, or --quick)",
+        help="points per rank in x, and in y and z unless given (default: 104)",
         metavar="NX",
         parse=integer(1),
         group="problem",
     )
     ny: int | None = option(
-        None,
-        "--ny",
-        help="points of a rank's box in y (default: as in x)",
-        metavar="NY",
-        parse=integer(1),
-        group="problem",
+        None, "--ny", help="points per rank in y (default: as in x)", metavar="NY", parse=integer(1), group="problem"
     )
     nz: int | None = option(
-        None,
-        "--nz",
-        help="points of a rank's box in z (default: as in x)",
-        metavar="NZ",
-        parse=integer(1),
-        group="problem",
+        None, "--nz", help="points per rank in z (default: as in x)", metavar="NZ", parse=integer(1), group="problem"
     )
     npx: int | None = option(
         None,
         "--npx",
-        help="ranks in x (default: a process grid as close to a cube as possible)",
+        help="ranks in x (default: a process grid close to a cube)",
         metavar="PX",
         parse=integer(1),
         group="grid",
@@ -62,8 +51,7 @@ class SparseConfig(RunConfig):
     storage: str = option(
         "auto",
         "--storage",
-        help="how matrices are stored: rows (one after the other), ell (64 side by side, padded to one length), sell "
-        "(padded in slices), packed (with compressed column numbers)",
+        help="storage of sparse matrices: auto, rows, ell, sell or packed",
         metavar="{auto,rows,ell,sell,packed}",
         parse=one_of("auto", "rows", "ell", "sell", "packed"),
         group="precision and rules",
@@ -71,9 +59,7 @@ class SparseConfig(RunConfig):
     smoother: str = option(
         "auto",
         "--smoother",
-        help="order of Gauss-Seidel: natural, row after row, those that need other ranks last; reference, row after "
-        "row as they stand, so that a rank waits for its neighbours before each sweep; coloured, where the rows of a "
-        "colour do not depend on each other; auto: natural with --storage rows, and packed for HPCG, else coloured",
+        help="order of Gauss-Seidel sweeps: auto, natural, reference or coloured",
         metavar="{auto,natural,reference,coloured}",
         parse=one_of("auto", "natural", "reference", "coloured"),
         group="precision and rules",
@@ -81,7 +67,7 @@ class SparseConfig(RunConfig):
     colouring: str = option(
         "greedy",
         "--colouring",
-        help="how --smoother coloured finds its colours: greedy, row by row; or jpl, Jones, Plassmann and Luby's",
+        help="coloring for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
         metavar="{greedy,jpl}",
         parse=one_of("greedy", "jpl"),
         group="precision and rules",
@@ -89,7 +75,7 @@ class SparseConfig(RunConfig):
     mode: str = option(
         "official",
         "--mode",
-        help="official: by the published rules; explore: beyond them, and results are labelled",
+        help="official: keep the published rules; explore: allow more, labelled",
         metavar="{official,explore}",
         parse=one_of("official", "explore"),
         group="precision and rules",
@@ -97,24 +83,19 @@ class SparseConfig(RunConfig):
     rt: float | None = option(
         None,
         "--rt",
-        help="seconds to measure, or 30m, 1h (default: 60; the rules ask for 1800)",
+        help="time to measure: seconds, 30m, 1h (default: 60; rules: 1800)",
         metavar="SECONDS",
         parse=seconds,
         group="measuring",
     )
     abft: bool = option(
-        False,
-        "--abft",
-        help="compare the residuals that solves carry with b - A x, and the matrices with what they were: flipped bits "
-        "are found on the way",
-        parse=boolean,
-        group="measuring",
+        False, "--abft", help="detect flipped bits in solves and matrices", parse=boolean, group="measuring"
     )
     # What this is of a benchmark whose limit is that of memory.
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="none: do not measure the read bandwidth, which is the limit",
+        help="none: do not measure the limit (read bandwidth)",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",

@@ -1,1 +1,1 @@
-"""HPG-MxP: GMRES with multigrid on a sparse matrix, mixed against double precision."""
+"""HPG-MxP: mixed-precision GMRES with multigrid, sparse."""

@@ -20,28 +20,23 @@ class HpgMxpConfig(SparseConfig):
     nonsymmetric: bool = option(
         False,
         "--nonsymmetric",
-        help="the non-symmetric matrix: -1.5 for the neighbour below in z, -0.5 for the one above",
+        help="nonsymmetric matrix: -1.5 below and -0.5 above in z",
         parse=boolean,
         group="problem",
     )
     matrix: str | None = option(
-        None,
-        "--matrix",
-        help="a matrix from a Matrix Market file instead of the 27-point one",
-        metavar="FILE.mtx",
-        parse=str,
-        group="problem",
+        None, "--matrix", help="use a matrix from a Matrix Market file", metavar="FILE.mtx", parse=str, group="problem"
     )
     threshold: float = option(
         1e-9,
         "--threshold",
-        help="relative residual at which the solves of the validation end",
+        help="relative residual at which validation solves stop",
         metavar="X",
         parse=real(1e-15, 1.0),
         group="problem",
     )
     iterations: int = option(
-        300, "--iterations", help="iterations of a timed solve", metavar="K", parse=integer(1), group="problem"
+        300, "--iterations", help="iterations per timed solve", metavar="K", parse=integer(1), group="problem"
     )
     precision: str = option(
         "auto",
@@ -55,8 +50,7 @@ class HpgMxpConfig(SparseConfig):
     mg_precision: tuple[str, ...] | None = option(
         None,
         "--mg-precision",
-        help="format of multigrid's matrices: one for all levels, or one each, finest first "
-        "(default: that of --precision)",
+        help="format of multigrid matrices, one or one per level (default: --precision)",
         metavar="NAME,...",
         parse=listed(one_of("auto", *SPARSE_PRECISIONS)),
         group="precision and rules",
@@ -72,7 +66,7 @@ class HpgMxpConfig(SparseConfig):
     value_tolerance: float = option(
         0.0,
         "--value-tolerance",
-        help="relative error of a stored value that --mode explore allows",
+        help="relative error of stored values allowed with --mode explore",
         metavar="X",
         parse=real(0.0, 1.0),
         group="precision and rules",
@@ -83,8 +77,7 @@ class HpgMxpConfig(SparseConfig):
     validation: str = option(
         "standard",
         "--validation",
-        help="where the mixed solver is compared with the double one: standard: on a "
-        "few ranks; fullscale: on all of them",
+        help="compare solvers on up to 8 ranks (standard) or all (fullscale)",
         metavar="{standard,fullscale}",
         parse=one_of("standard", "fullscale"),
         group="precision and rules",

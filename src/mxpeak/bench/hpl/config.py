@@ -61,7 +61,7 @@ class HplConfig(LuConfig):
         None,
         "-N",
         "--n",
-        help="order of the matrix (default: what --mem allows, or --quick)",
+        help="order of the matrix (default: the largest that fits into --mem)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
@@ -80,7 +80,7 @@ class HplConfig(LuConfig):
     split: float = option(
         0.0,
         "--split",
-        help="fraction of the columns whose update hides the row swaps of the rest (default: 0, on a GPU 0.5)",
+        help="share of columns in the split update (default: 0, GPU 0.5)",
         metavar="FRACTION",
         parse=real(0.0, 1.0),
         group="grid",
@@ -104,7 +104,7 @@ class HplConfig(LuConfig):
     nbmin: tuple[int, ...] = option(
         (8,),
         "--nbmin",
-        help="columns at which the recursion stops",
+        help="columns at which the panel recursion stops",
         metavar="K,...",
         parse=listed(integer(1)),
         group="grid",
@@ -112,7 +112,7 @@ class HplConfig(LuConfig):
     ndiv: tuple[int, ...] = option(
         (2,),
         "--ndiv",
-        help="parts of a panel in the recursion",
+        help="parts per level of the panel recursion",
         metavar="K,...",
         parse=listed(integer(2)),
         group="grid",
@@ -126,12 +126,17 @@ class HplConfig(LuConfig):
         group="grid",
     )
     swap_threshold: int = option(
-        64, "--swap-threshold", help="mix uses bin up to K columns", metavar="K", parse=integer(0), group="grid"
+        64,
+        "--swap-threshold",
+        help="largest number of columns for which mix uses bin",
+        metavar="K",
+        parse=integer(0),
+        group="grid",
     )
     threshold: float = option(
         16.0,
         "--threshold",
-        help="scaled residuals below X pass; 0 or less: HPL's report without a check",
+        help="largest scaled residual that passes; 0 omits the check in HPL's report",
         metavar="X",
         parse=real(),
         group="problem",

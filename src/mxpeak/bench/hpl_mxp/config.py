@@ -47,7 +47,7 @@ class HplMxpConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers; GPU 1024, H100, H200 2048)",
+        help="block size (default: 320; 512 with 16-bit products; GPU 1024 or 2048)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
@@ -66,8 +66,7 @@ class HplMxpConfig(LuConfig):
     diagonal_scale: tuple[float, ...] | None = option(
         None,
         "--diagonal-scale",
-        help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
-        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))",
+        help="factor of the diagonal (default: 0.625; ddd: 1.25/sqrt(N))",
         metavar="C,...",
         parse=listed(real(0.0, 1e6)),
         group="problem",
@@ -75,7 +74,7 @@ class HplMxpConfig(LuConfig):
     condition: float = option(
         1000.0,
         "--condition",
-        help="condition number of fasi-higham in the infinity norm",
+        help="condition number of fasi-higham, infinity norm",
         metavar="K",
         parse=real(1.5, 1e15),
         group="problem",
@@ -83,13 +82,18 @@ class HplMxpConfig(LuConfig):
     scaling: str = option(
         "none",
         "--scaling",
-        help="balance rows and columns by powers of two before the LU (timed)",
+        help="scale rows and columns by powers of two before the LU (timed)",
         metavar="{none,auto}",
         parse=one_of("none", "auto"),
         group="problem",
     )
     threshold: float = option(
-        16.0, "--threshold", help="scaled backward errors below X pass", metavar="X", parse=positive, group="problem"
+        16.0,
+        "--threshold",
+        help="largest scaled backward error that passes",
+        metavar="X",
+        parse=positive,
+        group="problem",
     )
     precision: tuple[str, ...] | None = option(
         None,
@@ -112,7 +116,7 @@ class HplMxpConfig(LuConfig):
     refine: str = option(
         "gmres",
         "--refine",
-        help="refinement: GMRES preconditioned by the factors, or classical",
+        help="refinement: gmres (preconditioned with the factors) or classical",
         metavar="{gmres,classical}",
         parse=one_of("gmres", "classical"),
         group="precision and rules",
@@ -123,7 +127,7 @@ class HplMxpConfig(LuConfig):
     mode: str = option(
         "official",
         "--mode",
-        help="official: by the published rules; each broken one is named; explore: also fp8, never ADMISSIBLE",
+        help="official: keep the published rules; explore: allow fp8, never ADMISSIBLE",
         metavar="{official,explore}",
         parse=one_of("official", "explore"),
         group="precision and rules",
@@ -131,7 +135,7 @@ class HplMxpConfig(LuConfig):
     submit: str | None = option(
         None,
         "--submit",
-        help="write the fields of the HPL-MxP list's submission form to DIR",
+        help="write the fields of the HPL-MxP submission form to DIR",
         metavar="DIR",
         parse=str,
         users_path=True,

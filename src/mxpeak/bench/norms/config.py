@@ -82,18 +82,23 @@ class NormsConfig(GridConfig):
         None,
         "-N",
         "--n",
-        help="columns, and rows unless -m is given (default: 10240, or what --mem allows, or --quick)",
+        help="columns, and rows unless -m is given (default: 10240)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
     )
     m: tuple[int, ...] | None = option(
-        None, "-m", help="rows (default: as many as columns)", metavar="M,...", parse=listed(count(1)), group="problem"
+        None,
+        "-m",
+        help="rows (default: the number of columns)",
+        metavar="M,...",
+        parse=listed(count(1)),
+        group="problem",
     )
     nb: tuple[int, ...] = option(
         (512,),
         "--nb",
-        help="block of the distribution, and side of a tile",
+        help="block size of the distribution and of tiles",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
@@ -109,7 +114,7 @@ class NormsConfig(GridConfig):
     kind: tuple[str, ...] = option(
         (*NORM_KINDS, "all"),
         "--kind",
-        help="norms: max, one, inf, fro; all: the four in one pass",
+        help="max, one, inf, fro, or all four in one pass (all)",
         metavar="NAME,...",
         parse=listed(_called(KIND_NAMES)),
         group="norms",
@@ -133,7 +138,7 @@ class NormsConfig(GridConfig):
     layout: tuple[str, ...] = option(
         ("C",),
         "--layout",
-        help="how a rank stores its part: C by rows, F by columns, tiles: every block an array of its own",
+        help="local storage: C (rows), F (columns) or tiles",
         metavar="{C,F,tiles},...",
         parse=listed(one_of(*LAYOUTS)),
         group="norms",
@@ -141,7 +146,7 @@ class NormsConfig(GridConfig):
     uplo: tuple[str, ...] = option(
         ("lower",),
         "--uplo",
-        help="the triangle that is read: lower, upper",
+        help="triangle to read: lower or upper",
         metavar="NAME,...",
         parse=listed(one_of("lower", "upper")),
         group="norms",
@@ -149,7 +154,7 @@ class NormsConfig(GridConfig):
     diag: tuple[str, ...] = option(
         ("nonunit",),
         "--diag",
-        help="diagonal of a triangle or trapezoid: nonunit (read), unit (ones)",
+        help="diagonal of a triangle: nonunit (read) or unit (ones)",
         metavar="NAME,...",
         parse=listed(one_of("nonunit", "unit")),
         group="norms",
@@ -157,7 +162,7 @@ class NormsConfig(GridConfig):
     kl: tuple[int, ...] = option(
         (20,),
         "--kl",
-        help="diagonals below the main one of a band; on either side of a hermitian-band",
+        help="diagonals below the main one of a band",
         metavar="K,...",
         parse=listed(integer(0)),
         group="norms",
@@ -173,7 +178,7 @@ class NormsConfig(GridConfig):
     deterministic: bool = option(
         False,
         "--deterministic",
-        help="the same bits on any grid, in any layout, with any number of threads",
+        help="bitwise identical results for any grid, layout and threads",
         parse=boolean,
         group="norms",
     )
@@ -182,7 +187,7 @@ class NormsConfig(GridConfig):
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="none: do not measure the read bandwidth, which is the limit",
+        help="none: do not measure the limit (read bandwidth)",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -190,7 +195,7 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(
         None,
         "--min-gflops",
-        help="not applicable to norms: their rate is in GB/s",
+        help="not available for norms: their rate is in GB/s",
         metavar="X",
         parse=real(0.0),
         group="measuring",

@@ -26,7 +26,7 @@ class ScanConfig(PlaceConfig):
         None,
         "-N",
         "--n",
-        help="order of each rank's matrix (default: what takes about a second: 4096 with one thread, 32768 on a GPU)",
+        help="order of each rank's matrix (default: about one second per round)",
         metavar="N",
         parse=count(1),
         group="problem",
@@ -34,7 +34,7 @@ class ScanConfig(PlaceConfig):
     nb: int = option(
         320,
         "--nb",
-        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers, on a GPU 1024)",
+        help="block size (default: 320; 512 with 16-bit products; GPU 1024)",
         metavar="NB",
         parse=integer(1),
         group="problem",
@@ -48,12 +48,12 @@ class ScanConfig(PlaceConfig):
         group="problem",
     )
     rounds: int = option(
-        5, "--rounds", help="how often everything is measured", metavar="K", parse=integer(1, 1000), group="measuring"
+        5, "--rounds", help="number of measurements", metavar="K", parse=integer(1, 1000), group="measuring"
     )
     warmup: str = option(
         "full",
         "--warmup",
-        help="work before the first round: none, GEMM, or a whole round",
+        help="work before the first round: none, gemm or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -61,7 +61,7 @@ class ScanConfig(PlaceConfig):
     tolerance: float = option(
         0.05,
         "--tolerance",
-        help="how far below the others a rank may always be (default: 5%%)",
+        help="difference that is not called slow (default: 5%%)",
         metavar="5%",
         parse=share,
         group="measuring",
@@ -75,7 +75,7 @@ class ScanOutput(ShowConfig):
     write_exclude: str | None = option(
         None,
         "--write-exclude",
-        help="write the hosts of slow and wrong ranks to FILE; an empty file if there are none",
+        help="write the hosts of slow and wrong ranks to FILE",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -84,7 +84,7 @@ class ScanOutput(ShowConfig):
     exclude_format: str = option(
         "slurm",
         "--exclude-format",
-        help="node[003,007-009] for srun --exclude, or a host a line, as in a hostfile",
+        help="slurm: node[003,007-009]; hostfile: one host per line",
         metavar="{slurm,hostfile}",
         parse=one_of("slurm", "hostfile"),
         group="output",
