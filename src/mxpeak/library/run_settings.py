@@ -94,6 +94,7 @@ class HplMxpCommon(Common, total=False):
     condition: float
     scaling: Literal["none", "auto"]
     threshold: float
+    panel_solves: Literal["low", "fp32"]
     refine: Literal["gmres", "classical"]
     restart: int
     mode: Literal["official", "explore"]
