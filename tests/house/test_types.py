@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
-import runpy
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import mxpeak as mx
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.library import run_settings
+from mxpeak.options import options
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_types_of_settings_are_those_of_the_configs() -> None:
-    file = ROOT / "src" / "mxpeak" / "library" / "run_settings.py"
-    assert file.read_text("utf-8") == runpy.run_path(str(ROOT / "tools" / "typed_settings.py"))["module"](), (
-        "run: python tools/typed_settings.py --write"
-    )
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_editors_complete_every_setting_of_a_benchmark(name: str) -> None:
+    known = {o.name for o in options(BENCHMARKS[name].config)}
+    prefix = "".join(word.capitalize() for word in name.split("-"))
+    assert set(getattr(run_settings, f"{prefix}Cases").__annotations__) == known
+    assert set(getattr(run_settings, f"{prefix}Case").__annotations__) == known - {"study", "ranks_list"}
 
 
 def test_the_stub_has_every_public_name_and_its_home() -> None:
