@@ -1,4 +1,4 @@
-"""The table of docs/scale.md is what `mxpeak simulate --table` prints; the quick rows are done anew."""
+"""The predictions in docs/reference/published-results.md are those that `mxpeak simulate --table` prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from mxpeak.perf.published import Row, rows
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "published-results.md").read_text(encoding="utf-8")
 QUICK = [row for row in rows() if row.quick]
 
 
@@ -20,7 +20,7 @@ def test_every_published_row_stands_on_the_page_once() -> None:
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.what)
 def test_a_row_of_the_page_is_todays(row: Row) -> None:
-    assert row.line() in PAGE, "run: mxpeak simulate --table, and put what it prints into docs/scale.md"
+    assert row.line() in PAGE, "run: mxpeak simulate --table, and put what it prints into docs/reference/published-results.md"
 
 
 def test_each_figure_says_which_paper_it_is_from() -> None:

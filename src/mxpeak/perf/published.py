@@ -1,4 +1,4 @@
-"""Published results beside the closed formula and the simulation: the table of docs/explanation/performance-model.md.
+"""Published results beside the closed formula and the simulation: the table of docs/reference/published-results.md.
 
 A row is what a paper prints and how it is computed here; one set of parameters a machine, none a row.  "set by it" says
 that a number of the machine was chosen by that row, which therefore proves nothing.
