@@ -80,6 +80,9 @@ def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping
 
 
 def _help(o: Option) -> str:
+    """Return the help of an option with its default; an option without help is not shown."""
+    if not o.help:
+        return argparse.SUPPRESS
     if o.default is None or isinstance(o.default, bool) or "(default" in o.help:
         return o.help
     default = ",".join(map(str, o.default)) if isinstance(o.default, tuple) else str(o.default)

@@ -195,7 +195,7 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(
         None,
         "--min-gflops",
-        help="not available for norms: their rate is in GB/s",
+        help="",
         metavar="X",
         parse=real(0.0),
         group="measuring",
