@@ -221,7 +221,7 @@ class ShowConfig:
     progress: str = option(
         "auto",
         "--progress",
-        help="show progress on stderr; auto: if a run takes more than two seconds",
+        help="show progress on stderr; auto: on a terminal, after two seconds",
         metavar="{auto,always,never}",
         parse=one_of("auto", "always", "never"),
         group="output",
