@@ -334,7 +334,7 @@ SHORT = {"admissible": False, "violations": [{"rule": "time", "text": "1 s"}, {"
 def test_the_scoreboard_has_a_row_a_result_and_says_what_is_wrong_with_which():
     results = [hpl_result(), mxp_result(status="invalid"), mxp_result(rules=SHORT), mxp_result(rules=BROKEN)]
     results[0].result["rate_flops"] = 71.2e9
-    _, _, head, *rows, _, verdict, of_lists, short, limits, page = scoreboard(
+    _, _, head, *rows, _, verdict, of_lists, short, quarter, limits, page = scoreboard(
         results, page="out/report.html"
     ).splitlines()
     assert head.split() == ["rate", "%", "of", "limit", "check"]
@@ -342,7 +342,8 @@ def test_the_scoreboard_has_a_row_a_result_and_says_what_is_wrong_with_which():
     assert rows[2].endswith("PASSED  2.0 × hpl")
     assert verdict == "3 of 4 results are valid. FAILED: hpl-mxp."
     assert of_lists == "hpl-mxp: breaks published rules: lu-needed."
-    assert short == "HPL-MxP results can be submitted only from runs of 30 minutes (--rt 30m)."
+    assert short == "HPL-MxP results can be submitted only from runs of 30 minutes (--rt 30m) that"
+    assert quarter == "  use a quarter of the memory."
     assert limits == "The limits were measured in this run: matrix products (GEMM)."
     assert page == "Report: out/report.html"
     assert "\x1b[31mFAILED" in scoreboard(results, color=True)

@@ -14,7 +14,7 @@ from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
 from mxpeak.report.lines import case_text, lines_of, title_of
-from mxpeak.report.text import SHORT, failed_tests, own_test, painted, percent, rules_text, share_text, too_short
+from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
         return []
     return [
         f"HPL reaches {percent(min(known))} of its limit: N is small at quick sizes, or other programs are running. "
-        "A larger N reaches more."
+        "A larger N usually reaches more."
     ]
 
 
@@ -240,16 +240,22 @@ def count_text(valid: int, count: int) -> str:
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[str]:
-    """Return the results that the lists do not accept, with the reason; those that are only too short share a line."""
-    off = [r for r in results if _off(r)]
-    short = [r.benchmark for r in off if too_short(r) == SHORT["time"]]
-    small = [r.benchmark for r in off if too_short(r) == SHORT["memory"]]
-    others = [f"{r.benchmark}: {_why_off(r)}." for r in off if not too_short(r)]
-    if short:
-        others.append(f"{_listed(short)} results can be submitted only from runs of 30 minutes (--rt 30m).")
-    if small:
-        others.append(f"{_listed(small)} results can be submitted only from runs that use more memory.")
-    return others
+    """Return the results that the lists do not accept, with the reason; those that are only too small share a line."""
+    lines: list[str] = []
+    small: dict[str, list[str]] = {}
+    for result in filter(_off, results):
+        if too_short(result):
+            small.setdefault(_required(result), []).append(result.benchmark)
+        else:
+            lines.append(f"{result.benchmark}: {_why_off(result)}.")
+    return lines + [f"{_listed(names)} results can be submitted only from runs {of}." for of, names in small.items()]
+
+
+def _required(result: Result) -> str:
+    """Return what the lists require of a run that is only too short or too small."""
+    broken = {str(one.get("rule")) for one in result.rules.get("violations") or ()}
+    parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
+    return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
 
 
 def _listed(names: Sequence[str]) -> str:
