@@ -39,12 +39,12 @@ def test_every_component_of_a_step_is_a_layer_and_the_rest_is_named() -> None:
     figure = steps_figure("hpl", steps(), 60)
     said = re.findall(r"<title>(step[^<]*)</title>", figure)
     assert said == [
-        "step 0 to 1: gemm 3 s a step",
-        "step 0 to 1: bcast 0.5 s a step",
-        "step 0 to 1: other 0.5 s a step",
-        "step 1 to 2: gemm 1 s a step",
-        "step 1 to 2: bcast 2 s a step",
-        "step 1 to 2: other 1 s a step",
+        "step 0 to 1: gemm 3 s per step",
+        "step 0 to 1: bcast 0.5 s per step",
+        "step 0 to 1: other 0.5 s per step",
+        "step 1 to 2: gemm 1 s per step",
+        "step 1 to 2: bcast 2 s per step",
+        "step 1 to 2: other 1 s per step",
     ]
     assert "Mean of 2 ranks. After the last step: ptrsv 0.250 s." in figure
     heights = [float(box.get("height", "0")) for box in drawn(figure).iter("rect") if box.find("title") is not None]
@@ -77,9 +77,9 @@ def test_the_rate_stands_before_its_forecast() -> None:
     forecast = {"source": "simulated", "elapsed_s": [0.0, 0.5, 1.0], "done_flops": [0.0, 60e9, 100e9]}
     figure = rate_figure({"progress": progress, "forecast": forecast}, 200e9)
     assert "100 % of the work: limit 200 GFLOP/s" in figure
-    assert "100 % of the work: overall 50.0 GFLOP/s" in figure
-    assert "100 % of the work: now 40.0 GFLOP/s" in figure
-    assert "60 % of the work: overall, simulated 120 GFLOP/s" in figure
+    assert "100 % of the work: average 50.0 GFLOP/s" in figure
+    assert "100 % of the work: current 40.0 GFLOP/s" in figure
+    assert "60 % of the work: average (simulated) 120 GFLOP/s" in figure
     plain = rate_figure({"progress": progress}, None)
     assert "simulated" not in plain
     assert "limit" not in plain

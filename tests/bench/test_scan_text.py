@@ -37,21 +37,21 @@ def test_no_line_is_wider_than_80_columns(name: str) -> None:
 
 def test_who_is_alike_is_said_to_be() -> None:
     text = scan_text(BODIES["alike"])
-    assert "all 4 ranks are alike: none is slow, all of a kind compute the same bits\n" in text
+    assert "all 4 ranks agree: none is slow, and all of one kind compute identical results\n" in text
     assert "exclude" not in text
     assert "SLOW" not in text
     assert "nothing" not in verdict(BODIES["alike"])
-    assert "there is none to compare it with" in scan_text(BODIES["alone"])
-    assert "all 5 ranks are alike" in scan_text(BODIES["kinds"])
-    assert "1 is alone of a kind" in scan_text(BODIES["one of a kind"])
+    assert "no other rank to compare it with" in scan_text(BODIES["alone"])
+    assert "all 5 ranks agree" in scan_text(BODIES["kinds"])
+    assert "no other rank is of the same kind: 1 rank" in scan_text(BODIES["one of a kind"])
 
 
 def test_each_that_stands_out_is_named_with_its_reasons() -> None:
     text = " ".join(scan_text(BODIES["slow and wrong"]).split())
     assert "SLOW rank 2 (node002, cores 0-3): LU at 61 % of the median in 3 of 3 rounds; GEMM at 61 %" in text
-    assert "WRONG rank 5 (node005, cores 0-3): the bits of its LU are not those of the majority" in text
-    assert "WRONG rank 6 (node006, cores 0-3): the bits of its LU change from round to round" in text
-    assert "of 8 ranks 1 is slow, 2 are wrong exclude node[002,005-006]" in text
+    assert "WRONG rank 5 (node005, cores 0-3): its results of LU differ from those of the majority" in text
+    assert "WRONG rank 6 (node006, cores 0-3): its results of LU change from round to round" in text
+    assert "of 8 ranks, 1 is slow and 2 are wrong exclude node[002,005-006]" in text
 
 
 def test_of_two_the_slow_one_is_compared_with_the_best() -> None:
@@ -72,14 +72,14 @@ def test_of_many_ranks_only_those_that_stand_out_have_lines() -> None:
 def test_of_many_that_stand_out_the_first_have_lines_and_all_their_hosts_are_listed() -> None:
     text = scan_text(scan_body(100, slow=dict.fromkeys(range(40), 0.5)))
     assert text.count("SLOW  rank") == MOST_SHOWN
-    assert f"and {40 - MOST_SHOWN} more, which --json FILE names" in text
+    assert f"and {40 - MOST_SHOWN} more; use --json FILE for all of them" in text
     assert "exclude  node[000-039]\n" in text
 
 
 def test_bits_that_nobody_can_judge_exclude_nobody() -> None:
     text = scan_text(BODIES["undecided"])
     assert "UNDECIDED  ranks 0-3" in text
-    assert verdict(BODIES["undecided"]).startswith("undecided: the scan cannot tell whose bits are right (LU); ")
+    assert verdict(BODIES["undecided"]).startswith("undecided: which results are correct (LU); ")
     assert "exclude" not in text
     assert "change from round to round on most ranks" in " ".join(scan_text(BODIES["changing"]).split())
 
@@ -92,8 +92,8 @@ def test_a_spread_beyond_the_tolerance_is_undecided_with_the_reason() -> None:
     ]
     text = " ".join(scan_text(body).split())
     assert "alike" not in text
-    assert "the ranks' rates of LU spread by 20.1 %, more than --tolerance 5%, so that none of them is typical" in text
-    assert "undecided: the scan cannot tell which ranks are slow (LU, GEMM, read); use more ranks or --rounds" in text
+    assert "the ranks' rates of LU spread by 20.1 %, more than --tolerance 5%, so none of them is typical" in text
+    assert "undecided: which ranks are slow (LU, GEMM, read); use more ranks or --rounds" in text
     text = " ".join(scan_text(BODIES["most slow"]).split())
     assert "UNDECIDED ranks 3-4: LU is 31.8 % above the median" in text
     assert "UNDECIDED rank 2: LU is 7.1 % below the median, more than --tolerance 5%" in " ".join(
@@ -104,16 +104,16 @@ def test_a_spread_beyond_the_tolerance_is_undecided_with_the_reason() -> None:
 def test_what_is_decided_and_what_is_not_are_both_said() -> None:
     lines = verdict(BODIES["slow and open"]).splitlines()
     assert BODIES["slow and open"]["status"] == "different"
-    assert lines[0] == "of 4 ranks 1 is slow"
-    assert lines[1].startswith("undecided: the scan cannot tell whose bits are right")
+    assert lines[0] == "of 4 ranks, 1 is slow"
+    assert lines[1].startswith("undecided: which results are correct")
     assert lines[-1] == "exclude  node001"
 
 
 def test_what_a_device_said_of_itself_stands_with_its_slowness() -> None:
     text = " ".join(scan_text(BODIES["GPUs"]).split())
     assert "rank 3 (a-host-of-a-very-long-name.3, cuda:3, GPU-8a3e-5f1b-11): LU at 70 %" in text
-    assert "clock down to 1200 of 1980 MHz; held back by hardware thermal slowdown" in text
-    assert "7 corrected memory errors, 3 of them now" in text
+    assert "clock down to 1200 of 1980 MHz; limited by hardware thermal slowdown" in text
+    assert "7 corrected memory errors, 3 of them during the scan" in text
 
 
 def test_hosts_to_leave_out_as_files() -> None:

@@ -119,7 +119,7 @@ def test_what_only_people_know_is_null_and_listed():
     assert missing == [name for name, value in body["fields"].items() if value is None]
     assert {"email", "sitename", "interconnect", "accelerator", "hplgflops"} <= set(missing)
     text = submission_text(body)
-    below = text.split("To be filled in by you")[1]
+    below = text.split("Fill in these fields yourself")[1]
     assert "  Interconnect vendor, model, connections\n" in below
     assert "Node count" not in below
 
@@ -133,7 +133,7 @@ def test_the_accelerator_and_the_mpi_library_of_the_run_are_filled_in():
     assert fields["accelcount"] == 4, "12 GPUs on 3 nodes"
     assert fields["mpilib"] == "Open MPI v5.0.6", "not the wheel that is installed as well"
     torch = submission(result_of(launch={"ranks": 6, "comm": "torch"}), [], "x")["fields"]
-    assert torch["mpilib"] == "none, torch.distributed carries the messages", "although MPICH's wheel is installed"
+    assert torch["mpilib"] == "none (torch.distributed)", "although MPICH's wheel is installed"
     uneven = submission(result_of(machine={**MACHINE, **device, "device_count": 11}), [], "x")
     assert "accelcount" in uneven["to_be_filled_in_by_you"]
 
@@ -147,7 +147,7 @@ def test_nothing_is_guessed_where_the_machine_is_unknown():
 def test_one_rank_needs_no_mpi_and_a_clock_that_the_name_does_not_tell_is_unknown():
     result = result_of(launch={"ranks": 1}, machine={**MACHINE, "cpu_model": "AMD EPYC"})
     fields = submission(result, [], "HPL-MxP.out")["fields"]
-    assert fields["mpilib"] == "none, there is one rank"
+    assert fields["mpilib"] == "none (one rank)"
     assert fields["procfreq"] is None
 
 
@@ -161,7 +161,7 @@ def test_the_first_line_says_whether_to_submit_at_all():
     assert submission_text(submission(result_of(), [], "x")).startswith("PASSED, ADMISSIBLE\n")
     text = submission_text(submission(result_of(admissible=False), [], "x"))
     assert text.splitlines()[:2] == [
-        "PASSED, NOT ADMISSIBLE: the list does not take this run",
+        "PASSED, NOT ADMISSIBLE: the list does not accept this run",
         "  mode: --mode explore is for exploration",
     ]
     assert submission_text(submission(result_of(status="invalid"), [], "x")).startswith("FAILED, NOT ADMISSIBLE")

@@ -80,12 +80,13 @@ def mxp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hpl: Bench) -> Bench:
 def test_run_all_runs_both_and_ends_in_one_scoreboard(mxp: Bench, hpl: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "all", "--quick"]) == 0
     assert (len(hpl.calls), len(mxp.calls)) == (1, 1)
-    machine, head, *rows, verdict, page = capsys.readouterr().out.splitlines()
-    assert "mxpeak" in machine
-    assert head.split() == ["rate", "of", "what", "it", "could", "be", "check"]
+    machine, _, head, *rows, _, verdict, page, following = capsys.readouterr().out.splitlines()
+    assert machine.startswith("mxpeak")
+    assert head.split() == ["rate", "%", "of", "limit", "check"]
     assert [row.split()[0] for row in rows] == ["hpl", "hpl-mxp"]
-    assert verdict == "2 valid; no result: hpg-mxp, hpcg, norms."
-    assert page == f"Page to share: {only_folder()}/report.html"
+    assert verdict == "All 2 results are valid. No result: hpg-mxp, hpcg, norms."
+    assert page == f"Report: {only_folder()}/report.html"
+    assert following == "Next: mxpeak run hpl (full size), mxpeak help submit (list submissions)"
     body = json.loads((only_folder() / "result.json").read_text())
     assert [r["benchmark"] for r in body["results"]] == ["hpl", "hpl-mxp"]
     assert sorted(p.name for p in only_folder().iterdir()) == ["HPL-MxP.out", "HPL.out", "report.html", "result.json"]
@@ -102,7 +103,7 @@ def test_run_all_quietly_is_a_line_each_and_verbosely_a_verdict_each(
     assert cli.main(["run", "all", "--quick", "-v"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("PASSED  hpl  ")
-    assert "2 valid; no result: hpg-mxp, hpcg, norms." in out
+    assert "All 2 results are valid. No result: hpg-mxp, hpcg, norms." in out
 
 
 def test_the_input_file_is_rochpl_mxps_and_its_values_say_where_they_are_from(mxp: Bench):

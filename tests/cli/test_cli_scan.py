@@ -38,7 +38,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 def test_one_rank_is_alike(ended: dict[str, Ended]) -> None:
     ended["text"].check(0)
     assert "LU of N 40 NB 16" in ended["text"].stdout
-    assert "there is none to compare it with" in ended["text"].stdout
+    assert "no other rank to compare it with" in ended["text"].stdout
 
 
 def test_json_has_what_programs_rely_on(ended: dict[str, Ended]) -> None:

@@ -85,7 +85,7 @@ def test_a_change_counts_beyond_tolerance_and_known_noise(before: Any, after: An
 @pytest.mark.parametrize(
     ("more", "rate", "why"),
     [
-        ({"limit": 160e9}, 80, "DGEMM changed by -20.0 % too: the machine is slower"),
+        ({"limit": 160e9}, 80, "DGEMM also changed by -20.0 %: the machine is slower"),
         ({}, 80, "DGEMM is the same (+0.0 %); neither settings nor software differ"),
         ({"config": REPEATED}, 80, "neither settings nor software differ"),
         ({"software": {"numpy": "2"}}, 80, "DGEMM is the same (+0.0 %); software differs"),

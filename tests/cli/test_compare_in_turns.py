@@ -57,7 +57,7 @@ def test_cases_are_compared_by_their_medians_and_one_that_failed_once_has_failed
     broken = [[result(100.0)], [result(102.0, status="invalid")], [result(500.0)]]
     ((change,), _) = compared_in_turns(before, broken, 0.01)
     assert change.verdict == "failed"
-    with pytest.raises(ValueError, match="B gave 1, 0, 1 results in its rounds"):
+    with pytest.raises(ValueError, match="B produced 1, 0, 1 results in its rounds"):
         compared_in_turns(before, [[result(1.0)], [], [result(1.0)]], 0.01)
 
 

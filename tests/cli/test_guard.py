@@ -116,8 +116,8 @@ def test_a_run_that_cannot_reach_its_target_is_ended_once_that_is_certain() -> N
     at, why = found
     assert at == 10, "not before a tenth of the work, and not later"
     assert why == (
-        "10.0 % of the work took 2.00 s, the rest takes 17.6 s at 102 % of the best rate seen, 5.00e-09 GFLOP/s; "
-        "that makes 5.09e-09 GFLOP/s, and --target is 8.00e-09 GFLOP/s"
+        "10.0 % of the work took 2.00 s, and the rest needs 17.6 s at 102 % of the best rate so far "
+        "(5.00e-09 GFLOP/s): the run reaches at most 5.09e-09 GFLOP/s, and --target is 8.00e-09 GFLOP/s"
     )
 
 
@@ -137,7 +137,7 @@ def test_the_rest_may_be_as_fast_as_the_baseline_was() -> None:
     assert alone is not None
     assert beside is not None
     assert (alone[0], beside[0] > 50) == (10, True), "the second half may make up for the first"
-    assert "as the baseline took it" in beside[1]
+    assert "as in the baseline run" in beside[1]
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -1,4 +1,4 @@
-"""Progress: plain lines where a terminal cannot redraw, silence for short runs, at most 200 samples."""
+"""Progress: plain lines where a terminal cannot redraw, silence for short runs and in files, at most 200 samples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def follow(progress: Progress, seconds: float, steps: int = 1000) -> None:
 
 
 def shown(seconds: float, mode: str = "auto", steps: int = 1000) -> list[str]:
-    stream = io.StringIO()
-    follow(Progress(stream, {}, mode), seconds, steps)
+    """The plain lines on a terminal that cannot redraw a line."""
+    stream = Terminal()
+    follow(Progress(stream, {"TERM": "dumb"}, mode), seconds, steps)
     assert "\r" not in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
     return stream.getvalue().splitlines()
@@ -55,6 +56,19 @@ def test_always_shows_short_runs_too_and_never_shows_none():
     assert shown(1000.0, "never") == []
 
 
+def test_a_file_or_a_pipe_gets_lines_only_if_they_are_always_wanted():
+    for mode, least, most in (("auto", 0, 0), ("never", 0, 0), ("always", 19, 20)):
+        stream = io.StringIO()
+        progress = Progress(stream, {"TERM": "xterm"}, mode)
+        follow(progress, 100.0)
+        assert least <= len(stream.getvalue().splitlines()) <= most
+        assert "\x1b" not in stream.getvalue()
+        assert progress.samples[-1] == (100.0, 1e12), "results keep samples without a line"
+        progress.doing("checking the solution")
+        assert progress._soon is None
+        assert stream.getvalue().endswith("checking the solution\n") == (mode == "always")
+
+
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
     stream = Terminal()
@@ -66,9 +80,9 @@ def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
 
 def test_what_is_done_beside_is_named_in_a_plain_line_unless_it_ends_at_once(monkeypatch: pytest.MonkeyPatch):
     said = Event()
-    stream = io.StringIO()
+    stream = Terminal()
     monkeypatch.setattr(stream, "flush", said.set, raising=False)
-    progress = Progress(stream, {}, "auto")
+    progress = Progress(stream, {"TERM": "dumb"}, "auto")
     progress.doing("generating the matrix")
     progress.start("hpl", 1e12)
     assert progress._soon is None, "nothing is left to be said once the computation has begun"

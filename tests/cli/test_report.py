@@ -57,7 +57,7 @@ def test_several_runs_come_on_one_page(capsys: pytest.CaptureFixture[str]) -> No
     page = Path("both.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<h2>hpl") == 2 + len(results_in(log))
-    assert "N=2000" in page
+    assert "N 2000" in page
     assert page.count(">2026-11-23 11:04:22 UTC<") == 2
     for name in ("first", "second"):
         assert f'data-name="run">{name}</td>' in page, "each row tells its run"

@@ -59,7 +59,7 @@ def test_a_stall_names_step_phase_and_whom_the_rank_waits_for() -> None:
         assert scene.passes(LEAST_S) is None
         said = scene.passes(3.0)
     assert said == (
-        "HPL N=9: nothing has happened for 60.0 s (its longest step took 2.00 s); after step 17, in bcast, this rank "
+        "HPL N=9: no progress for 60.0 s (the longest step took 2.00 s); after step 17, in bcast, this rank "
         "waits for a message from rank 3"
     )
 
@@ -256,7 +256,7 @@ def test_a_stall_ends_all_ranks_with_six(
     assert comm.aborted == [6]
     said = capsys.readouterr().err
     assert said.startswith("[rank 0 ")
-    assert "HPL N=9: nothing has happened for 0.500 s (in the first step); after step 0, in bcast" in said
+    assert "HPL N=9: no progress for 0.500 s (in the first step); after step 0, in bcast" in said
     assert json.loads(Path("events").read_text().splitlines()[-1])["exit_code"] == 6
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -338,7 +338,7 @@ def test_the_verdict_says_accuracy_tests_and_size_and_on_request_ratings():
         "  scaled residual 3.25e-04 <= threshold 3.50e-04 after 55 iterations",
         "  tests: CG PASSED (11 of 12 steps, preconditioned 2 of 2), symmetry PASSED (spmv 1.25e-07, mg 3.50e-08), "
         "norms PASSED (variance 0)",
-        "  104x104x104 a rank, 1x1x1 ranks, 1.12 million rows, ell, time 60.0 s",
+        "  104x104x104 per rank, 1x1x1 ranks, 1.12 million rows, ell, time 60.0 s",
     ]
     assert verdict(result_of(), verbose=True).splitlines()[:5] == [
         *lines,
@@ -364,7 +364,7 @@ def test_a_plain_figure_stands_beside_that_of_another_storage():
     VALIDATOR.validate(document([packed]))
     assert (
         verdict(packed, verbose=True).splitlines()[5]
-        == "  beside it, official, ell/fp64: 2.50 GFLOP/s (raw 2.70 GFLOP/s)"
+        == "  also measured, official, ell/fp64: 2.50 GFLOP/s (raw 2.70 GFLOP/s)"
     )
 
 
@@ -377,7 +377,7 @@ def test_phases_have_no_column_for_a_limit_that_no_phase_was_measured_against():
 def test_the_scoreboard_and_the_page_show_the_case_and_the_tests():
     assert "  104x104x104 1x1x1 ell  " in sweep([result_of()]).splitlines()[1]
     page = html_report(document([result_of()]))
-    assert "<p>104x104x104 1x1x1 ell</p>" in page
+    assert "<p>mesh 104×104×104 · ranks 1×1×1 · storage ell</p>" in page
     assert "tests: CG PASSED" in page
     assert "HPCG 2.4 rating 3.17 GFLOP/s" in page
     assert "by motif" not in page

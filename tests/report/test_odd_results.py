@@ -37,13 +37,13 @@ def page_of(one: dict[str, Any], section: str, values: Any) -> str:
 )
 def test_steps_that_make_no_figure_are_left_out(steps: Any) -> None:
     page = page_of(result("hpl", 1e12), "telemetry", {"steps": steps})
-    assert page.count("<figcaption>Time of each step") == 1, "that of the other result"
+    assert page.count("<figcaption>Time per step") == 1, "that of the other result"
 
 
 def test_a_phase_without_times_leaves_the_others_drawn() -> None:
     phases = {"gemm": {"max_s": [1.0, 1.0, 1.0]}, "bcast": {"time_s": [0.5, 0.5, 0.5]}}
     page = page_of(result("hpl", 1e12), "telemetry", {"steps": {**STEPS, "phases": phases}})
-    assert page.count("<figcaption>Time of each step") == 2
+    assert page.count("<figcaption>Time per step") == 2
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_results_without_a_benchmark_or_a_status_are_shown() -> None:
     several = [json.loads(json.dumps(result("hpl", 1e12, ranks))) for ranks in (4, 8)]
     for one in several:
         del one["benchmark"]
-    assert "Rate of None over ranks" in html_report({"schema": "mxpeak.results/1", "results": several})
+    assert "Rate of None by number of ranks" in html_report({"schema": "mxpeak.results/1", "results": several})
     del several[0]["status"]
     assert "ABORTED" in html_report({"schema": "mxpeak.results/1", "results": several})
 

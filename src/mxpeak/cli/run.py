@@ -381,10 +381,17 @@ def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: 
         return "\n" + sweep(results, color=shown.color, width=shown.width)
     begun = min((r.run.get("start_unix") or 0.0 for r in results), default=0.0)
     ended = max((r.run.get("end_unix") or 0.0 for r in results), default=0.0)
-    sizes = ", ".join(["quick sizes"] * shown.request.config.quick + [duration(ended - begun)])
+    quick = bool(shown.request.config.quick)
+    sizes = [*(["quick sizes"] * quick), duration(ended - begun)]
     lost = [one.request.benchmark.name for one in displays if one.skipped or not one.results]
     return ("" if shown.rows_only else "\n") + scoreboard(
-        results, color=shown.color, page="" if folder.missing else str(folder.path / PAGE), sizes=sizes, lost=lost
+        results,
+        color=shown.color,
+        page="" if folder.missing else str(folder.path / PAGE),
+        sizes=sizes,
+        lost=lost,
+        quick=quick,
+        verbose=shown.request.output.verbose,
     )
 
 

@@ -225,7 +225,7 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     share = (1.0 + change) / (1.0 + moved) - 1.0
     name = ((after.get("result") or {}).get("limit") or {}).get("name", "the limit")
     if abs(moved) > least and abs(share) <= least:
-        return f"{name} changed by {100 * moved:+.1f} % too: the machine is {'faster' if change > 0 else 'slower'}"
+        return f"{name} also changed by {100 * moved:+.1f} %: the machine is {'faster' if change > 0 else 'slower'}"
     if abs(moved) <= least:
         return f"{name} is the same ({100 * moved:+.1f} %); {own}"
     shares = f"the share of it by {100 * share:+.1f} %"

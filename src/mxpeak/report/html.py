@@ -12,9 +12,9 @@ from typing import Any
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
 from mxpeak.report.card import card
 from mxpeak.report.convergence import convergence_figure
-from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import Body, meter, part, read, share, status, table, text, titled
-from mxpeak.report.overview import overview
+from mxpeak.report.lines import lines_of, problem_parts
+from mxpeak.report.markup import Body, folded, meter, part, read, share, status, table, text, titled
+from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
@@ -39,6 +39,7 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
     show = _Sections(results, study=bool(document.get("study")))
     body = [
         f"<h1>{title}</h1>",
+        conclusion(results),
         card(results, runs),
         overview(results, runs),
         _study(document.get("study") or {}),
@@ -104,10 +105,11 @@ class _Sections:
             _headline(result),
             *(f"<p>{text(line)}</p>" for line in lines_of(benchmark).found(read(result))),
             _rules(result),
-            f"<p>{text(case_text(read(result)))}{text(_memory(result))}</p>",
+            f"<p>{text(' · '.join(problem_parts(read(result))))}{text(_memory(result))}</p>",
+            _details(result),
             _energy(telemetry),
             _warnings(result.get("warnings") or []),
-            titled("Where the time went", _phases(result)),
+            titled("Time by phase", _phases(result)),
             _figures(
                 [
                     steps_figure(benchmark, part(telemetry, "steps"), self.bars),
@@ -117,7 +119,7 @@ class _Sections:
                     repeats_figure(result.get("samples_s") or []),
                 ]
             ),
-            titled("Mixed against double, by motif", _motifs(result)),
+            titled("Mixed and double precision by motif", _motifs(result)),
             titled("Ranks", rank_map(part(result, "problem"), part(result, "launch"))),
             titled("Settings", settings(result)),
             facts(result, self.alike),
@@ -162,6 +164,12 @@ def _precisions(name: str, group: Sequence[Body]) -> str:
     return convergence_figure(history, of, list(runs.items())) if len(runs) > 1 else ""
 
 
+def _details(result: Body) -> str:
+    """How the check was computed, folded."""
+    lines = lines_of(str(result.get("benchmark"))).details(read(result))
+    return folded("How the result was checked", "".join(f"<p>{text(line)}</p>" for line in lines))
+
+
 def _memory(result: Body) -> str:
     problem = part(result, "problem")
     memory = problem.get("memory_bytes") or {}
@@ -169,7 +177,7 @@ def _memory(result: Body) -> str:
     if matrix is None or total is None:
         said = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
         return f"; {said}" if said else ""
-    return f"; matrix {three_digits(matrix / 2**30)} GiB of {three_digits(total / 2**30)} GiB in all"
+    return f"; matrix {three_digits(matrix / 2**30)} GiB of {three_digits(total / 2**30)} GiB in total"
 
 
 def _rules(result: Body) -> str:
@@ -178,7 +186,7 @@ def _rules(result: Body) -> str:
         return ""
     violations = rules.get("violations") or ()
     if rules.get("admissible") and not violations:
-        return "<p>ADMISSIBLE: no rule of the list is broken</p>"
+        return "<p>ADMISSIBLE: the run breaks no published rule</p>"
     items = "".join(
         f"<li>{'own test ' if own_test(one) else ''}{text(one.get('rule'))}: {text(one.get('text'))}</li>"
         for one in violations
@@ -199,7 +207,7 @@ def _energy(telemetry: Body) -> str:
 def _warnings(warnings: Sequence[Body]) -> str:
     items = [
         f"<li>{text(w.get('text'))}"
-        + (f' <span class="faint">{text(w["hint"])}</span>' if w.get("hint") else "")
+        + (f'; <span class="faint">{text(w["hint"])}</span>' if w.get("hint") else "")
         + "</li>"
         for w in warnings
     ]
@@ -254,5 +262,5 @@ def _embedded(document: Body) -> str:
         embedded = embedded.replace(character, f"\\u{ord(character):04x}")
     return (
         f'<script type="application/json" id="mxpeak-result">{embedded}</script>'
-        '<p class="screen" hidden><a id="as-file" download="result.json">result.json</a> with all figures</p>'
+        '<p class="screen" hidden><a id="as-file" download="result.json">Download result.json</a></p>'
     )

@@ -22,10 +22,12 @@ class Lines:
 
     nested    phases that are part of other phases
     history   what the validation's history is of, and whose steps it is by
+    together  whether the scoreboard shows all its results in one row
     """
 
     nested: ClassVar[Mapping[str, str]] = {}
     history: ClassVar[tuple[str, str]] = ("Residual", "the validation")
+    together: ClassVar[bool] = False
 
     def name(self, result: Result) -> str:
         """What a row of a scoreboard begins with."""
@@ -36,6 +38,13 @@ class Lines:
         parts = [f"{shown}{problem[name]}" for name, shown in PARTS.items() if name in problem]
         parts += [f"{problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
         return " ".join([*parts, *(str(problem[name]) for name in ("precision", "generator") if name in problem)])
+
+    def parts(self, problem: Mapping[str, Any]) -> list[str]:
+        """Return the size of a case in parts, as a page shows them: N 9408, NB 192, grid 2×2."""
+        parts = [f"{name} {problem[key]}" for key, name in (("n", "N"), ("nb", "NB")) if key in problem]
+        parts += [f"grid {problem['P']}×{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
+        parts += [str(problem["precision"])] if "precision" in problem else []
+        return [*parts, *([f"generator {problem['generator']}"] if "generator" in problem else [])]
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
         """What stands under the headline: how accurate, how large."""
@@ -49,8 +58,12 @@ class Lines:
     def found(self, result: Result) -> list[str]:
         """What the page says of the validation, and of other rates."""
         check = result.validation
-        shown = f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"
-        return [f"{shown}: {check.get('formula')}"]
+        return [f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"]
+
+    def details(self, result: Result) -> list[str]:
+        """Return how the validation was computed, for a part of the page that is closed at first."""
+        formula = result.validation.get("formula")
+        return [f"residual = {formula}"] if formula else []
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
         """What the rate is beside another one: of this result, or of other benchmarks' `others`; may be empty."""
@@ -79,6 +92,15 @@ LINES: dict[str, Lines | str] = {
 }
 
 
+#: Benchmarks as their authors write them.
+TITLES = {"hpl": "HPL", "hpl-mxp": "HPL-MxP", "hpg-mxp": "HPG-MxP", "hpcg": "HPCG", "norms": "Norms"}
+
+
+def title_of(benchmark: str) -> str:
+    """Return a benchmark's name as its authors write it."""
+    return TITLES.get(benchmark, benchmark)
+
+
 def lines_of(benchmark: str) -> Lines:
     """What a benchmark says of its results."""
     found = LINES.get(benchmark, Lines())
@@ -93,6 +115,13 @@ def case_text(result: Result) -> str:
     problem = result.problem
     several = [name for name in SWEPT if len(_asked(result, name)) > 1 and name in problem]
     return " ".join([lines_of(result.benchmark).case(problem), *(f"{name}={problem[name]}" for name in several)])
+
+
+def problem_parts(result: Result) -> list[str]:
+    """Return the parts of a case, with the options that distinguish it from the other cases of its sweep."""
+    problem = result.problem
+    several = [name for name in SWEPT if len(_asked(result, name)) > 1 and name in problem]
+    return [*lines_of(result.benchmark).parts(problem), *(f"{name} {problem[name]}" for name in several)]
 
 
 def _asked(result: Result, name: str) -> list[Any]:

@@ -27,10 +27,10 @@ class LuLines(Lines):
         return [*about, _stages(result), _difficulty(result)]
 
     def found(self, result: Result) -> list[str]:
-        """What the validation found, with its formula."""
+        """What the validation found."""
         check = result.validation
         residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))
-        text = f"scaled residual {residual}, threshold {threshold}: {check.get('formula')}"
+        text = f"scaled residual {residual}, threshold {threshold}"
         if (steps := check.get("iterations")) is not None:
             text += f"; {steps} {'step' if steps == 1 else 'steps'} of refinement"
         if proof := check.get("lu_proof"):
@@ -82,7 +82,7 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
     if worst > 1.0:
         return f"an entry of (A - LU) v is {three_digits(worst)} times what rounding explains"
     if spread > 1.0:
-        return f"in some 64 rows the mean square of (A - LU) v is {three_digits(spread)} times what rounding explains"
+        return f"the mean square of (A - LU) v over 64 rows is {three_digits(spread)} times what rounding explains"
     return f"error {three_digits(error)} beyond its bound {three_digits(bound)}"
 
 
@@ -139,7 +139,7 @@ def _difficulty(result: Result) -> str:
     problem = result.problem
     parts = []
     if (factor := problem.get("unpreconditioned_factor")) is not None:
-        parts.append(f"without the LU a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
+        parts.append(f"without the LU, a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
     for name in ("growth", "condition"):
         if problem.get(name) is not None:
             parts.append(f"{name} {three_digits(problem[name])}")
@@ -148,4 +148,4 @@ def _difficulty(result: Result) -> str:
 
 def _predicted(problem: Mapping[str, Any]) -> str:
     steps = problem.get("predicted_unpreconditioned_steps")
-    return "" if steps is None else f" and about {steps:.0f} are needed"
+    return "" if steps is None else f", and about {steps:.0f} steps are needed"

@@ -11,6 +11,9 @@ from mxpeak.records import Result, drifted, mark, three_digits
 
 Body = Mapping[str, Any]
 
+#: A share from which it is shown as above 100 %: it rounds to 101 %.
+ABOVE = 1.005
+
 
 def text(value: Any) -> str:
     """Anything as escaped text; what is not known is a dash."""
@@ -43,11 +46,12 @@ def share(result: Body) -> str:
 
 
 def meter(fraction: float | None, said: str = "") -> str:
-    """A bar that is filled to a share of its width."""
+    """A bar that is filled to a share of its width; one that is above 100 % is full, and has a mark at its end."""
     if fraction is None:
         return ""
     width = 100 * min(1.0, max(0.0, fraction))
-    return f'<span class="meter" title="{text(said)}"><i style="width: {width:.1f}%"></i></span>'
+    look = "meter over" if fraction >= ABOVE else "meter"
+    return f'<span class="{look}" title="{text(said)}"><i style="width: {width:.1f}%"></i></span>'
 
 
 def titled(title: str, content: str) -> str:

@@ -12,6 +12,8 @@ from mxpeak.report.lines import Lines, problem_line
 class NormsLines(Lines):
     """What `run norms` says of a result."""
 
+    together = True
+
     def name(self, result: Result) -> str:
         """Its name in a scoreboard: the norm's kind tells results apart."""
         return f"norms {result.problem.get('kind', '')}".strip()
@@ -20,40 +22,58 @@ class NormsLines(Lines):
         """See `norms_case_text`."""
         return norms_case_text(problem)
 
+    def parts(self, problem: Mapping[str, Any]) -> list[str]:
+        """Return the kind, the structure, the type, the layout and the size of a case."""
+        return _parts(problem, "×")
+
     def about(self, result: Result, *, verbose: bool) -> list[str]:
         """The error, the norm, the matrix."""
-        return [_norm_error(result), problem_line(self, result)]
+        shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
+        return ["; ".join(filter(None, (_norm_error(result), ", ".join(shown)))), problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """What the validation found, with its formula."""
+        """What the validation found."""
+        return [_norm_error(result)]
+
+    def details(self, result: Result) -> list[str]:
+        """Return the formula of the error, the norms and what they were compared with, in all digits."""
         check = result.validation
-        residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))
-        norm = check.get("value", check.get("values"))
-        found = f"; found {norm}, expected {check.get('expected')}" if norm is not None else ""
-        return [f"scaled residual {residual}, threshold {threshold}: {check.get('formula')}{found}"]
+        expected, found = check.get("expected"), check.get("values", {"": check.get("value")})
+        wanted = expected if isinstance(expected, Mapping) else {"": expected}
+        formula = [f"scaled error = {check.get('formula')}"] if check.get("formula") else []
+        shown = [(name, value) for name, value in (found or {}).items() if value is not None]
+        return [*formula, *(f"{name} found {value}, expected {wanted.get(name)}".strip() for name, value in shown)]
 
 
 def _norm_error(result: Result) -> str:
-    """How far a norm is from its reference, and the norm itself, where it is one."""
-    check, kind = result.validation, result.problem.get("kind")
+    """Return how far a norm is from its reference."""
+    check = result.validation
     residual, threshold = check.get("residual"), check.get("threshold")
     passes = residual is not None and threshold is not None and residual <= threshold
     error = f"scaled error {three_digits(residual)} {'<=' if passes else 'is not within'} {three_digits(threshold)} eps"
     if threshold == 0.0:
         error = "exact" if passes else f"off by {three_digits(residual)} eps: the max of real entries must be exact"
     if check.get("entries") != result.problem.get("entries"):
-        error += f"; {check.get('entries')} entries were read of {result.problem.get('entries')}"
-    values = result.result.get("values") or {kind: result.result.get("value")}
-    shown = [f"{name} {value:.10g}" for name, value in values.items() if value is not None]
-    return f"{'; '.join([error, *([', '.join(shown)] if shown else [])])}"
+        error += f"; {check.get('entries')} entries were read instead of {result.problem.get('entries')}"
+    return error
+
+
+def _values(result: Result) -> dict[str, float]:
+    """Return the norms by kind."""
+    values = result.result.get("values") or {result.problem.get("kind"): result.result.get("value")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def norms_case_text(problem: Mapping[str, Any]) -> str:
     """A case of norms, such as: one general float64 C 10240x10240; the grid and its blocks where there are several."""
+    return " ".join(_parts(problem, "x"))
+
+
+def _parts(problem: Mapping[str, Any], times: str) -> list[str]:
     names = ["kind", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
     known = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
     parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in known.items()]
-    parts += [f"{problem['m']}x{problem['n']}"] if "m" in problem and "n" in problem else []
+    parts += [f"{problem['m']}{times}{problem['n']}"] if "m" in problem and "n" in problem else []
     if problem.get("P", 1) * problem.get("Q", 1) > 1 or problem.get("layout") == "tiles":
-        parts.append(f"NB={problem.get('nb')} {problem.get('P')}x{problem.get('Q')}")
-    return " ".join([*parts, *(["deterministic"] if problem.get("deterministic") else [])])
+        parts.append(f"NB={problem.get('nb')} {problem.get('P')}{times}{problem.get('Q')}")
+    return [*parts, *(["deterministic"] if problem.get("deterministic") else [])]

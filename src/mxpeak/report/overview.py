@@ -1,19 +1,43 @@
-"""All results of a page at one glance: a row each, which on a narrow screen becomes a small block."""
+"""The conclusion of a page, and all its results: a row each, which on a narrow screen becomes a small block."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from mxpeak.records import PASSED, figure_text, three_digits
-from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import Body, meter, part, read, share, status, text
+from mxpeak.records import PASSED, drifted, figure_text, three_digits
+from mxpeak.report.lines import lines_of, problem_parts, title_of
+from mxpeak.report.markup import ABOVE, Body, meter, part, read, share, status, text
 from mxpeak.report.roofline import measured_on
-from mxpeak.report.text import rules_text
+from mxpeak.report.scoreboard import count_text
+from mxpeak.report.text import percent, rules_text
 
 #: Columns, in the order in which they are shown; one that is empty in all rows is left out.
-COLUMNS = ("benchmark", "case", "rate", "share of limit", "", "time", "validation", "rules", "beside", "run")
-NUMBERS = ("rate", "share of limit", "time")
+COLUMNS = ("benchmark", "problem", "rate", "of limit", "", "time", "check", "list status", "speedup", "run")
+NUMBERS = ("rate", "of limit", "time")
+
+
+def conclusion(results: Sequence[Body]) -> str:
+    """One sentence on how many results are valid, and one with the rate of HPL, or of the first benchmark."""
+    if not results:
+        return ""
+    valid = [one for one in results if one.get("status") == "valid"]
+    sentences = [count_text(len(valid), len(results))]
+    of_hpl = [one for one in valid if one.get("benchmark") == "hpl"]
+    same = of_hpl or [one for one in valid if one.get("benchmark") == valid[0].get("benchmark")]
+    if same:
+        best = max(same, key=lambda one: float(_rate(one)))
+        figures, name = part(best, "result"), title_of(str(best.get("benchmark")))
+        fraction, limit = figures.get("fraction_of_limit"), figures.get("limit") or {}
+        known = str(limit.get("name", "")).split(",")[0]
+        share_of = "" if fraction is None else f" ({100 * fraction:.0f} % of this machine's {known or 'limit'})"
+        sentences.append(f"{name}{' at best' * (len(same) > 1)}: {figure_text(figures)}{share_of}.")
+    return f'<p class="lead">{text(" ".join(sentences))}</p>'
+
+
+def _rate(one: Body) -> float:
+    figures = part(one, "result")
+    return float(figures.get("rate_flops") or figures.get("rate_bytes") or 0.0)
 
 
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
@@ -29,7 +53,24 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     titles = "".join(_title(COLUMNS[k]) for k in used)
     lines = ("".join(_cell(COLUMNS[k], row[k], first=k == used[0]) for k in used) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table class="rows"><tr class="head">{titles}</tr>{body}</table>' if rows else ""
+    return f'<table class="rows"><tr class="head">{titles}</tr>{body}</table>{_footnotes(results)}' if rows else ""
+
+
+def _footnotes(results: Sequence[Body]) -> str:
+    """Return the notes on rows with a star, and on rows above 100 %."""
+    figures = [part(one, "result") for one in results]
+    notes = [
+        f"* The machine's speed changed by up to {percent(max(changes))} between the measurements of the limit, so the "
+        "share is uncertain. Stop other programs, and run again."
+        for changes in [[float((one["limit"] or {}).get("drift") or 0.0) for one in figures if drifted(one)]]
+        if changes
+    ]
+    if any((one.get("fraction_of_limit") or 0.0) >= ABOVE for one in figures):
+        notes.append(
+            "A share above 100 % means that the machine was faster during the run than when the limit was measured. "
+            "Its bar ends with a red mark."
+        )
+    return "".join(f'<p class="note">{text(note)}</p>' for note in notes)
 
 
 def _cell(name: str, content: str, *, first: bool) -> str:
@@ -49,7 +90,7 @@ def _row(one: Body, rates: dict[str, float], run: str) -> list[str]:
     said = f"{share(one)} of {limit.get('name')}, {figure_text(limit)}" if limit else ""
     return [
         text(lines_of(result.benchmark).name(result)),
-        text(case_text(result)),
+        text("\N{NO-BREAK SPACE}· ".join(problem_parts(result))),
         text(figure_text(figures)),
         "" if fraction is None else share(one),
         meter(fraction, said),

@@ -45,7 +45,10 @@ def _layers(problem: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, list[
     if P and Q and ranks == P * Q:
         node_grid = problem.get("node_grid")
         grid = ProcessGrid(P, Q, str(problem.get("order") or "row"), tuple(node_grid) if node_grid else None)
-        yield f"{P} process rows, {Q} columns", [[grid.rank(p, q) for q in range(Q)] for p in range(P)]
+        yield (
+            f"{P} process row{'s' * (P > 1)}, {Q} column{'s' * (Q > 1)}",
+            [[grid.rank(p, q) for q in range(Q)] for p in range(P)],
+        )
         return
     npx, npy, npz = (problem.get(f"np{axis}") or 1 for axis in "xyz")
     if npx * npy * npz != ranks:

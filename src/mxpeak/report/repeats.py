@@ -36,5 +36,5 @@ def repeats_figure(recorded_s: Sequence[float | None]) -> str:
     ticks = sorted({1, count, *(1 + (count - 1) * k // 4 for k in range(1, 4))})
     x, y = Axis.through([(float(k), str(k)) for k in ticks]), Axis.from_zero(scale * worst)
     spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {said}, spread "
-    spread += f"{three_digits(100 * (worst - best) / middle)} % (slowest less best, over the median)."
+    spread += f"{three_digits(100 * (worst - best) / middle)} % (slowest minus fastest, divided by the median)."
     return curves("Spread of the runs", "run", f"time in {unit}", x, y, [line, runs], spread)

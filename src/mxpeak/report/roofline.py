@@ -72,7 +72,7 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
             Curve(
                 " ".join(filter(None, (name, computation))),
                 [(i, scale * rate)],
-                [f"{name} {computation}: {rate_text(rate)} at {three_digits(i)} flops a byte"],
+                [f"{name} {computation}: {rate_text(rate)} at {three_digits(i)} flops per byte"],
                 colour=order.index(name) % COLOURS,
                 mark=MARKS[k % len(MARKS)],
                 joined=False,
@@ -80,7 +80,7 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
             for name, i, rate in found
         ]
     y = Axis.decades([value for one in series for _, value in one.points])
-    return curves("Roofline", "flops a byte", unit, x, y, series, _caption(points, roofs))
+    return curves("Roofline", "flops per byte", unit, x, y, series, _caption(points, roofs))
 
 
 def _points(phases: Phases) -> list[tuple[str, float, float]]:
@@ -113,5 +113,5 @@ def _caption(points: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Ro
     assert roofs.bandwidth is not None
     name, found = next((item for item in points.items() if item[1]), ("", []))
     shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in found]
-    of = f"{name}, of" if name else "of"
-    return f"Bytes are the least that a motif must move. Reached {of} what memory allows: {', '.join(shares)}."
+    of = f" ({name})" if name else ""
+    return f"Bytes are the minimum that a motif must move. Share of the memory roof{of}: {', '.join(shares)}."

@@ -17,12 +17,12 @@ Point = Mapping[str, Any]
 
 def study_table(study: Study) -> str:
     """A row for each count of ranks, and what was expected."""
-    head = ["ranks", "problem", "a rank", "time", "rate", "efficiency", "expected", ""]
+    head = ["ranks", "problem", "per rank", "time", "rate", "efficiency", "expected", ""]
     rows = [head, *(_row(study, point) for point in study["points"])]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    what = "memory a rank is constant" if study["kind"] == "weak" else "the same problem"
-    threads = f"{study['threads']} thread{'s' * (study['threads'] > 1)} a rank"
+    what = "constant memory per rank" if study["kind"] == "weak" else "the same problem"
+    threads = f"{study['threads']} thread{'s' * (study['threads'] > 1)} per rank"
     title = f"  {study['kind']} scaling: {what}, {threads}"
     return "\n".join([title, *lines, f"  expected: {study['expected']['text']}", *_notes(study)]) + "\n"
 
@@ -43,7 +43,7 @@ def _row(study: Study, point: Point) -> list[str]:
 
 def _notes(study: Study) -> list[str]:
     crowded = any(point["oversubscribed"] for point in study["points"])
-    return ["  * ranks share cores: the efficiency is that of sharing, too"] if crowded else []
+    return ["  * ranks share cores, which lowers the efficiency"] if crowded else []
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
@@ -85,10 +85,10 @@ def study_figures(study: Study) -> str:
         _curve(study, shown, "expected_rate", scale, "expected", behind=True),
         _curve(study, shown, "rate", scale, "measured"),
     ]
-    what = "memory a rank constant" if study["kind"] == "weak" else "one problem"
-    return curves(
-        f"efficiency, {what}", "ranks", "efficiency in %", ranks, _from_zero(efficiency), efficiency
-    ) + curves(f"rate, {what}", "ranks", unit, ranks, _from_zero(rates), rates)
+    what = "at constant memory per rank" if study["kind"] == "weak" else "for one problem"
+    return curves(f"Efficiency {what}", "ranks", "efficiency in %", ranks, _from_zero(efficiency), efficiency) + curves(
+        f"Rate {what}", "ranks", unit, ranks, _from_zero(rates), rates
+    )
 
 
 def _curve(
@@ -118,7 +118,7 @@ def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
         precision, where = problem.get("precision"), (str(machine.get(k)) for k in ("cpu_model", "device_name"))
         word = precision if isinstance(precision, str) else ""
         kinds.setdefault((*where, str(precision), word), []).append(one)
-    titles = (f"Rate of {name} over ranks{', ' * bool(kind[-1])}{kind[-1]}" for kind in kinds)
+    titles = (f"Rate of {name} by number of ranks{', ' * bool(kind[-1])}{kind[-1]}" for kind in kinds)
     return "".join(_ranks_figure(title, alike) for title, alike in zip(titles, kinds.values()))
 
 
@@ -137,7 +137,7 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
     first = best[counts[0]][0] / counts[0]
     scale, shown = unit_of([rate for rate, _ in best.values()], unit)
     ideal = Curve(
-        f"as {counts[0]} rank{'s' * (counts[0] > 1)}, times their number",
+        f"linear scaling from {counts[0]} rank{'s' * (counts[0] > 1)}",
         [(log2(ranks), scale * first * ranks) for ranks in counts],
         colour=1,
         dashed=True,
@@ -156,4 +156,4 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
     """What is said of one count of ranks on hovering."""
     said = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
-    return f"{ranks} ranks, {case}: {said}, {100 * rate / ranks / first:.1f} % of the fewest ranks' rate a rank"
+    return f"{ranks} ranks, {case}: {said}, {100 * rate / ranks / first:.1f} % of linear scaling"

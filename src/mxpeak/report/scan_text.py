@@ -26,7 +26,7 @@ def scan_text(body: Body) -> str:
     named = outliers(body)
     parts += [_finding(body, rank) for rank in named[:MOST_SHOWN]]
     if len(named) > MOST_SHOWN:
-        parts.append(f"and {len(named) - MOST_SHOWN} more, which --json FILE names")
+        parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
     parts += [_undecided(body, one) for one in body["undecided"]]
     return "\n".join([*parts, verdict(body)])
 
@@ -43,13 +43,13 @@ def verdict(body: Body) -> str:
     if body["status"] == "alike":
         alone = sum(len(group["ranks"]) == 1 for group in body["groups"])
         if ranks == 1:
-            return "one rank, the same bits in every round; there is none to compare it with\n"
-        note = f"{_ranks(alone)} alone of a kind, with none to be compared with\n" if alone else ""
-        return f"all {ranks} ranks are alike: none is slow, all of a kind compute the same bits\n{note}"
+            return "one rank: bitwise identical in all rounds, and no other rank to compare it with\n"
+        note = f"not compared, because no other rank is of the same kind: {_count(alone, 'rank')}\n" if alone else ""
+        return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{note}"
     said = [f"{_ranks(len(slow))} slow"] if slow else []
     said += [f"{_ranks(len(wrong))} wrong"] if wrong else []
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
-    named = f"of {_count(ranks, 'rank')} {', '.join(said)}\n" if said else ""
+    named = f"of {_count(ranks, 'rank')}, {' and '.join(said)}\n" if said else ""
     return f"{named}{_open_questions(body)}{exclude}"
 
 
@@ -58,11 +58,11 @@ def _open_questions(body: Body) -> str:
     rates = dict.fromkeys(TITLES[one["measure"]] for one in body["undecided"] if "measure" in one)
     bits = dict.fromkeys(TITLES[one["result"]] for one in body["undecided"] if "result" in one)
     said = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
-    said += [f"whose bits are right ({', '.join(bits)})"] if bits else []
+    said += [f"which results are correct ({', '.join(bits)})"] if bits else []
     if not said:
         return ""
-    advice = "use more ranks or --rounds, or compare the table with one of a sound machine"
-    return _wrapped(f"undecided: the scan cannot tell {' and '.join(said)}; {advice}", "  ") + "\n"
+    advice = "use more ranks or --rounds, or compare the table with that of a healthy machine"
+    return _wrapped(f"undecided: {' and '.join(said)}; {advice}", "  ") + "\n"
 
 
 def _ranks(count: int) -> str:
@@ -156,7 +156,7 @@ def _finding(body: Body, rank: int) -> str:
     rounds = body["problem"]["rounds"]
     wrong = [found for found in body["wrong"] if found["rank"] == rank]
     slow = [found for found in body["slow"] if found["rank"] == rank]
-    said = [f"the bits of its {TITLES[found['result']]} {_WRONG[found['reason']]}" for found in wrong]
+    said = [f"its results of {TITLES[found['result']]} {_WRONG[found['reason']]}" for found in wrong]
     said += [
         f"{TITLES[found['measure']]} at {100 * found['share']:.0f} % of the {_reference(body, found)} "
         f"in {found['rounds']} of {rounds} rounds"
@@ -167,7 +167,7 @@ def _finding(body: Body, rank: int) -> str:
     return _wrapped(f"{words}  rank {rank} ({where}): {'; '.join([*said, *health(one)])}", "    ")
 
 
-_WRONG = {"differ": "are not those of the majority", "change": "change from round to round"}
+_WRONG = {"differ": "differ from those of the majority", "change": "change from round to round"}
 
 
 def _reference(body: Body, found: Body) -> str:
@@ -184,11 +184,11 @@ def health(one: Body) -> list[str]:
     if one["throttle_events"]:
         said.append(f"throttled {_count(one['throttle_events'], 'time')}")
     if one["throttle_reasons"]:
-        said.append(f"held back by {', '.join(one['throttle_reasons'])}")
+        said.append(f"limited by {', '.join(one['throttle_reasons'])}")
     for name in ("corrected", "uncorrected"):
         if one[f"ecc_{name}"]:
             new = one[f"ecc_{name}_new"]
-            during = f", {new} of them now" if new else ""
+            during = f", {new} of them during the scan" if new else ""
             said.append(f"{_count(one[f'ecc_{name}'], f'{name} memory error')}{during}")
     return said
 
@@ -202,8 +202,8 @@ def _undecided(body: Body, found: Body) -> str:
 def _unclear_bits(found: Body) -> str:
     title = TITLES[found["result"]]
     if found["reason"] == "change":
-        return f"the bits of {title} change from round to round on most ranks: they say nothing about any of them"
-    return f"the bits of {title} differ, and no majority of the ranks says whose are right"
+        return f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
+    return f"the results of {title} differ, and no majority of the ranks agrees"
 
 
 def _unclear_rate(body: Body, found: Body) -> str:
@@ -212,9 +212,9 @@ def _unclear_rate(body: Body, found: Body) -> str:
     spread, against = f"{100 * found['spread']:.1f} %", _reference(body, {**found, "rank": found["ranks"][0]})
     apart = f"{100 * abs(found['share'] - 1):.1f} % {'above' if found['share'] > 1 else 'below'} the {against}"
     if found["reason"] == "spread" and against == "best":
-        return f"the rounds of {title} vary too much: a comparison is uncertain by {spread}, more than {tolerance}"
+        return f"the rates of {title} vary between rounds: a comparison is uncertain by {spread}, more than {tolerance}"
     if found["reason"] == "spread":
-        return f"the ranks' rates of {title} spread by {spread}, more than {tolerance}, so that none of them is typical"
+        return f"the ranks' rates of {title} spread by {spread}, more than {tolerance}, so none of them is typical"
     if found["reason"] == "faster":
         return f"{title} is {apart}: these ranks are unusual, or most of the others are slow"
     return f"{title} is {apart}, more than {tolerance}, but the spread of {spread} or single rounds may explain it"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 from mxpeak import __version__
@@ -11,45 +13,151 @@ from mxpeak.foreign import one_line
 from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
-from mxpeak.report.lines import case_text, lines_of
+from mxpeak.report.lines import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
+#: Display columns of the scoreboard, and of the names in it, at most.
+WIDTH, MOST_NAME = 80, 12
+#: A share of HPL from which the scoreboard no longer says why it is low at a quick size.
+LOW = 0.70
+#: Spaces at which no line ends.
+BOUND = re.compile(r"(?<=\d) (?=[A-Z]+/s|%)|(?<=--rt) ")
+#: How the scoreboard calls limits whose names are longer.
+LIMITS = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The cells of one row of the scoreboard; `star` marks a share that is uncertain."""
+
+    name: str
+    rate: str = ""
+    share: str = ""
+    star: str = ""
+    limit: str = ""
+    limit_name: str = ""
+    mark: str = ""
+    extra: str = ""
+
 
 def scoreboard(
-    results: Sequence[Result], *, color: bool = False, page: str = "", sizes: str = "", lost: Sequence[str] = ()
+    results: Sequence[Result],
+    *,
+    color: bool = False,
+    page: str = "",
+    sizes: Sequence[str] = (),
+    lost: Sequence[str] = (),
+    quick: bool = False,
+    verbose: bool = False,
 ) -> str:
-    """One row a result: its rate, its share of what it could be, its check; what keeps it off a list; the page.
+    """One row per benchmark: its rate, its share of its limit, its check; then the verdict, notes and next steps.
 
-    `lost` are the benchmarks that did not come to a result.
+    `lost` are the benchmarks without a result.  If `verbose`, each norm has a row of its own.
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
-    head = f"{'':<10} {'rate':>13}  of what it could be"
-    stars = any(drifted(r.result) for r in results)
-    rows = [_row(r, rates, stars=stars) for r in results]
-    width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
-    lines = [one_line(_machine(results, sizes)), f"{head:<{width}}  check"]
-    lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
-    lines.append(one_line(_verdict(results, lost)))
-    lines += [one_line(text) for text in _drift(results)]
-    lines += [one_line(f"{r.benchmark}: {note}.") for r in results for note in lines_of(r.benchmark).notes(r)]
-    lines += [one_line(f"{', '.join(names)}: {why}.") for why, names in _off_the_lists(results)]
-    return "\n".join(lines) + "\n" + (f"Page to share: {one_line(page)}\n" if page else "")
+    groups = _groups(results, verbose=verbose)
+    lines, moved = _laid_out([_row(group, rates) for group in groups], color=color)
+    notes = [
+        _verdict(results, lost),
+        *_drift(results),
+        *_hint(results, quick=quick),
+        *moved,
+        *(f"{r.benchmark}: {note}." for r in results for note in _notes(r)),
+        *_off_the_lists(results),
+        *_limits(results),
+    ]
+    head = _folded(_machine(results, sizes))
+    ending = [f"Report: {one_line(page)}"] if page else []
+    ending += ["Next: mxpeak run hpl (full size), mxpeak help submit (list submissions)"] if quick else []
+    return "\n".join([*head, "", *lines, "", *(line for note in notes for line in _folded(note)), *ending]) + "\n"
 
 
-def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[str, str, str]:
-    lines, figures = lines_of(result.benchmark), result.result
-    limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
-    row = f"{lines.name(result):<10} {figure_text(figures):>13}"
-    if share is not None:
-        known = str(limit.get("name", "")).split(",")[0]
-        name = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}.get(known, known)
-        rounded = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        star = ("*" if drifted(figures) else " ") * stars  # a column of its own, if any row has one
-        row += f"  {rounded:>4} %{star} of {name:<9} {figure_text(limit):>12}"
-    beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
-    return one_line(row), result.mark, one_line(", ".join(filter(None, beside)))
+def _folded(text: str) -> list[str]:
+    """Return a text in lines of at most 80 columns; a number stays with its unit, and a flag with its value."""
+    bound = BOUND.sub("\N{NO-BREAK SPACE}", one_line(text))
+    lines = textwrap.wrap(bound, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
+    """Return the results by row: those of a benchmark that shows one row for all, together unless `verbose`."""
+    rows: dict[object, list[Result]] = {}
+    for k, one in enumerate(results):
+        together = lines_of(one.benchmark).together and not verbose
+        rows.setdefault(one.benchmark if together else k, []).append(one)
+    return list(rows.values())
+
+
+def _row(group: Sequence[Result], rates: Mapping[str, float]) -> Row:
+    first, lines = group[0], lines_of(group[0].benchmark)
+    figures, limits = [r.result for r in group], [r.result.get("limit") or {} for r in group]
+    shares = [100 * f["fraction_of_limit"] for f in figures if f.get("fraction_of_limit") is not None]
+    passed = sum(r.passed for r in group)
+    extra = lines.beside(first, rates) if len(group) == 1 else f"{passed} of {len(group)}"
+    names = dict.fromkeys(LIMITS.get(name, name) for name in (str(x.get("name", "")).split(",")[0] for x in limits))
+    return Row(
+        name=lines.name(first) if len(group) == 1 else first.benchmark,
+        rate=_range_text(figures),
+        share=_span([_whole(share) for share in sorted(shares)]),
+        star="*" * any(drifted(f) for f in figures),
+        limit=_range_text(limits) if shares else "",
+        limit_name="/".join(filter(None, names)) if shares else "",
+        mark=next((r.mark for r in group if r.status != "valid"), first.mark),
+        extra=extra,
+    )
+
+
+def _whole(share: float) -> str:
+    return three_digits(share) if share < 10 else f"{share:.0f}"
+
+
+def _span(texts: Sequence[str]) -> str:
+    """Return the first and the last of some sorted numbers, or one if they are the same."""
+    return "–".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
+
+
+def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
+    """Return a rate, or the lowest and the highest of several in the unit of the highest."""
+    key = "rate_bytes" if any("rate_bytes" in one for one in figures) else "rate_flops"
+    rates = sorted(float(one[key]) for one in figures if one.get(key))
+    texts = [figure_text({key: rate}) for rate in (rates[0], rates[-1])] if rates else [figure_text(figures[0])]
+    if texts[0] == texts[-1]:
+        return texts[0]
+    number, unit = texts[-1].split()
+    scale = float(number) / rates[-1]
+    low, high = (_two_digits(scale * rate) for rate in (rates[0], rates[-1]))
+    return f"{_span([low, high])} {unit}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _laid_out(rows: Sequence[Row], *, color: bool) -> tuple[list[str], list[str]]:
+    """Return the lines of the table, and the notes of rows that have no room for their last cell."""
+    cells = [[_cut(one_line(row.name)), row.rate, row.share, row.star, row.limit, _cut(one_line(row.limit_name))]
+             for row in rows]  # fmt: skip
+    name, rate, share, star, limit, limit_name = (max(map(len, column), default=0) for column in zip(*cells))
+    lines, moved = [], []
+    left = name + 2 + max(rate, 4) + 2 + share
+    width = max(left + star + (4 + limit + 2 + limit_name if limit else 0), left - share + len("% of limit"))
+    head = f"{'':<{name}}  {'rate':>{max(rate, 4)}}  % of limit"
+    lines.append(f"{head:<{width}}  check")
+    for row, (shown, figure, part, mark, of, what) in zip(rows, cells):
+        text = f"{shown:<{name}}  {figure:>{max(rate, 4)}}  {part:>{share}}{mark:<{star}}"
+        text += f" of {of:>{limit}}  {what}" if of else ""
+        text, extra = f"{text:<{width}}  ", one_line(row.extra)
+        if extra and len(text) + len(row.mark) + 2 + len(extra) > WIDTH:
+            moved.append(f"{row.name}: {extra}.")
+            extra = ""
+        lines.append(f"{text}{painted(row.mark, color)}  {extra}".rstrip())
+    return lines, moved
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…"
 
 
 def _drift(results: Sequence[Result]) -> list[str]:
@@ -62,20 +170,51 @@ def _drift(results: Sequence[Result]) -> list[str]:
     if not changes:
         return []
     return [
-        f"* The machine's speed changed while the limit and the rate were measured: {', '.join(changes)}. "
+        f"* The machine's speed changed between the measurements of the limit: {', '.join(changes)}. "
         "Stop other programs, and run again."
     ]
 
 
-def _machine(results: Sequence[Result], sizes: str) -> str:
-    """Processor, cores, memory, version, sizes and the time that all took."""
+def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
+    """Return why HPL's share is low at a quick size; empty if it is not."""
+    shares = [r.result.get("fraction_of_limit") for r in results if r.benchmark == "hpl" and r.passed]
+    known = [share for share in shares if share is not None]
+    if not quick or not known or min(known) >= LOW:
+        return []
+    return [
+        f"HPL reaches {percent(min(known))} of its limit: N is small at quick sizes, or other programs are running. "
+        "A larger N usually reaches more."
+    ]
+
+
+def _notes(result: Result) -> list[str]:
+    emulated = ["the precision is rounded in software, so the rate is that of fp32"]
+    return [*lines_of(result.benchmark).notes(result), *(emulated if result.result.get("emulated") else [])]
+
+
+def _limits(results: Sequence[Result]) -> list[str]:
+    """Return what the limits are, as far as they are in the rows."""
+    limits = [r.result.get("limit") or {} for r in results]
+    names = [str(limit.get("name", "")) for limit in limits]
+    parts = ["matrix products (GEMM)"] * any("GEMM" in name for name in names)
+    parts += ["reading memory"] * any(name == "read bandwidth" for name in names)
+    parts += ["reading caches"] * any(name == "read bandwidth in cache" for name in names)
+    if not parts:
+        return []
+    bytes_too = any("rate_bytes" in limit and "rate_flops" in r.result for r, limit in zip(results, limits))
+    how = " A rate in GFLOP/s is compared with GB/s by the bytes that it must move." * bytes_too
+    return [f"The limits were measured in this run: {' and '.join(parts)}.{how}"]
+
+
+def _machine(results: Sequence[Result], sizes: Sequence[str]) -> str:
+    """Return version, processor, cores, memory, sizes and the time of all benchmarks."""
     machine: Mapping[str, Any] = results[0].machine if results else {}
     facts = [short_name(str(machine["cpu_model"]))] if machine.get("cpu_model") else []
     nodes = machine.get("nodes") or 1
     facts = [f"{nodes} nodes of {facts[0]}"] if facts and nodes > 1 else facts
     facts += [f"{machine['logical_cores_allowed']} cores"] if machine.get("logical_cores_allowed") else []
     facts += [f"{three_digits(machine['memory_total_bytes'] / 2**30)} GiB"] if machine.get("memory_total_bytes") else []
-    return " · ".join(part for part in (", ".join(facts), f"mxpeak {__version__}", sizes) if part)
+    return " · ".join(part for part in (f"mxpeak {__version__}", ", ".join(facts), *sizes) if part)
 
 
 def short_name(model: str) -> str:
@@ -87,18 +226,42 @@ def short_name(model: str) -> str:
 
 def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
     bad = [r for r in results if r.status != "valid"]
-    if not bad and not lost:
-        return "All valid."
-    named = [f"{r.mark}: {lines_of(r.benchmark).name(r)}" for r in bad]
-    named += [f"no result: {', '.join(lost)}"] if lost else []
-    count = f"{len(results) - len(bad)} of {len(results)}" if bad else str(len(results))
-    return f"{count} valid; {'; '.join(named)}."
+    marks = dict.fromkeys(r.mark for r in bad)
+    named = [f"{mark}: {', '.join(lines_of(r.benchmark).name(r) for r in bad if r.mark == mark)}." for mark in marks]
+    named += [f"No result: {', '.join(lost)}."] if lost else []
+    return " ".join([count_text(len(results) - len(bad), len(results)), *named])
 
 
-def _off_the_lists(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
-    """Why a list would not take results, with whose; those that are only too short are told together."""
-    named = [(too_short(r) or _why_off(r), r.benchmark) for r in results if _off(r)]
-    return [(why, [name for _, name in found]) for why, found in groupby(sorted(named), key=lambda one: one[0])]
+def count_text(valid: int, count: int) -> str:
+    """Return how many results are valid, as a sentence."""
+    if count == 1:
+        return "The result is valid." if valid else "The result is not valid."
+    return f"All {count} results are valid." if valid == count else f"{valid} of {count} results are valid."
+
+
+def _off_the_lists(results: Iterable[Result]) -> list[str]:
+    """Return the results that the lists do not accept, with the reason; those that are only too small share a line."""
+    lines: list[str] = []
+    small: dict[str, list[str]] = {}
+    for result in filter(_off, results):
+        if too_short(result):
+            small.setdefault(_required(result), []).append(result.benchmark)
+        else:
+            lines.append(f"{result.benchmark}: {_why_off(result)}.")
+    return lines + [f"{_listed(names)} results can be submitted only from runs {of}." for of, names in small.items()]
+
+
+def _required(result: Result) -> str:
+    """Return what the lists require of a run that is only too short or too small."""
+    broken = {str(one.get("rule")) for one in result.rules.get("violations") or ()}
+    parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
+    return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the titles of benchmarks as one phrase: HPCG and HPG-MxP."""
+    shown = sorted({title_of(name) for name in names})
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _off(result: Result) -> bool:
@@ -110,7 +273,7 @@ def _why_off(result: Result) -> str:
     """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
     violations = [one for one in result.rules.get("violations") or () if not own_test(one)]
     broken, own = list(dict.fromkeys(str(one.get("rule")) for one in violations)), failed_tests(result)
-    parts = [f"not for the list: {', '.join(broken)}"] if broken or not own else []
+    parts = [f"breaks published rules: {', '.join(broken)}"] if broken or not own else []
     return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
 
 
@@ -124,9 +287,17 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
         names.remove("m")
     best = _best(results)
-    shown = names or ["case"]
+    shown = names or ["problem"]
     rows = [
-        [*shown, "rate", "of limit", "time", "residual", "check", *(["rules"] if any(r.rules for r in results) else [])]
+        [
+            *shown,
+            "rate",
+            "of limit",
+            "time",
+            "residual",
+            "check",
+            *(["list status"] if any(r.rules for r in results) else []),
+        ]
     ]
     for case, r in zip(cases, results):
         own = [told(case.get(name)) for name in names] or [case_text(r)]

@@ -19,7 +19,7 @@ def settings(result: Body) -> str:
     rows = [(name, *_setting(value, used=name not in unused)) for name, value in part(result, "config").items()]
     changed = [row for row in rows if row[2] != "default"]
     left = [row[:2] for row in rows if row[2] == "default"]
-    title = "1 setting left at its default" if len(left) == 1 else f"{len(left)} settings left at their defaults"
+    title = "1 setting at its default" if len(left) == 1 else f"{len(left)} settings at their defaults"
     rest = folded(title, table(("setting", "value"), left, wide=1))
     return table(("setting", "value", "from"), changed, wide=1) + rest
 
@@ -67,7 +67,13 @@ def _folded(sections: Mapping[str, Body], title: str) -> str:
 
 
 def _people(key: str, value: Any) -> tuple[str, Any]:
-    """A fact with units that people read: a size in bytes as GiB or MiB."""
+    """A fact with units that people read: a size in bytes as GiB or MiB, and the threads of BLAS with their meaning."""
+    if key == "blas" and isinstance(value, Mapping):
+        named = " ".join(str(value[name]) for name in ("library", "version", "architecture") if value.get(name))
+        threads = value.get("threads")
+        calls = "" if threads is None else f"{threads} threads per call"
+        calls = "1 thread per call, because mxpeak's own threads call it" if threads == 1 else calls
+        return key, "; ".join(filter(None, (named, calls)))
     if key.endswith("_bytes") and isinstance(value, int | float):
         return key.removesuffix("_bytes"), size_text(value)
     return key, value

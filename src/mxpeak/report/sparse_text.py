@@ -23,6 +23,14 @@ class SparseLines(Lines, ABC):
         """See `sparse_case_text`."""
         return sparse_case_text(problem)
 
+    def parts(self, problem: Section) -> list[str]:
+        """Return the mesh, the ranks, the formats and the storage of a case."""
+        local, grid = (_box(problem, prefix).replace("x", "×") for prefix in ("n", "np"))
+        mesh = [str(problem["matrix"])] if problem.get("matrix") else [f"mesh {local}" * bool(local)]
+        storage, *others = _choices(problem)
+        parts = [*mesh, f"ranks {grid}" * bool(grid), _distinct(problem), f"storage {storage}" * bool(storage), *others]
+        return list(filter(None, parts))
+
     def about(self, result: Result, *, verbose: bool) -> list[str]:
         """Return how accurate and how large a run was, and its other rates; if `verbose`, its memory and more rates."""
         return [
@@ -101,8 +109,7 @@ class HpcgLines(SparseLines):
 def sparse_case_text(problem: Section) -> str:
     """A case in a few words, such as: 104x104x104 1x1x2 fp16/fp32 packed."""
     parts = [problem["matrix"]] if problem.get("matrix") else [_box(problem, "n"), _box(problem, "np")]
-    formats = _formats(problem.get("precision"))
-    parts += ["/".join(dict.fromkeys(name for names in formats.values() for name in names)), *_choices(problem)]
+    parts += [_distinct(problem), *_choices(problem)]
     return " ".join(part for part in parts if part)
 
 
@@ -112,7 +119,7 @@ def problem_text(problem: Section, time_s: float | None) -> str:
     if problem.get("matrix"):
         parts = [problem["matrix"]]
     else:
-        parts = [f"{local} a rank" if local else "", f"{grid} ranks" if grid else ""]
+        parts = [f"{local} per rank" if local else "", f"{grid} ranks" if grid else ""]
     parts += [rows_text(problem["rows"])] if problem.get("rows") is not None else []
     parts += [precision_text(problem.get("precision")), *_choices(problem)]
     parts += ["" if time_s is None else f"time {three_digits(time_s)} s"]
@@ -125,6 +132,12 @@ def rows_text(rows: int) -> str:
         if rows >= 0.9995 * size:
             return f"{three_digits(rows / size)} {word} rows"
     return f"{rows} rows"
+
+
+def _distinct(problem: Section) -> str:
+    """Return the formats of all parts, each once: bf16/fp32."""
+    formats = _formats(problem.get("precision"))
+    return "/".join(dict.fromkeys(name for names in formats.values() for name in names))
 
 
 #: What the formats of each part are of.
@@ -153,7 +166,11 @@ def memory_text(problem: Section) -> str:
     mixed, larger = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
-    cube = "" if larger is None else f", in which double alone could hold {larger}x{larger}x{larger} a rank"
+    cube = (
+        ""
+        if larger is None
+        else f"; in the same memory, double precision alone holds {larger}x{larger}x{larger} per rank"
+    )
     return f"memory {size_text(mixed)}{cube}"
 
 
@@ -245,7 +262,7 @@ def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[st
         for name in MOTIFS
         if name in double
     ]
-    return [("motif", "mixed s a solve", "double s a solve", "speed-up"), *rows] if rows else []
+    return [("motif", "mixed s/solve", "double s/solve", "speedup"), *rows] if rows else []
 
 
 def _a_solve(phase: Section | None, solves: int | None) -> str:
@@ -261,7 +278,8 @@ def _speedup(result: Result) -> str:
     figures = result.result
     if figures.get("speedup") is None:
         return ""
-    text = f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
+    double = rate_text(figures.get("double_rate_flops"))
+    text = f"{three_digits(figures['speedup'])} times the double-precision rate of {double}"
     return f"{text}, {TOGETHER}" if compresses(result) else text
 
 
@@ -295,8 +313,8 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
     raw: with the rates before the penalty
     """
     names = (
-        ("of the reference code", "rate_flops_reference", "raw_rate_flops"),
-        ("of ORNL", "rate_flops_ornl", "raw_rate_flops_ornl"),
+        ("as in the reference code", "rate_flops_reference", "raw_rate_flops"),
+        ("as by ORNL", "rate_flops_ornl", "raw_rate_flops_ornl"),
     )
     parts = [
         f"{name} {rate_text(figures[key])}"
@@ -304,7 +322,7 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
         for name, key, raw_key in names
         if figures.get(key) is not None
     ]
-    return f"in the counting {', '.join(parts)}" if parts else ""
+    return f"flops counted {', '.join(parts)}" if parts else ""
 
 
 def _ratings(figures: Section) -> str:
@@ -322,10 +340,10 @@ def _beside(figures: Section) -> list[str]:
     lines = []
     for other in figures.get("beside") or ():
         how = "/".join(part for part in (other.get("storage"), precision_text(other.get("precision"))) if part)
-        text = f"beside it, {other.get('label')}, {how}: {rate_text(other.get('rate_flops'))}"
+        text = f"also measured, {other.get('label')}, {how}: {rate_text(other.get('rate_flops'))}"
         raw, speedup = other.get("raw_rate_flops"), other.get("speedup")
         text += "" if raw is None else f" (raw {rate_text(raw)})"
         if (ornl := other.get("rate_flops_ornl")) is not None:
-            text += f", in ORNL's counting {rate_text(ornl)}"
+            text += f", with flops counted as by ORNL {rate_text(ornl)}"
         lines.append(text if speedup is None else f"{text}, {three_digits(speedup)} times double")
     return lines

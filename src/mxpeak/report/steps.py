@@ -54,7 +54,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     note += _outside(rows, phases)
     ticks = Axis.from_zero(edges[-1], whole=True).ticks
     x = Axis(edges[0], edges[-1], [tick for tick in ticks if edges[0] <= tick[0] <= edges[-1]])
-    return stacked("Time of each step, by component", "step", f"{unit} a step", x, edges, heights, note.strip())
+    return stacked("Time per step by component", "step", f"{unit} per step", x, edges, heights, note.strip())
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
@@ -99,8 +99,8 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
     bound = [(0.0, limit), (total, limit)] if limit and drawable([limit]) else []
     scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")
-    source = {"baseline": "of the baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "")
-    named = [("limit", bound), (f"overall, {source}", likely), ("now", now), ("overall", overall)]
+    source = {"baseline": "baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "forecast")
+    named = [("limit", bound), (f"average ({source})", likely), ("current", now), ("average", overall)]
     series = [
         Curve(
             name,

@@ -57,7 +57,7 @@ def _pivot_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     return rows, (
         "the largest pivot that partial pivoting selects in random matrices; medians over the seeds\n"
         "  at: its place among the columns; late: the median pivot in the last tenth of them\n"
-        f"  of {len(part['cases'])} matrices {_percent(summary['last_tenth'])} have it in the last tenth of the "
+        f"  {_percent(summary['last_tenth'])} of {len(part['cases'])} matrices have it in the last tenth of the "
         f"columns, {_percent(summary['last_percent'])} in the last hundredth; it is above sqrt(N) in "
         f"{_percent(summary['above_sqrt_n'])}"
     )
@@ -76,12 +76,12 @@ def _norm_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         rows.append((str(n), *cells, f"{sum(case['passed'] for case in without)} of {len(without)}"))
     lost = part["summary"]["norm_inf"]["decades_lost"]
     words = (
-        "norms of b - Ax with partial pivoting and without it; medians over the seeds\n"
+        "norms of b - Ax with and without partial pivoting; medians over the seeds\n"
         "  passed: matrices that pass HPL's check without pivoting"
     )
     if lost is not None:
         least, median, most = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
-        words += f"\n  without it the inf-norm is 10^{median} times as large: least 10^{least}, most 10^{most}"
+        words += f"\n  without pivoting, the inf-norm is 10^{median} times as large (10^{least} to 10^{most})"
     return rows, words
 
 
@@ -135,8 +135,8 @@ def page(body: Mapping[str, Any]) -> str:
     )
     shown = "\n".join(
         [
-            "<h1>What HPL-MxP's rules rest on</h1>",
-            f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>',
+            "<h1>The basis of HPL-MxP's rules</h1>",
+            f'<p class="faint">{html.escape(facts)}; fp64, entries U[-1, 1]</p>',
             *parts,
             f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
         ]

@@ -40,6 +40,8 @@ td.value { overflow-wrap: anywhere; min-width: 9rem; max-width: 34rem; }
 .wide { overflow-x: auto; max-width: 100%; }
 .meter { display: block; width: 9rem; max-width: 100%; height: .5rem; margin-top: .45rem; border-radius: 3px;
   background: var(--line); } .meter i { display: block; height: 100%; border-radius: 3px; background: var(--bar); }
+.meter.over { box-shadow: 3px 0 0 var(--bad); }
+.lead { font-size: 1.1rem; margin: 0 0 .8rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 1.5rem; }
 .figures:not(:has(> :nth-child(2))) { max-width: 40rem; }
 figure { margin: 1rem 0; break-inside: avoid; min-width: 0; max-width: 40rem; } figcaption { font-weight: 600; }

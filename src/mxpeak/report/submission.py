@@ -60,9 +60,9 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
 def submission_text(body: dict[str, Any]) -> str:
     """The same for people: first whether to submit it at all, then the fields, what is missing, the algorithm."""
     admissible = body["admissible"]
-    emulated = ["  EMULATED: the precision was rounded in software; the score is not one of it"]
+    emulated = ["  EMULATED: the precision was rounded in software; the score is not that of the precision"]
     lines = [
-        f"{body['validation']}, {'ADMISSIBLE' if admissible else 'NOT ADMISSIBLE: the list does not take this run'}",
+        f"{body['validation']}, {'ADMISSIBLE' if admissible else 'NOT ADMISSIBLE: the list does not accept this run'}",
         *(f"  {text}" for text in body["violations"]),
         *(emulated if body["emulated"] else []),
         "",
@@ -73,7 +73,12 @@ def submission_text(body: dict[str, Any]) -> str:
     fields = body["fields"].items()
     width = max(len(labels[name]) for name, value in fields if value is not None)
     lines += [f"  {labels[name]:<{width}}  {_shown(value)}" for name, value in fields if value is not None]
-    lines += ["", "To be filled in by you", "", *(f"  {labels[name]}" for name, value in fields if value is None)]
+    lines += [
+        "",
+        "Fill in these fields yourself",
+        "",
+        *(f"  {labels[name]}" for name, value in fields if value is None),
+    ]
     return "\n".join([*lines, "", "Algorithm", "", f"  {body['algorithm']}", ""])
 
 
@@ -135,9 +140,9 @@ def _math_library(result: Result) -> str | None:
 def _mpi_library(result: Result) -> str | None:
     """Return the MPI library that the ranks used, as it names itself; of an older result, PyPI's MPICH."""
     if result.launch.get("ranks") == 1:
-        return "none, there is one rank"
+        return "none (one rank)"
     if result.launch.get("comm") == "torch":
-        return "none, torch.distributed carries the messages"
+        return "none (torch.distributed)"
     if library := result.software.get("mpi_library"):
         return str(library)
     return f"MPICH {result.software['mpich']}" if result.software.get("mpich") else None

@@ -48,7 +48,7 @@ def _soak(result: Result) -> str:
     known = result.telemetry.get("soak")
     if not known:
         return ""
-    bits = "other bits on some ranks" if known["differ"] else "the same bits in all, on every rank"
+    bits = "results differ on some ranks" if known["differ"] else "all bitwise identical on every rank"
     return f"  soak: {known['runs']} runs in {three_digits(known['seconds'])} s, {bits}"
 
 
@@ -80,7 +80,7 @@ def _tuned(result: Result) -> str:
         if isinstance(one, dict) and one.get("origin") == "tuned"
     }
     return (
-        f"  from mxpeak tune: {', '.join(f'{name} {_told(value)}' for name, value in found.items())}" if found else ""
+        f"  set by mxpeak tune: {', '.join(f'{name} {_told(value)}' for name, value in found.items())}" if found else ""
     )
 
 
@@ -95,7 +95,7 @@ def _told(value: Any) -> str:
 def _how_far(result: Result) -> str:
     """Why a run did not come to its end, and how far it had come."""
     known = result.telemetry["aborted"]
-    told = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before its first step"
+    told = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before the first step"
     finished = _finished(known["finished"]) if "finished" in known else ""
     return f"{told}: {known['reason']}\n{finished}"
 
@@ -103,8 +103,8 @@ def _how_far(result: Result) -> str:
 def _finished(known: Mapping[str, Any]) -> str:
     """What the solves come to that were over by then."""
     count, seconds = known["solves"], three_digits(known["time_s"])
-    so_far = f"{count} solve{'s' * (count != 1)} had ended, in {seconds} s: {rate_text(known['rate_flops'])}"
-    validated = "its validation had passed" if known["passed"] else "its validation had FAILED"
+    so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(known['rate_flops'])}"
+    validated = "the validation passed" if known["passed"] else "the validation FAILED"
     return f"  {known['computation']}: {so_far}; {validated}\n"
 
 
@@ -118,12 +118,12 @@ def headline(result: Result, *, color: bool = False) -> str:
 
 #: Phases whose share of the energy is told: those that took most.
 MOST_PHASES = 3
-#: Rules that a run of a few seconds on a part of a machine breaks, and what is said of one that breaks no others.
-SHORT = {"time": "too short for the list", "memory": "too small for the list"}
+#: Rules that a run of a few seconds on a part of a machine breaks, and the list status of one that breaks no others.
+SHORT = {"time": "too short to submit", "memory": "too small to submit"}
 
 
-def rules_text(result: Result) -> str:
-    """Whether a list would take the result; empty where the benchmark has no list's rules."""
+def rules_text(result: Result, short: Mapping[str, str] = SHORT) -> str:
+    """Return the list status of a result; empty if the benchmark has no published rules."""
     if not result.rules:
         return ""
     own = (
@@ -131,7 +131,7 @@ def rules_text(result: Result) -> str:
     )
     if result.rules.get("admissible"):
         return f"ADMISSIBLE{own}"
-    return too_short(result) or f"NOT ADMISSIBLE{own}"
+    return too_short(result, short) or f"NOT ADMISSIBLE{own}"
 
 
 def failed_tests(result: Result) -> list[str]:
@@ -144,12 +144,12 @@ def own_test(violation: Mapping[str, Any]) -> bool:
     return violation.get("source") == "mxpeak"
 
 
-def too_short(result: Result) -> str:
-    """What a valid run is, that nobody meant for a list: too short, or too small; empty for all others."""
+def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
+    """Return the list status of a valid run that is only too short or too small; empty for all others."""
     broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
-    if not result.passed or not broken or not set(broken) <= set(SHORT):
+    if not result.passed or not broken or not set(broken) <= set(short):
         return ""
-    return SHORT["time" if "time" in broken else "memory"]
+    return short["time" if "time" in broken else "memory"]
 
 
 def share_text(result: Result) -> str:
@@ -251,7 +251,7 @@ def _emulation(result: Result) -> str:
     if not result.result.get("emulated"):
         return ""
     low = result.problem.get("precision", "low precision")
-    return f"  {low} rounded in software: convergence counts, the rate is FP32's"
+    return f"  {low} is rounded in software: the convergence is that of {low}, the rate is that of fp32"
 
 
 def _broken_rules(result: Result) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
 
 Record = Mapping[str, Any]
-NAMES = {"trsm": "TRSM", "factor": "GETRF, a block", "fact": "GETRF, a panel"}
+NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
 
 def tables(body: Mapping[str, Any]) -> str:
@@ -23,7 +23,7 @@ def tables(body: Mapping[str, Any]) -> str:
 def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
     """The kernels of one layout; rates are those of a rank."""
     rates = {r["name"]: max(o["rate"] for o in records if o["name"] == r["name"]) for r in records if "rate" in r}
-    lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s of a rank"]
+    lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s per rank"]
     for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
         lines += _gemm([r for r in records if r["name"] == "gemm" and r["precision"] == name], name)
     lines += _by_block(records)
@@ -76,7 +76,7 @@ def _leading_dimension(records: Sequence[Record]) -> list[str]:
     return [
         _row("by leading dim.", "ld", *(r["ld"] for r in ordered)),
         _row("GEMM fp64", f"k={ordered[0]['k']}", *(three_digits(r["rate"] / 1e9) for r in ordered)),
-        f"  the leading dimension makes {100 * (best / worst - 1):.1f} % at most",
+        f"  the leading dimension changes the rate by at most {100 * (best / worst - 1):.1f} %",
     ]
 
 
@@ -86,7 +86,7 @@ def _messages(records: Sequence[Record]) -> list[str]:
     if not back:
         return []
     short, long = min(back, key=lambda r: int(r["bytes"])), max(back, key=lambda r: int(r["bytes"]))
-    lines = [f"  a message: {short['seconds'] * 1e6:.3g} µs, {bytes_rate_text(long['bytes'] / long['seconds'])}"]
+    lines = [f"  messages: {short['seconds'] * 1e6:.3g} µs, {bytes_rate_text(long['bytes'] / long['seconds'])}"]
     sent = [r for r in records if r["name"] == "bcast"]
     if sent:
         size = max(r["bytes"] for r in sent)
@@ -103,7 +103,7 @@ def _row(head: str, name: object, *cells: object) -> str:
 def _check(name: str, check: Mapping[str, Any]) -> str:
     """The check of one benchmark: every rate, medians, spread, and what came of it."""
     candidate = check.get("candidate_text", "the winner")
-    lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, in turns"]
+    lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, alternately"]
     for who in ("defaults", "tuned"):
         one = check[who]
         rates = " ".join(three_digits(rate / 1e9) for rate in one["rates_flops"])
@@ -119,19 +119,19 @@ def _verdict(verdict: str) -> str:
     return {
         "faster": "faster than the defaults",
         "equal": "no slower than the defaults, within the noise",
-        "slower": "no faster than the defaults, which stay",
-        "failed": "a run of it failed, the defaults stay",
+        "slower": "no faster than the defaults, which are kept",
+        "failed": "a run failed, so the defaults are kept",
     }[verdict]
 
 
 def _size(size: Mapping[str, int]) -> str:
-    return f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " a rank"
+    return f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
 
 
 def _stored(body: Mapping[str, Any]) -> str:
     """Where all of it lies, and how to use it."""
-    lines = [f"stored in {body['store']}: mxpeak run takes it, --tuned no does not"] if body["winners"] else []
+    lines = [f"stored in {body['store']}; mxpeak run uses it, unless you add --tuned no"] if body["winners"] else []
     if body["machine"]["tables"]:
-        lines.append("this machine for the model: mxpeak simulate BENCHMARK --machine tuned")
+        lines.append("to simulate this machine: mxpeak simulate BENCHMARK --machine tuned")
     lines += [f"note: {text}" for text in body["notes"]]
     return "\n".join(lines) + "\n"

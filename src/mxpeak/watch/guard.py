@@ -55,14 +55,14 @@ class Guard:
         if self._windows < LEAST_WINDOWS or step.done_flops < UNDECIDED * step.total_flops:
             return None
         left_s = (step.total_flops - step.done_flops) / (MARGIN * self._best)
-        how = f"at {three_digits(100 * MARGIN)} % of the best rate seen, {rate_text(self._best)}"
+        how = f"at {three_digits(100 * MARGIN)} % of the best rate so far ({rate_text(self._best)})"
         if self.forecast is not None and (recorded_s := self.forecast.left(step.done_flops)) < left_s:
-            left_s, how = recorded_s, "as the baseline took it"
+            left_s, how = recorded_s, "as in the baseline run"
         reachable = step.total_flops / (step.elapsed_s + left_s)
         if reachable >= self._target:
             return None
         share = three_digits(100 * step.done_flops / step.total_flops)
         return (
-            f"{share} % of the work took {three_digits(step.elapsed_s)} s, the rest takes {three_digits(left_s)} s "
-            f"{how}; that makes {rate_text(reachable)}, and --target is {rate_text(self._target)}"
+            f"{share} % of the work took {three_digits(step.elapsed_s)} s, and the rest needs {three_digits(left_s)} s "
+            f"{how}: the run reaches at most {rate_text(reachable)}, and --target is {rate_text(self._target)}"
         )

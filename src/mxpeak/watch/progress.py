@@ -1,7 +1,8 @@
 """How far a run has come, how fast it goes now and on the whole, and how long it will still take.
 
-One live line on a terminal, plain lines elsewhere: one every 5 % or 60 s, and none for what ends within two seconds.
-What is done before and after takes seconds, too: generating, checking. It is named as soon as it takes one.
+On a terminal one live line, from two seconds on; elsewhere nothing, unless --progress always asks for plain lines: one
+every 5 % or 60 s.  A terminal without colors gets plain lines.  Work before and after a computation, such as generating
+and checking, is named after one second.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Progress:
         self.samples: list[tuple[float, float]] = []
         self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream
+        mode = "never" if mode == "auto" and not stream.isatty() else mode
         self._mode = mode
         self._show_live = mode != "never" and is_terminal(stream, environ)
         self._live: Live | None = None

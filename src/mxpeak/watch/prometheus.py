@@ -18,8 +18,8 @@ from mxpeak.spans import Step
 UPDATE_S = 5.0
 #: The metrics: type, and what a reader is told of them.
 METRICS = {
-    "mxpeak_run_info": ("gauge", "1; which run this is"),
-    "mxpeak_running": ("gauge", "1 while the run goes on, 0 when it has ended"),
+    "mxpeak_run_info": ("gauge", "always 1; the labels identify the run"),
+    "mxpeak_running": ("gauge", "1 during the run, 0 after it has ended"),
     "mxpeak_start_time_seconds": ("gauge", "when the run began, in Unix time"),
     "mxpeak_update_time_seconds": ("gauge", "when this file was written, in Unix time"),
     "mxpeak_phase_elapsed_seconds": ("gauge", "time since the current computation began"),
@@ -30,11 +30,11 @@ METRICS = {
     "mxpeak_phase_rate_flops": ("gauge", "flop/s of the current computation so far"),
     "mxpeak_cases_total": ("counter", "cases that have ended, by status"),
     "mxpeak_result_rate_flops": ("gauge", "figure of merit of a finished case, in flop/s"),
-    "mxpeak_result_rate_bytes": ("gauge", "figure of merit of a finished case, in bytes a second"),
+    "mxpeak_result_rate_bytes": ("gauge", "figure of merit of a finished case, in bytes per second"),
     "mxpeak_result_time_seconds": ("gauge", "time of a finished case"),
     "mxpeak_result_residual": ("gauge", "scaled residual of a finished case"),
-    "mxpeak_result_passed": ("gauge", "1 if the validation of a finished case passed, else 0"),
-    "mxpeak_exit_code": ("gauge", "exit code of the run, once it has ended"),
+    "mxpeak_result_passed": ("gauge", "1 if the validation of a finished case passed, otherwise 0"),
+    "mxpeak_exit_code": ("gauge", "exit code of the run, after it has ended"),
 }
 
 Labels = tuple[tuple[str, str], ...]

@@ -125,8 +125,8 @@ class Watchdog:
 
     def _said(self, spans: Spans, limit_s: float) -> str:
         where = f"in {spans.place}" if spans.place else "between its phases"
-        longest = f"its longest step took {three_digits(spans.longest_s)} s" if spans.longest_s else "in the first step"
+        longest = f"the longest step took {three_digits(spans.longest_s)} s" if spans.longest_s else "in the first step"
         return (
-            f"{spans.label}: nothing has happened for {three_digits(limit_s)} s ({longest}); after step {spans.index}, "
+            f"{spans.label}: no progress for {three_digits(limit_s)} s ({longest}); after step {spans.index}, "
             f"{where}, {self._waits()}"
         )

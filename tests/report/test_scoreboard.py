@@ -1,0 +1,120 @@
+"""The scoreboard: one row per benchmark in 80 columns, what its limits are, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mxpeak.records import Result
+from mxpeak.report.scoreboard import scoreboard
+
+
+def norm(kind: str, rate: float, limit: float, **more: Any) -> Result:
+    return Result(
+        benchmark="norms",
+        status=more.pop("status", "valid"),
+        problem={"kind": kind, "structure": "general", "dtype": "float64", "m": 100, "n": 100},
+        result={
+            "rate_bytes": rate,
+            "fraction_of_limit": rate / limit,
+            "limit": {"name": "read bandwidth", "rate_bytes": limit, **more},
+        },
+    )
+
+
+def hpl(share: float, **more: Any) -> Result:
+    limit = {"name": "DGEMM, inner dimension 192", "rate_flops": 100e9}
+    figures = {"rate_flops": share * 100e9, "fraction_of_limit": share, "limit": limit}
+    return Result(benchmark="hpl", status="valid", result=figures, **more)
+
+
+NORMS = [norm("max", 21.3e9, 25e9), norm("one", 26.04e9, 26.04e9), norm("all", 22e9, 23e9)]
+
+
+def rows_of(text: str) -> list[str]:
+    """The rows of the table, below its titles and above the empty line."""
+    return text.split("\n\n")[1].splitlines()[1:]
+
+
+def test_all_norms_share_one_row_from_worst_to_best() -> None:
+    (row,) = rows_of(scoreboard(NORMS))
+    assert row == "norms  21–26 GB/s  85–100 of 23–26 GB/s  memory  PASSED  3 of 3"
+    assert [line.split()[1] for line in rows_of(scoreboard(NORMS, verbose=True))] == ["max", "one", "all"]
+    assert "All 3 results are valid." in scoreboard(NORMS)
+
+
+def test_a_norm_that_failed_is_named_under_the_row_of_all() -> None:
+    text = scoreboard([*NORMS, norm("fro", 20e9, 25e9, status="invalid")])
+    assert rows_of(text)[0].endswith("FAILED  3 of 4")
+    assert "\n3 of 4 results are valid. FAILED: norms fro.\n" in text
+
+
+def test_a_star_on_the_row_of_all_norms_has_one_note_that_names_the_norm() -> None:
+    text = scoreboard([*NORMS, norm("fro", 20e9, 25e9, drift=0.25, drifted=True)])
+    assert "80–100* of" in rows_of(text)[0]
+    assert text.count("*") == 2
+    assert "norms fro by 25.0 %" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        ([hpl(0.8)], "matrix products (GEMM)."),
+        (NORMS, "reading memory."),
+        ([hpl(0.8), *NORMS], "matrix products (GEMM) and reading memory."),
+    ],
+)
+def test_the_limits_are_explained_as_far_as_they_are_in_the_rows(results: list[Result], said: str) -> None:
+    assert f"The limits were measured in this run: {said}\n" in scoreboard(results)
+
+
+def test_a_limit_of_caches_is_called_so() -> None:
+    cached = norm("max", 21e9, 25e9)
+    cached.result["limit"]["name"] = "read bandwidth in cache"
+    assert "of 25.0 GB/s  cache  PASSED" in scoreboard([cached])
+    assert "this run: reading caches." in scoreboard([cached])
+    assert "memory/cache  PASSED" in rows_of(scoreboard([*NORMS, cached]))[0]
+
+
+def test_a_low_share_of_hpl_is_explained_at_quick_sizes_only() -> None:
+    hint = "HPL reaches 57.0 % of its limit: N is small at quick sizes"
+    assert hint in scoreboard([hpl(0.57)], quick=True)
+    assert hint not in scoreboard([hpl(0.57)])
+    assert "HPL reaches" not in scoreboard([hpl(0.71)], quick=True)
+
+
+def test_the_last_lines_are_the_page_and_at_quick_sizes_the_next_commands() -> None:
+    assert scoreboard([hpl(0.8)], page="out/report.html").endswith("\nReport: out/report.html\n")
+    following = "Next: mxpeak run hpl (full size), mxpeak help submit (list submissions)\n"
+    assert scoreboard([hpl(0.8)], page="out/report.html", quick=True).endswith(f"Report: out/report.html\n{following}")
+
+
+def test_what_can_be_submitted_only_from_longer_runs_is_said_with_the_flag() -> None:
+    rules = {"admissible": False, "violations": [{"rule": "time", "text": "1 s"}]}
+    short = [Result(benchmark=name, status="valid", rules=rules) for name in ("hpg-mxp", "hpcg")]
+    said = "HPCG and HPG-MxP results can be submitted only from runs of 30 minutes (--rt 30m)."
+    assert said in " ".join(scoreboard(short).split())
+
+
+def test_no_line_of_rows_and_notes_is_wider_than_80_columns() -> None:
+    own = Result(
+        benchmark="a-benchmark-of-ones-own",
+        status="slow",
+        result={"rate_flops": 1.25e18, "fraction_of_limit": 0.001, "emulated": True,
+                "limit": {"name": "FP16 GEMM with a long name, k 512", "rate_flops": 9.99e17}},
+    )  # fmt: skip
+    mixed = Result(
+        benchmark="hpl-mxp",
+        status="slow",
+        result={**own.result, "limit": {"name": "FP16 GEMM", "rate_flops": 9.99e17}},
+        machine={"cpu_model": "AMD EPYC 7A53 Optimized 3rd Generation 64-Core Processor", "nodes": 9408},
+    )
+    text = scoreboard(
+        [mixed, hpl(0.5), own, *NORMS, norm("fro", 9.99e9, 25e9, drift=9.99, drifted=True)],
+        sizes=["quick sizes", "1 h 02 min"],
+        quick=True,
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    assert "25000000.0 × hpl" in text, "if a row has no room for it, it is a note"
+    assert "hpl-mxp: the precision is rounded in software, so the rate is that of fp32.\n" in text
