@@ -64,7 +64,7 @@ class HelpAction(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
         """Print the help and end."""
         parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help(), sys.stdout)
-        parser.exit()
+        raise SystemExit(0)
 
 
 def usage(parser: argparse.ArgumentParser) -> str:

@@ -1,7 +1,7 @@
 """How far a run has come, how fast it goes now and on the whole, and how long it will still take.
 
-On a terminal one live line, from two seconds on; elsewhere nothing, unless --progress always asks for plain lines: one
-every 5 % or 60 s.  A terminal without colors gets plain lines.  Work before and after a computation, such as generating
+On a terminal one live line, from two seconds on; plain lines, one every 5 % or 60 s, if --ranks was started on a
+terminal, or with --progress always; nothing elsewhere.  A terminal without colors gets plain lines.  Work before and after a computation, such as generating
 and checking, is named after one second.
 """
 
@@ -14,6 +14,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, TextIO
 
 from mxpeak.records import rate_text, three_digits
+from mxpeak.runtime.leash import terminal_width
 from mxpeak.spans import Step
 from mxpeak.watch.forecast import Forecast
 
@@ -40,7 +41,8 @@ class Progress:
         self.samples: list[tuple[float, float]] = []
         self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream
-        mode = "never" if mode == "auto" and not stream.isatty() else mode
+        if mode == "auto" and terminal_width(stream, environ) is None:  # it also knows the terminal of --ranks
+            mode = "never"
         self._mode = mode
         self._show_live = mode != "never" and is_terminal(stream, environ)
         self._live: Live | None = None

@@ -192,14 +192,7 @@ class NormsConfig(GridConfig):
         parse=one_of("none", "gemm", "full"),
         group="measuring",
     )
-    min_gflops: float | None = option(
-        None,
-        "--min-gflops",
-        help="",
-        metavar="X",
-        parse=real(0.0),
-        group="measuring",
-    )
+    min_gflops: float | None = option(None, "--min-gflops", help="", metavar="X", parse=real(0.0), group="measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
         """Every combination, those of one matrix after each other; `n` stands in where the config leaves N open."""
