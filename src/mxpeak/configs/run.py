@@ -205,7 +205,7 @@ class ShowConfig:
     progress: str = option(
         "auto",
         "--progress",
-        help="show progress on stderr: auto (on terminals), always or never",
+        help="show progress on stderr: auto, always or never",
         metavar="{auto,always,never}",
         parse=one_of("auto", "always", "never"),
         group="output",

@@ -1,8 +1,8 @@
 """How far a run has come, how fast it goes now and on the whole, and how long it will still take.
 
 On a terminal one live line, from two seconds on; plain lines, one every 5 % or 60 s, if --ranks was started on a
-terminal, or with --progress always; nothing elsewhere.  A terminal without colors gets plain lines.  Work before and after a computation, such as generating
-and checking, is named after one second.
+terminal, or with --progress always; nothing elsewhere.  A terminal without colors gets plain lines.  Work before and
+after a computation, such as generating and checking, is named after one second.
 """
 
 from __future__ import annotations
