@@ -292,9 +292,10 @@ def resolve(
     `flags` holds the raw texts that were typed; `dat` values are parsed already.  A bad value names its source.
     Fields without a flag are those that only HPL.dat can say.
     """
+    silent = {f.name: f for f in dataclasses.fields(config) if "flags" not in f.metadata}
     known = {o.name for o in options(config)}
     for name in file:
-        if name not in known:
+        if name not in known and name not in silent:
             raise UsageError(f"--config: unknown key {name!r}; the keys are {', '.join(sorted(known))}")
     settings: dict[str, Setting] = {}
     for o in options(config):
@@ -308,14 +309,21 @@ def resolve(
             settings[o.name] = Setting(dat[o.name], "HPL.dat")
         else:
             settings[o.name] = Setting(o.default, "default")
-    for f in dataclasses.fields(config):
-        if "flags" not in f.metadata:
-            settings[f.name] = _setting_without_flag(f, dat or {})
+    for f in silent.values():
+        settings[f.name] = _setting_without_flag(f, file, dat or {})
     return settings
 
 
-def _setting_without_flag(f: dataclasses.Field[Any], dat: Mapping[str, Any]) -> Setting:
-    return Setting(dat[f.name], "HPL.dat") if f.name in dat else Setting(f.default, "default")
+def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], dat: Mapping[str, Any]) -> Setting:
+    """Return a setting that only an input file, or the result of a run with one, can hold."""
+    if f.name in dat:
+        return Setting(dat[f.name], "HPL.dat")
+    if f.name not in file:
+        return Setting(f.default, "default")
+    value = file[f.name]
+    if type(value) is not type(f.default):
+        raise UsageError(f"--config key {f.name}: {shown(str(value))} is not of the type {type(f.default).__name__}")
+    return Setting(value, "file")
 
 
 def _parsed(o: Option, text: str, source: str) -> Any:

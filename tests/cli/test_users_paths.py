@@ -95,3 +95,22 @@ def test_a_matrix_that_never_ends_is_refused(kind: str) -> None:
         path.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=r"A\.mtx is a pipe or a device"):
         read_matrix(path)
+
+
+def test_a_run_of_an_hpl_dat_is_repeated_from_its_result() -> None:
+    """What only the file can hold is repeated, except for the name of its report."""
+    config = {
+        "n": {"value": [500], "origin": "HPL.dat"},
+        "idle_ranks": {"value": True, "origin": "HPL.dat"},
+        "l1_form": {"value": "no-transposed", "origin": "HPL.dat"},
+        "output_file": {"value": "/home/user/file", "origin": "HPL.dat"},
+        "device_out": {"value": 8, "origin": "HPL.dat"},
+    }
+    one = {"schema": "mxpeak.result/1", "benchmark": "hpl", "status": "valid", "config": config}
+    Path("result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [one]}))
+    (found,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+    assert found.config.n == (500,)
+    assert found.config.idle_ranks
+    assert found.config.l1_form == "no-transposed"
+    assert found.config.output_file == "HPL.out"
+    assert found.config.report_to == "stdout"

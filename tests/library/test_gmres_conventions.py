@@ -173,3 +173,15 @@ def test_tiny_systems_that_are_not_solved_are_explained() -> None:
         _, info = mx.gmres(T, 1e-200 * vector(60), maxiter=1, preconditioner="none", rtol=1e-12)
     assert not info.converged
     assert "maxiter=1 steps were used up" in info.message
+
+
+@pytest.mark.parametrize("maxiter", [10, 100])
+def test_an_x_beyond_the_range_ends_after_maxiter(maxiter: int) -> None:
+    """The scaled residual vanishes at once, and that of A cannot."""
+    A = sparse.csr_array([[1e-200, 1.0], [0.0, 1e-200]])
+    heard: list[float] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, info = mx.gmres(A, np.ones(2), maxiter=maxiter, callback=heard.append)
+    assert not info.converged
+    assert len(heard) <= maxiter

@@ -246,3 +246,9 @@ def test_entries_that_a_huge_right_hand_side_hides_are_not_called_solved_to_all_
         assert info.solved
         assert x[0] == b[0]
         assert x[1] == b[1] or info.componentwise_error >= 1 / (2 * 2.0**-53)
+
+
+def test_an_x_that_is_not_finite_is_warned_of_as_not_solved() -> None:
+    with pytest.warns(mx.NotSolvedWarning):
+        _, info = mx.solve([[1e-200, 1.0], [0.0, 1e-200]], [1.0, 1.0])
+    assert info.outcome is Outcome.NOT_FINITE

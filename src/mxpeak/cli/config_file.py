@@ -14,8 +14,8 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, options, recordable
 
-#: Settings of a recorded run that are left out although they name no path: they belong to one that does.
-WITH_A_PATH = ("every",)
+#: Settings of a recorded run that are left out: they belong to a path, or name the file of a report.
+WITH_A_PATH = ("every", "output_file", "device_out")
 #: Settings that define the size of a problem; a local grid that a run chooses has the same size in all directions.
 SIZES = ("n", "nx")
 

@@ -99,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             grid,
             f"--{name}",
             parse=integer(1),
-            help=f"ranks in {name[2]} (default: that of `mxpeak run`: near a cube, or what suits devices)",
+            help=f"ranks in {name[2]} (default: that of `mxpeak run`: close to a cube)",
             metavar=name.upper(),
         )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")

@@ -72,7 +72,8 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
     if args.table:
         from mxpeak.perf.published import table
 
-        print(table(), end="")
+        for line in table():
+            print(line, flush=True)
         return ExitCode.VALID
     benchmark = args.benchmark
     if benchmark not in PREDICTED:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS, Setting, grid_shape, integer, listed, one_of, option
+from mxpeak.options import Setting, grid_shape, integer, listed, one_of, option
 
 ORDERS = ("row", "column")
 
@@ -76,7 +76,7 @@ class GridConfig(RunConfig):
             settled["P"] = settled["Q"] = Setting(None, "default")
         elif two > one:
             settled["grid"] = Setting(None, "default")
-        if max(one, two) != ORIGINS.index("HPL.dat"):
+        if max(one, two) > settled["idle_ranks"].strength:
             settled["idle_ranks"] = Setting(False, "default")
         return settled
 

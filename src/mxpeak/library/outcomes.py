@@ -51,7 +51,7 @@ def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
 
     An iteration that did not reach its tolerance is reported by its info alone, as SciPy does.
     """
-    if info.ill_conditioned:
+    if info.ill_conditioned and info.outcome is not Outcome.NOT_FINITE:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
     elif info.outcome is not SOLVED and info.outcome is not Outcome.UNREACHED:
         why = info.message.splitlines()[-1:] or [str(info.outcome)]

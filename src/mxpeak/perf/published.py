@@ -6,7 +6,7 @@ that a number of the machine was chosen by that row, which therefore proves noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -296,7 +296,9 @@ def _sparse_rows() -> list[Row]:
     ]  # fmt: skip
 
 
-def table() -> str:
-    """The table as Markdown."""
-    head = ["| result | source | printed | formula | simulation | error |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *(row.line() for row in rows())]) + "\n"
+def table() -> Iterator[str]:
+    """Yield the lines of the table in Markdown, each when it has been computed."""
+    yield "| result | source | printed | formula | simulation | error |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows():
+        yield row.line()

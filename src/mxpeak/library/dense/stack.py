@@ -55,6 +55,16 @@ class StackInfo(Info):
         return self._row_error.values()[0]
 
     @property
+    def condition(self) -> float | None:
+        """The largest condition estimate of the systems that were solved by themselves; None if there are none."""
+        return max((one.condition for one in self.one_by_one.values()), default=None)
+
+    @property
+    def iterations(self) -> int:
+        """The most refinement steps of a system; 0 for those that were solved all at once."""
+        return max((one.iterations for one in self.one_by_one.values()), default=0)
+
+    @property
     def solved(self) -> bool:
         """Whether each x is as accurate as a stable solver in the input's type makes it."""
         return self.outcome is Outcome.SOLVED

@@ -253,7 +253,7 @@ class Solver:
                 if unscaled <= tol:
                     return "converged"
                 if target <= LEAST:  # rows that count in A's own units may be small in the scaled system
-                    if not unscaled <= 0.5 * least:
+                    if isinf(unscaled) or not unscaled <= 0.5 * least:
                         return "scales"
                     least = unscaled
                 target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
