@@ -20,7 +20,7 @@ def test_every_published_row_stands_on_the_page_once() -> None:
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.what)
 def test_a_row_of_the_page_is_todays(row: Row) -> None:
-    assert row.line() in PAGE, "run: mxpeak simulate --table, and put what it prints into docs/reference/published-results.md"
+    assert row.line() in PAGE, "copy the output of mxpeak simulate --table to the page"
 
 
 def test_each_figure_says_which_paper_it_is_from() -> None:
