@@ -172,15 +172,12 @@ def test_only_a_run_of_the_benchmark_is_repeated() -> None:
         repeated()
 
 
-def test_what_only_a_dat_file_can_say_must_be_the_default() -> None:
+def test_what_only_a_dat_file_can_hold_is_repeated() -> None:
     said = {"alignment": {"value": 8, "origin": "HPL.dat"}, "n": {"value": [500], "origin": "HPL.dat"}}
-    for alignment, fits in ((8, True), (4, False)):
+    for alignment in (8, 4):
         said["alignment"]["value"] = alignment
         Path("first/result.json").write_text(
             json.dumps({"schema": "mxpeak.results/1", "results": [run(1, config=said)]})
         )
-        if fits:
-            assert repeated()[0].config.n == (500,)
-        else:
-            with pytest.raises(UsageError, match="alignment"):
-                repeated()
+        assert repeated()[0].config.n == (500,)
+        assert repeated()[0].config.alignment == alignment

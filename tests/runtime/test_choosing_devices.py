@@ -61,7 +61,7 @@ def test_a_gpus_driver_is_looked_for_before_torch_is_imported(monkeypatch: pytes
 
 def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"device cuda needs torch, .* pip install 'mxpeak\[gpu\]'"):
+    with pytest.raises(ResourceError, match=r"device cuda needs PyTorch, .*; use pip install"):
         open_device("cuda")
 
 
