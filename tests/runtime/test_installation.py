@@ -43,9 +43,11 @@ def test_the_index_is_named_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert install_command("amg") == "pip install 'mxpeak[amg]'"
 
 
-def test_a_source_tree_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_tree_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(name: str) -> Recorded:
         raise metadata.PackageNotFoundError(name)
 
+    (tmp_path / "pyproject.toml").touch()
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert install_command("dask") == f"pip install '{Path(installation.__file__).parents[2]}[dask]'"
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "src" / "mxpeak" / "installation.py"))
+    assert install_command("dask") == f"pip install '{tmp_path}[dask]'"
