@@ -44,7 +44,7 @@ from mxpeak.spans import Spans
 LOOKS = 100
 #: Settings that say which cases run, how often and on how many ranks: a run with checkpoints has one case.
 NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
-#: At most so many defects of a checkpoint are named.
+#: The largest number of defects of a checkpoint that a message lists.
 MOST_NAMED = 3
 
 

@@ -175,7 +175,7 @@ def read_limit(
 
 
 def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> bool:
-    """Return whether the last-level caches of all nodes or GPUs may hold so many bytes."""
+    """Return whether the data may fit in the last-level caches of all nodes or GPUs."""
     if on_gpu:
         return touched <= GPU_LEAST_BYTES / CACHES * int(machine["device_count"])
     return touched <= node_caches(machine) * int(machine["nodes"])

@@ -187,7 +187,7 @@ class LuBench(Bench[LuConfig]):
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
     def _probed(self, P: int, Q: int, nb: int, n: int, precision: str) -> Probed:
-        """Return the product that stands for the updates of such a case; cases of like size share it."""
+        """Return the matrix product that represents the updates of a case; cases of similar size share it."""
         return P, Q, nb, min(1 << n.bit_length(), self.gemm_block * max(P, Q)), precision
 
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:

@@ -293,7 +293,7 @@ class SparseBench(Bench[AnySparse]):
         return array
 
     def limit(self, before: Reading | None, after: Reading | None, held: int) -> Limit:
-        """Return the limit of a solver that holds so many bytes."""
+        """Return the limit of a solver for the number of bytes that it holds."""
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ class Display:
 
     def on_case(self, case: Any, result: Result | None) -> None:
         """Show a case that has just ended, or that was skipped because it did not fit into memory."""
-        self.progress.close()  # on a terminal its line would stand before the result, and take a line of it with it
+        self.progress.close()  # the progress line would overwrite the result on a terminal
         if not self._texts:
             self._open_texts(case)
         if result is None:
@@ -125,7 +125,7 @@ class Display:
             one for one in result.warnings if not output.quiet or one.code == "slow"
         ]  # that is why the exit code is 4
         if self.rows_only:
-            told = [one for one in told if one.code != "drift"]  # the scoreboard names these rows below
+            told = [one for one in told if one.code != "drift"]  # the scoreboard lists these rows itself
         if told:
             new = [warning for warning in told if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning

@@ -28,7 +28,7 @@ COMMON = (
     *("--json", "--out", "--dry-run", "-v"),
     *("--machine", "--nodes", "--budget", "--rounds", "--tolerance", "--write-exclude"),
 )
-#: -h has at most so many lines of so many characters.
+#: The largest number of lines of -h, and of characters in a line.
 LINES, WIDTH = 25, 80
 EXIT_CODES = """\
 exit codes:
@@ -127,24 +127,23 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def _overview(parser: argparse.ArgumentParser, commands: dict[str, str]) -> str:
-    """Return the commands below a parser, by purpose if they are those of GROUPS."""
+    """Return the commands below a parser, with the first lines of its epilog."""
+    return _commands(parser, commands, "\n".join((parser.epilog or "").rstrip().splitlines()[:3]))
+
+
+def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
+    """Return the help of mxpeak itself."""
+    return _commands(parser, commands_of(parser), epilog.rstrip())
+
+
+def _commands(parser: argparse.ArgumentParser, commands: dict[str, str], epilog: str) -> str:
+    """Return the usage, the commands by purpose if they are those of GROUPS, and the epilog."""
     lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
     groups = GROUPS if "doctor" in commands else {"": tuple(commands)}
     for title, names in groups.items():
         for name in names:
             lines.append(f"{title if name == names[0] else '':<10}{name:<11} {commands[name]}".rstrip())
-    epilog = (parser.epilog or "").rstrip().splitlines()[:3]
-    return "\n".join([*lines, "", *epilog]) + "\n"
-
-
-def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
-    """Return the help of mxpeak itself."""
-    lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
-    commands = commands_of(parser)
-    for title, names in GROUPS.items():
-        for name in names:
-            lines.append(f"{title if name == names[0] else '':<10}{name:<11} {commands[name]}".rstrip())
-    return "\n".join([*lines, "", epilog.rstrip()]) + "\n"
+    return "\n".join([*lines, "", epilog]) + "\n"
 
 
 def add_verb(verbs: Any) -> None:

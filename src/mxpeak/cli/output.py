@@ -196,7 +196,7 @@ class Folder:
             (self.path / name).unlink(missing_ok=True)
 
     def said(self, json: str) -> str:
-        """Return the line that tells where the results are, given what --json took."""
+        """Return the line with the folder of the results; it depends on where --json writes."""
         if not self.missing:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"

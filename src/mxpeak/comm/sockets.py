@@ -297,7 +297,7 @@ def _received(line: socket.socket) -> Any:
 
 
 def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytearray:
-    """Receive so many bytes, all of them before `until`."""
+    """Receive a fixed number of bytes before the time `until`."""
     memory = bytearray(size)
     rest = memoryview(memory)
     while rest:

@@ -17,7 +17,7 @@ from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKe
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse import HostSparse
 
-#: The device that stands for all GPUs of a node, of which each rank takes one.
+#: The name of the device when each rank uses one GPU of its node.
 GPUS = "cuda"
 #: Where drivers of NVIDIA's and AMD's GPUs show themselves.
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")

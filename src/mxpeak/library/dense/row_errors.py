@@ -1,4 +1,4 @@
-"""The row-wise (componentwise) backward error: how well each equation is solved, whatever the size of its numbers.
+"""The row-wise (componentwise) backward error: how well each equation is solved, at any scale of its entries.
 
     omega = max_i |b - A x|_i / (|A||x| + |b|)_i
 

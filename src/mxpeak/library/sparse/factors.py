@@ -35,8 +35,8 @@ PIVOT = WEAK
 PANEL = 4
 #: Bytes of an entry of L or U, with its index and the copies that are made while they grow.
 ENTRY_BYTES = 24
-#: A bound of what factors of any graph fill up: about so many times the square of its width, and this share of n^2 (the
-#: largest of meshes in space, and of random graphs, as measured).
+#: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2.
+#: Meshes in three dimensions set the first factor, random graphs the second.
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
 #: A row is dense, and left out when the width is measured, beyond so many times the square root of n (as in AMD).
 DENSE_ROW = 10.0
