@@ -121,13 +121,12 @@ class Display:
             self.stdout.say(printable(text).replace(result.mark, painted(result.mark, self.color), 1))
         if not output.quiet and not output.verbose and result.problem.get("node_grid"):
             self._once(result.launch["grid"])  # ranks were remapped: show where they went
-        told = [
-            one for one in result.warnings if not output.quiet or one.code == "slow"
-        ]  # that is why the exit code is 4
+        # A quiet run still prints "slow": it explains exit code 4.
+        warnings = [one for one in result.warnings if not output.quiet or one.code == "slow"]
         if self.rows_only:
-            told = [one for one in told if one.code != "drift"]  # the scoreboard lists these rows itself
-        if told:
-            new = [warning for warning in told if warning.text not in self._warned]
+            warnings = [one for one in warnings if one.code != "drift"]  # the scoreboard lists these rows itself
+        if warnings:
+            new = [warning for warning in warnings if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
             self.stderr.say(folded(cautions(new), self.width))
 
