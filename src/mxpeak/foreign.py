@@ -57,7 +57,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def check_readable(path: str | Path) -> None:
-    """Raise an OSError for what is no regular file: opening a pipe or a device could wait for ever."""
+    """Raise an OSError if the path is not a regular file: opening a pipe or a device could block."""
     with _opened(path) as (_, mode):
         if not stat.S_ISREG(mode):
             raise UnreadableError("it is not a regular file")

@@ -202,7 +202,7 @@ def test_a_matrix_without_a_full_diagonal_in_any_order_is_singular() -> None:
     A = np.ones((5, 5))
     A[2:, 1:] = 0.0  # three rows, and entries in one column
     for preconditioner in ("auto", "lu"):
-        with pytest.raises(np.linalg.LinAlgError, match=r"singular whatever the values .* at most 3 of 5 rows"):
+        with pytest.raises(np.linalg.LinAlgError, match=r"structurally singular: at most 3 of 5 rows"):
             mx.gmres(sparse.csr_array(A), np.ones(5), preconditioner=preconditioner)
         with pytest.raises(np.linalg.LinAlgError, match="at most 3 of 5 rows"):
             gmres_on([0, 2, 5], sparse.csr_array(A), np.ones(5), preconditioner=preconditioner)

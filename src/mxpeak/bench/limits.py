@@ -20,8 +20,8 @@ from mxpeak.records import Caution
 SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
 #: The fewest samples of a reading.  Those that begin in the first half of its time are left out, because of the burst.
 LEAST_SAMPLES = 3
-#: A reading also serves the next cases of a series for this multiple of its own length: readings then take about a
-#: tenth of the series' time.
+#: The cases of a series share a measurement of the limit until it is this many times as old as it took to measure.
+#: Measurements then take about a tenth of the time of the series.
 FRESH = 10.0
 #: The change of speed from which a share is marked.  The speed during the run is between those of the readings.  A
 #: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.

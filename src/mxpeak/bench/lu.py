@@ -88,7 +88,7 @@ AnySolve = TypeVar("AnySolve", bound=Solve)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rates of GEMM before and after the solves of a case, and the fastest of its own GEMM phases."""
+    """The rates of GEMM before and after the solves of a case, and the rate of the fastest GEMM phase."""
 
     before: Reading | None
     after: Reading | None

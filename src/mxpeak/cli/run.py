@@ -459,7 +459,7 @@ def _write(
     session: Session,
     stdout: Steady,
 ) -> int:
-    """Write the files besides the result, whose own `error` is reported here too, and say where they are."""
+    """Write the other files of a run, print their paths, or report `error` or an error of the writes."""
     from mxpeak.cli.output import write_new
 
     try:

@@ -46,7 +46,7 @@ def hpl(**settings: Unpack[HplCase]) -> Result: ...
 @overload
 def hpl(**settings: Unpack[HplCases]) -> list[Result]: ...
 def hpl(**settings: Any) -> Result | list[Result]:
-    """Run HPL in processes of its own, and return its result.
+    """Run HPL in new processes and return its result.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
 
 
 def launched(result: Mapping[str, Any]) -> list[str]:
-    """Return what stands before the verb: mxpeak, by itself or under what started the ranks."""
+    """Return the start of the command, up to the verb: mxpeak, after the launcher of the ranks if there was one."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
     if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):

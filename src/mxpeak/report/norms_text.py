@@ -36,7 +36,7 @@ class NormsLines(Lines):
         return [_norm_error(result)]
 
     def details(self, result: Result) -> list[str]:
-        """Return the formula of the error, the norms and what they were compared with, in all digits."""
+        """Return the formula of the error, the norms and the expected values, with all digits."""
         check = result.validation
         expected, found = check.get("expected"), check.get("values", {"": check.get("value")})
         wanted = expected if isinstance(expected, Mapping) else {"": expected}

@@ -428,7 +428,7 @@ def _load_part(
     columns: tuple[Array, Array],
     local: Array,
 ) -> None:
-    """Read rows and columns of one part into `local`; each pair holds the indices here and in the part."""
+    """Read rows and columns of one part into `local`; each pair is (indices in `local`, indices in the part)."""
     part, begin = read_part(slot, *process, whole=False)
     if part.shared != first.shared:
         raise ValueError("it belongs to another checkpoint")

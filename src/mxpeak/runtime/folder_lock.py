@@ -69,7 +69,7 @@ def _open(folder: Path) -> int:
         except OSError as error:
             if error.errno not in FORBIDDEN or not path.exists():
                 raise
-            file = os.open(path, how | os.O_RDONLY)  # of another user, whose run may hold it
+            file = os.open(path, how | os.O_RDONLY)  # the file belongs to another user, whose run may have locked it
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise UsageError(f"{path} is not a regular file; remove it, or give another folder") from None
@@ -83,13 +83,13 @@ def _open(folder: Path) -> int:
 
 def _write_holder(file: int) -> None:
     """Write this process into the locked file, for the message that another run prints."""
-    with suppress(OSError):  # a full disk: the lock holds without it
+    with suppress(OSError):  # on a full disk the lock works without this text
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
 
 
 def _holder(file: int) -> str:
-    """Return the process that holds a lock, as words for a message; empty if it is unknown."""
+    """Return text that names the process with the lock; empty if it is unknown."""
     with suppress(OSError):
         if found := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
             return f" (process {found[1].decode()} on {found[2].decode()})"

@@ -248,7 +248,7 @@ def _below(path: str | None, name: str) -> str | None:
 
 
 def _said(path: str | None, value: Any, wrong: str) -> str:
-    """Return what is wrong with a value."""
+    """Return a message that describes a wrong value."""
     return WRONG if path is None else f"{_at(path)} is {_quoted(value)}, {wrong}"
 
 

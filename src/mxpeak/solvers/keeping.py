@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-#: The state of a factorization besides the matrix: numbers by name; the largest of all ranks count.
+#: The state of a factorization without the matrix: numbers by name. The maximum over the ranks is used.
 Notes = Mapping[str, Sequence[float]]
 
 

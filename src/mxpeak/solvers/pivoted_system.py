@@ -57,7 +57,7 @@ class PivotedFactors:
         *,
         scale: bool = True,
     ):
-        """LU holds a copy of A, and is overwritten by its factors; without `scale` it is never scaled."""
+        """LU contains a copy of A, which its factors overwrite; it is scaled only if `scale` is given."""
         self.given, self.LU, self._kernels = A, LU, kernels
         self.precision = options.operands or LU.precision
         grid, xp = A.grid, kernels.xp

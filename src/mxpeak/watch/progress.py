@@ -164,7 +164,7 @@ class Progress:
         if self._live is None:
             console = Console(file=self._stream, force_terminal=True)
             # No refresh thread: it would take time from the cores that compute.
-            # Only stderr goes through it: what is printed to stdout belongs there, be it a file.
+            # Redirect only stderr: stdout may be a file, which must receive everything that is printed to it.
             self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)

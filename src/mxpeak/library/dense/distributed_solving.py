@@ -271,7 +271,7 @@ class DistributedFactors:
             more = refine_rows(system, sides, X, R, rows, self._enough_by_rows(), omegas)
         x_infs, b_infs = system.unknowns.max_abs_of_each(X), system.equations.max_abs_of_each(sides)
         of_X = restored(choose.dense(None), X, -powers)
-        Y = restored(choose.dense(None), of_X, powers)  # what is lost by rounding of_X is lost in Y
+        Y = restored(choose.dense(None), of_X, powers)  # Y includes the rounding error of of_X
         with np.errstate(invalid="ignore"):
             change = np.array(system.unknowns.max_abs_of_each(Y - X))
         of_Y = R

@@ -206,9 +206,9 @@ class Factors:
 
 
 class Estimates:
-    """Numbers made when first asked for; what `make` keeps for that, such as the factors, is then released.
+    """Numbers that `make` computes on first use; its data, such as the factors, is then released.
 
-    They are pickled as numbers, so they are made by then.
+    Pickling computes them first, so that only numbers are stored.
 
     time_s   how long that took
     """

@@ -12,7 +12,7 @@ from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.types import working_type
 from mxpeak.library.inputs import Input, check_finite, read
 
-#: What `transposed` may be, besides booleans.
+#: The values that `transposed` accepts in addition to booleans.
 FORMS = ("N", "T", "H")
 
 

@@ -457,7 +457,7 @@ class LUFactors:
             return replace(done, eta=inf, rows=inf, outcome=Outcome.NOT_FINITE), (f"x is beyond the range of {dtype}",)
         if done.outcome is not Outcome.SOLVED:
             return done, ()
-        xp, Y = kernels.xp, restored(kernels, X, -exponents)  # what was lost by rounding is lost in it
+        xp, Y = kernels.xp, restored(kernels, X, -exponents)  # Y includes the rounding error of X
         if not bool(xp.any(Y != done.X)):
             return done, ()
         with kernels.computing():

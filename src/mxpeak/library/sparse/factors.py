@@ -38,7 +38,7 @@ ENTRY_BYTES = 24
 #: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2.
 #: Meshes in three dimensions set the first factor, random graphs the second.
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
-#: A row is dense, and left out when the width is measured, beyond so many times the square root of n (as in AMD).
+#: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
 
 
@@ -125,7 +125,7 @@ def fill_of_any(A: Csr) -> float:
 
 
 def work_of(n: int, nnz: int, entries: float) -> float:
-    """Return about how many operations factors of so many entries take, most of them in one dense block."""
+    """Return an estimate of the operations of a factorization; most of its entries lie in one dense block."""
     in_block = max(entries - fill(n, nnz), 0.0)
     return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
 

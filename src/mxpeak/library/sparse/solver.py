@@ -40,8 +40,8 @@ RESTART, RESTARTS = 30, {"sgs": 50}
 WORTHWHILE = 0.25
 #: No residual is asked for below this, relative to the right-hand side as scaled.
 LEAST = 2.0**-52
-#: `auto` turns to factors after at least so many steps, once these have taken about as long as factors take.  A step is
-#: counted as 4 operations per entry and 90 per row, each as long as two of SuperLU's.
+#: `auto` switches to a factorization after LEAST_STEPS steps or more, when the steps have taken about as long as the
+#: factorization would. A step counts as 4 operations per entry and 90 per row, each as slow as two of SuperLU's.
 LEAST_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
 #: The residual, times sqrt(n), to which GMRES solves for random numbers: well below one null vector's part of them.
 PROBE_RESIDUAL = 2.0**-6

@@ -33,7 +33,7 @@ def weak_diagonal(A: Csr) -> bool:
 
 
 def rows_to_diagonal(A: Csr) -> Array:
-    """Return the row of A that belongs on each row of the diagonal; raise if A is singular whatever its values are."""
+    """Return a permutation of the rows with a nonzero diagonal; raise if A is structurally singular."""
     n, bits = A.shape[0], _bits(A)
     lines = rows_of_entries(bits)
     diagonal = lines == bits.indices
@@ -48,8 +48,8 @@ def rows_to_diagonal(A: Csr) -> Array:
             return matched
     rank = int(np.count_nonzero(matched >= 0))
     raise SingularMatrixError(
-        f"A is singular whatever the values of its entries are: at most {rank} of {n} rows can be matched with a "
-        "column of their own in which they have an entry; check how A was built"
+        f"A is structurally singular: at most {rank} of {n} rows can be matched with different columns in which they "
+        "have an entry, so A is singular for any values of its entries; check how A was built"
     )
 
 
