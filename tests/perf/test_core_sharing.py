@@ -144,7 +144,7 @@ def test_ranks_that_share_a_launchers_cores_divide_them(monkeypatch: pytest.Monk
 def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = PlaceConfig(**GPU)
     by_srun = on_the_node(
-        monkeypatch, EIGHTHS, [GCDS] * 8, lambda comm: placement.map_of_a_node(config, comm, None, frontier)
+        monkeypatch, EIGHTHS, [GCDS] * 8, lambda comm: placement.map_of_a_node(config, comm, None, frontier)[0]
     )
     assert by_srun[0] == by_srun[7]
     assert by_srun[0][:3] == [
@@ -154,7 +154,10 @@ def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, mon
     ]
     monkeypatch.setattr(placement, "one_core_each", lambda: WHOLE[0])
     monkeypatch.setattr(placement, "gpu_buses", lambda device: GCDS)
-    planned = placement.map_of_a_node(config, Planned(8), None, frontier)
+    planned, cautions = placement.map_of_a_node(config, Planned(8), None, frontier)
+    assert not cautions
     assert planned[1:3] == ["0     0 (0000:c1:00.0)  48-55", "1     1 (0000:c6:00.0)  56-63"]
-    host = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(2))
+    host, _ = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(2))
     assert host == ["rank  GPU  cores", "0     -    0-31", "1     -    32-63"]
+    _, (crowded,) = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(65))
+    assert "65 ranks share fewer cores" in crowded.text

@@ -35,11 +35,14 @@ def dry_run(wanted: list[Request], session: Session) -> int:
         seen = found if isinstance(found, Outlook) else Outlook(str(found))
         fits = fits and seen.fits
         settled, _ = on_device(request.config, request.settings)
-        ranks = map_of_a_node(settled, comm, panel_row(settled, comm))
+        ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
-            lines = [seen.text.rstrip("\n"), *_placement(ranks), _time_line(request, seen, comm.size)]
-            table = settings_table(_flagged(request, seen.settings or request.settings))
-            print(f"{request.benchmark.name}\n{table}" + "\n".join(line for line in lines if line))
+            verdict = "fits in memory" if seen.fits else "does NOT fit in memory"
+            lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, seen, comm.size)]
+            lines += [f"warning: {one.text}; {one.hint}" for one in cautions]
+            lines += [seen.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
+            print("\n".join(line for line in lines if line))
+            print(settings_table(_changed(seen.settings or request.settings)), end="")
     return ExitCode.VALID if fits else ExitCode.RESOURCE
 
 
@@ -50,10 +53,9 @@ def _placement(ranks: list[str]) -> list[str]:
     return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
-def _flagged(request: Request, settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings that one can say: what only an input file has is shown where it has it."""
-    flags = {f for f, one in type(request.config).__dataclass_fields__.items() if "flags" in one.metadata}
-    return {name: one for name, one in settings.items() if name in flags or one.origin != "default"}
+def _changed(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return the settings that were given or chosen, without those at their default."""
+    return {name: one for name, one in settings.items() if one.origin != "default"}
 
 
 def _time_line(request: Request, seen: Outlook, ranks: int) -> str:

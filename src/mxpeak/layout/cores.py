@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
@@ -114,7 +114,7 @@ def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[li
     return [[*mask, *(core for core in others[row] if core not in mask)] for mask, row in zip(masks, rows)]
 
 
-def oversubscribed(cores: Sequence[int], ranks: int) -> bool:
+def oversubscribed(cores: Collection[int], ranks: int) -> bool:
     """Whether some core must serve two ranks at once, because there are more ranks than cores."""
     return ranks > len(cores)
 

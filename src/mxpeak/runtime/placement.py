@@ -58,8 +58,7 @@ class Placement:
         """What a reader of the result should know about it."""
         found = []
         if self.crowded:
-            text = f"{self.ranks_a_node} ranks share fewer cores on a node: rates are lower than the machine's"
-            found.append(Caution("oversubscribed", text, "start at most one rank per core"))
+            found.append(_too_many(self.ranks_a_node))
         elif self.threads > len(self.cores):
             text = f"{self.threads} threads a rank on {len(self.cores)} cores"
             found.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
@@ -120,8 +119,16 @@ def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list
         return []
 
 
-def map_of_a_node(config: PlaceConfig, comm: Communicator, row: int | None = None, root: str | Path = "/") -> list[str]:
-    """Return lines that state which GPU and which cores each rank of a node gets.  Collective over comm.
+def _too_many(ranks: int) -> Caution:
+    """Return the caution about a node with more ranks than cores."""
+    text = f"{ranks} ranks share fewer cores on a node: rates are lower than the machine's"
+    return Caution("oversubscribed", text, "start at most one rank per core")
+
+
+def map_of_a_node(
+    config: PlaceConfig, comm: Communicator, row: int | None = None, root: str | Path = "/"
+) -> tuple[list[str], list[Caution]]:
+    """Return lines with the GPU and the cores of each rank of a node, and cautions about them.  Collective over comm.
 
     Nothing is bound, and of GPUs only their addresses are asked.  The device is settled.
     """
@@ -141,7 +148,9 @@ def map_of_a_node(config: PlaceConfig, comm: Communicator, row: int | None = Non
     rows = [("rank", "GPU", "cores")]
     rows += [(str(rank), gpu, short_list(mask)) for rank, (gpu, mask) in enumerate(zip(gpus, masks))]
     widths = [max(len(line[column]) for line in rows) for column in range(2)]
-    return [f"{rank:<{widths[0]}}  {gpu:<{widths[1]}}  {cores}" for rank, gpu, cores in rows]
+    lines = [f"{rank:<{widths[0]}}  {gpu:<{widths[1]}}  {cores}" for rank, gpu, cores in rows]
+    crowded = oversubscribed({core for mask in masks for core in mask}, len(masks))
+    return lines, [_too_many(len(masks))] if crowded else []
 
 
 def parts_here(config: PlaceConfig) -> int:
