@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any
 
 from mxpeak.errors import UsageError
@@ -30,6 +31,23 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
+def near(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word with the most similar spelling, without regard to case, - and _; None if none is close."""
+
+    def plain(text: str) -> str:
+        return text.lower().replace("_", "-")
+
+    words = {plain(one): one for one in known}
+    close = [plain(word)] if plain(word) in words else get_close_matches(plain(word), words, n=1, cutoff=0.6)
+    return words[close[0]] if close else None
+
+
+def or_similar(word: str, known: Iterable[str], all_of_them: str) -> str:
+    """Return the end of an error about an unknown name: the most similar known name, and where to find all of them."""
+    meant = near(word, known)
+    return f"see {all_of_them}" if meant is None else f"did you mean {meant}? All of them: {all_of_them}"
+
+
 def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
     """A parser of whole numbers in [least, most]; it says which bound was broken."""
 
@@ -40,7 +58,7 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
             digits = ", or has too many digits" * (len(text) > DIGITS)
             raise UsageError(f"{shown(text)} is not a whole number{digits}") from None
         if not least <= value <= most:
-            raise UsageError(f"{shown(str(value))[1:-1]} is out of range: the least is {least}, the most {most}")
+            raise UsageError(f"{shown(str(value))[1:-1]} is out of range ({least} to {most})")
         return value
 
     return parse
@@ -85,7 +103,7 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
         if not math.isfinite(value):
             raise UsageError(f"{shown(text)} is not a finite number")
         if not least <= value <= most:
-            raise UsageError(f"{value:g} is out of range: the least is {least:g}, the most {most:g}")
+            raise UsageError(f"{value:g} is out of range ({least:g} to {most:g})")
         return value
 
     return parse
@@ -96,7 +114,7 @@ def share(text: str) -> float:
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
         raise UsageError(
-            f"{shown(text)} is no share: {value:g} is not at least 0 and below 1; use a share such as 5% or 0.05"
+            f"{shown(text)} is out of range: use a share of at least 0% and below 100%, such as 80% or 0.8"
         )
     return value
 
@@ -296,15 +314,15 @@ def resolve(
     known = {o.name for o in options(config)}
     for name in file:
         if name not in known and name not in silent:
-            raise UsageError(f"--config: unknown key {name!r}; the keys are {', '.join(sorted(known))}")
+            raise UsageError(f"--config: unknown key {name!r}; {or_similar(name, known, 'mxpeak help settings')}")
     settings: dict[str, Setting] = {}
     for o in options(config):
         if o.name in flags:
-            settings[o.name] = Setting(_parsed(o, flags[o.name], "/".join(o.flags)), "flag")
+            settings[o.name] = Setting(parsed(o, flags[o.name], "/".join(o.flags)), "flag")
         elif environ.get(o.variable):
-            settings[o.name] = Setting(_parsed(o, environ[o.variable], o.variable), "variable")
+            settings[o.name] = Setting(parsed(o, environ[o.variable], o.variable), "variable")
         elif o.name in file:
-            settings[o.name] = Setting(_parsed(o, as_text(file[o.name]), f"--config key {o.name}"), "file")
+            settings[o.name] = Setting(parsed(o, as_text(file[o.name]), f"--config key {o.name}"), "file")
         elif dat is not None and o.name in dat:
             settings[o.name] = Setting(dat[o.name], "HPL.dat")
         else:
@@ -326,7 +344,8 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
     return Setting(value, "file")
 
 
-def _parsed(o: Option, text: str, source: str) -> Any:
+def parsed(o: Option, text: str, source: str) -> Any:
+    """Return the value of a text; an error names its source."""
     try:
         return o.parse(text)
     except UsageError as error:

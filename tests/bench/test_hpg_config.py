@@ -84,9 +84,9 @@ def test_texts_become_values(name: str, text: str, value: Any):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("nx", "0", "--nx: 0 is out of range: the least is 1"),
+        ("nx", "0", "--nx: 0 is out of range (1 to "),
         ("nx", "64,128", "--nx: '64,128' is not a whole number"),
-        ("rt", "-1", "--rt: -1 is out of range: the least is 0"),
+        ("rt", "-1", "--rt: -1 is out of range (0 to "),
         ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell, packed"),
         ("smoother", "red", "--smoother: 'red' is unknown; choose one of auto, natural, reference, coloured"),
         ("precision", "tf32", "--precision: 'tf32' is unknown; choose one of auto, fp64, fp32, bf16, fp16, fp8"),

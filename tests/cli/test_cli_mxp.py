@@ -252,8 +252,13 @@ def test_a_failed_run_is_submitted_as_what_it_is_and_exits_with_three(mxp: Bench
 # --- as a function ----------------------------------------------------------------------------------------------
 
 
+def test_a_value_out_of_range_is_reported_with_the_name_of_the_argument():
+    with pytest.raises(UsageError, match=r"^n: -5 is out of range \(1 to 100000000\)$"):
+        mx.run.hpl_mxp(n=-5)
+
+
 def test_a_setting_that_hpl_mxp_does_not_have_is_named():
-    with pytest.raises(UsageError, match=r"hpl-mxp has no setting 'pfact'; the settings are .*precision"):
+    with pytest.raises(UsageError, match="hpl-mxp has no setting 'pfact'; see mxpeak run hpl-mxp --help"):
         mx.run.hpl_mxp(pfact="left")
 
 

@@ -191,6 +191,8 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
 def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
     assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules ask for 1800 s" in capsys.readouterr().err
+    assert run("--nx", "50", "--rt", "0") == 2
+    assert capsys.readouterr().err.startswith("mxpeak: error: --nx 50: 4 levels"), "no note precedes a refusal"
 
 
 def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]):
@@ -251,8 +253,8 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
             "--value-tolerance 0.1 allows inexact stored values, which --mode official does not; type --mode explore",
         ),
         (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
-        (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range: the least is 0"),
-        (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range: the least is 1, the most 1000"),
+        (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range (0 to "),
+        (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range (1 to 1000)"),
         (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell,"),
         (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
         (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),

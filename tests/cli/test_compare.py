@@ -271,7 +271,7 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["compare", "last", "previous"], "last: mxpeak-out/ holds no runs"),
+        (["compare", "last", "previous"], "last: no runs in mxpeak-out/; run mxpeak first"),
         (["compare", "baseline", "x"], "none has been set; type: mxpeak baseline set"),
         (["compare", "none", "none"], "cannot read none"),
         (["compare", "notes", "notes"], "notes is neither a result file nor a report"),

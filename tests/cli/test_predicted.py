@@ -101,7 +101,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["there are 8 ranks, 0 to 7"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["a factor above 0"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range", "the most 4"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range (1 to 4)"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--bcast", "star"], ["--bcast: 'star' is unknown"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--nx", "64"], ["--nx says nothing to hpl-mxp"]),
         (2, ["simulate", "hpl", *SMALL, "--precision", "fp16"], ["--precision says nothing to hpl"]),

@@ -93,7 +93,7 @@ def test_a_table_for_programs() -> None:
     ("arguments", "said"),
     [
         (["third"], "cannot read third"),
-        (["last"], "last: mxpeak-out/ holds no runs"),
+        (["last"], "last: no runs in mxpeak-out/; run mxpeak first"),
         (["first", "--format", "xml"], "xml"),
         (["first", "--out", "nowhere/page.html"], "cannot write nowhere/page.html"),
     ],

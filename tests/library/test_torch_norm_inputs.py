@@ -160,7 +160,7 @@ def test_unknown_devices_are_named_with_those_there_are() -> None:
 def test_a_gpu_that_is_not_there_is_an_error(A: Any) -> None:
     for device in ("cuda", "cuda:1"):
         for function in (mx.norm, mx.norms, mx.column_norms):
-            with pytest.raises(ResourceError, match=f"{device}: .*type --device cpu"):
+            with pytest.raises(ResourceError, match=f"{device}: .*use the device cpu"):
                 function(A, device=device)
 
 

@@ -87,7 +87,10 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise, instead of printing on every rank."""
+        """Raise, instead of printing on every rank; list the values of an argument that is missing."""
+        for action in self._actions:
+            if action.choices and message == f"the following arguments are required: {action.metavar}":
+                message = f"{action.metavar} is missing; choose one of {', '.join(map(str, action.choices))}"
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:

@@ -98,7 +98,7 @@ def _last() -> Path:
     """The newest run that has ended; only where there is none, what is known of one that has not."""
     files = result_files()
     if not files:
-        raise UsageError(f"last: {OUT}/ holds no runs; name a folder or a file")
+        raise UsageError(f"last: no runs in {OUT}/; run mxpeak first, or name a folder or a file")
     return next((file for file in files if file.name == RESULT), files[0])
 
 

@@ -14,7 +14,7 @@ from mxpeak.bench.scan.config import ScanConfig, ScanOutput
 from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, Setting, options, resolve
+from mxpeak.options import Option, Setting, options, or_similar, resolve
 
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
@@ -120,7 +120,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in known:
-            raise UsageError(f"the variable {name} is unknown; the variables are {', '.join(sorted(known))}")
+            raise UsageError(f"unknown variable {name}; {or_similar(name, known, 'mxpeak help settings')}")
 
 
 def _request(

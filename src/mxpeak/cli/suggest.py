@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+
+from mxpeak.options import near
 
 #: How other codes spell what is spelled otherwise here; rocHPL's -p and -q are a node's part of the grid.
 SPELLINGS = {
@@ -20,21 +21,10 @@ SPELLINGS = {
 }
 
 
-def near(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is spelled most like this one, whatever its case and its - or _; None if none is close."""
-    plain = {_plain(one): one for one in known}
-    if _plain(word) in plain:
-        return plain[_plain(word)]
-    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
-    return plain[close[0]] if close else None
-
-
-def _plain(word: str) -> str:
-    return word.lower().replace("_", "-")
-
-
 def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> str:
-    """What to say of a verb or a benchmark that is none of the known ones."""
+    """Return the error text for a verb or a benchmark that is not known."""
+    if len(known) == 1:
+        return f"{value!r} is unknown; use {known[0]}"
     choices = f"(choose from {', '.join(known)})"
     if value not in known and value in benchmarks and "run" in known:
         return f"{value!r} is a benchmark; did you mean: mxpeak run {value}?"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
-from mxpeak.options import Option, as_text, options
+from mxpeak.options import Option, as_text, options, or_similar, parsed
 from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.leash import leashed
@@ -140,7 +140,8 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
     known = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
     for name in settings:
         if name not in known:
-            raise UsageError(f"{benchmark} has no setting {name!r}; the settings are {', '.join(known)}")
+            where = f"mxpeak run {benchmark} --help"
+            raise UsageError(f"{benchmark} has no setting {name!r}; {or_similar(name, known, where)}")
     if launched():
         asked = f"mpiexec -n R mxpeak run {benchmark} ..."
         raise UsageError(f"mxpeak.run starts its own ranks; under a launcher type: {asked}")
@@ -175,6 +176,7 @@ def _output(command: list[str]) -> tuple[str, str, int]:
 def _flag(option: Option, name: str, value: Any) -> list[str]:
     """A setting as it would be typed; a grid may be a pair (P, Q), or a list of pairs."""
     text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
+    parsed(option, text, name)  # an error names the argument, not the flag
     if option.default is False:
         return [option.flags[-1]] if text == "yes" else []
     return [option.flags[-1], text]

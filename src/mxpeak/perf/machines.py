@@ -7,13 +7,13 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
+from mxpeak.options import near
 
 Table = Mapping[str, Any]
 
@@ -173,8 +173,8 @@ def find_machine(asked: str) -> Machine:
         return machine_from(asked, known, "machines.toml")
     path = Path(asked)
     if not os.path.exists(path):
-        close = get_close_matches(asked.lower(), known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}?" if close else f"the known ones are {', '.join(known)}"
+        close = near(asked, known)
+        hint = f"did you mean {close}?" if close else f"the known ones are {', '.join(known)}"
         raise UsageError(f"--machine {asked}: no machine of that name and no such file; {hint}")
     own = _read(path)
     if len(own) != 1:
@@ -335,8 +335,8 @@ class _Reader:
         allowed = {"title", *NUMBERS, *(f"{kind}.{precision}" for kind in CURVES for precision in PRECISIONS)}
         for key, _ in keys:
             if key not in allowed:
-                close = get_close_matches(key, allowed, n=1)
-                self.fail(key, f"unknown; did you mean {close[0]}?" if close else "unknown")
+                close = near(key, allowed)
+                self.fail(key, f"unknown; did you mean {close}?" if close else "unknown")
 
     def number(self, key: str) -> Any:
         least, most, needed = NUMBERS[key]

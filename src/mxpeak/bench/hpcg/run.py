@@ -98,7 +98,8 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
-    """Return which rules the run will break: better known before than after."""
+    """Return a note for each rule that the run will break; raise if the run would be refused."""
+    _check(config, comm)
     return without_admission(config, foreseen(config, seconds_for(config), storages(config)[0]))
 
 

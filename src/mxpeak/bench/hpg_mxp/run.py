@@ -110,7 +110,8 @@ def _between_expected(config: HpgMxpConfig) -> list[str]:
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
-    """What will be ignored, and which rules the run will break: better known before than after."""
+    """Return a note for each flag without effect and each rule that breaks; raise if the run would be refused."""
+    _check(config, comm)
     ignored = []
     if config.mg_precision is not None and config.precision != "auto":
         ignored.append(f"--precision {config.precision} has no effect: --mg-precision names all formats")

@@ -18,7 +18,7 @@ def _called(names: Mapping[str, str]) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in names:
-            raise UsageError(f"{text!r} is unknown; choose one of {', '.join(names)}")
+            raise UsageError(f"{text!r} is unknown; choose one of {', '.join(dict.fromkeys(names.values()))}")
         return names[text]
 
     return parse

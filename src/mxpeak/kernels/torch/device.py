@@ -205,7 +205,7 @@ def open_device(name: str, number: int = 0) -> Device:
         return Device(torch.device("cpu"), triton=False)
     found = count()
     if not found:
-        raise ResourceError(f'device {name}: {_why_none()}; type --device cpu, or say device="cpu"')
+        raise ResourceError(f"device {name}: {_why_none()}; or use the device cpu")
     index = number % found if name == GPU else int(name.split(":")[1])
     if index >= found:
         there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
