@@ -103,31 +103,29 @@ def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> No
     assert "comm/nccl.py" in text
 
 
-#: The look at a message's memory before it is begun, and the wait that comes again when it is.
-LOOK = ("comm/posted.py", "return self._memory.ready.query()")
-SETTLED = ("promised.py", "self.ready.synchronize()")
-#: Waits that are redundant, and those that virtual GPUs do not reach; benchmarks/notes/2026-11-gpu-unproven.md has why.
+#: The query of a message's memory before the message begins, and the wait that repeats the query when it does.
+LOOK = ("comm/posted.py", "_Later.ready")
+SETTLED = ("promised.py", "Promised.fulfilled")
+#: Functions with waits that are redundant, and those that virtual GPUs do not reach.
+#: benchmarks/notes/2026-11-gpu-unproven.md has the reasons.
 NOT_NEEDED = {
     LOOK,
-    ("comm/torchdist.py", "self.wait()  # it is over: this raises what failed, and waits for nothing"),
-    ("kernels/torch/device.py", "torch.cuda.synchronize(self.where)"),
-    ("kernels/torch/device.py", "end.synchronize()"),
-    ("kernels/torch/kernels.py", "self.device.wait()"),
+    ("comm/torchdist.py", "_Collective.test"),  # the work is complete: the wait only raises its error
+    ("kernels/torch/device.py", "Device.wait"),
+    ("kernels/torch/device.py", "Device.seconds"),
+    ("kernels/torch/kernels.py", "TorchKernels.wait"),
 }
 NOT_MET = {
-    ("comm/gloo.py", "self.wait()"),
-    ("comm/gloo.py", "self._waiter.join()"),
-    ("comm/torchdist.py", "self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()"),  # Gloo's, too
-    ("comm/torchdist.py", "self._group.send(message, root, OBJECTS).wait()"),
-    ("comm/torchdist.py", "self._group.recv(length, source, OBJECTS).wait()"),
-    ("comm/torchdist.py", "self._group.recv(message, source, OBJECTS).wait()"),
-    ("comm/nccl.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),
-    ("comm/nccl.py", "torch.cuda.current_stream().synchronize()"),
-    ("solvers/checksums.py", "self.kernels.wait()"),  # checksums and checkpoints are of the host's matrices only
-    ("solvers/lu.py", "self.kernels.wait()"),
-    ("solvers/pivoted_lu.py", "self.kernels.wait()"),
-    ("solvers/triangular.py", "sending.wait()"),  # of hosts only: devices solve in rounds
-    ("solvers/lu.py", "self.wait(upcoming)  # nothing may be under way when all ranks leave"),
+    ("comm/gloo.py", "Message.test"),
+    ("comm/gloo.py", "Message.wait"),
+    ("comm/torchdist.py", "TorchDist.gather_objects"),
+    ("comm/torchdist.py", "TorchDist._object_of"),
+    ("comm/nccl.py", "connected"),
+    ("solvers/checksums.py", "Checks.finish"),  # checksums and checkpoints exist only for matrices in host memory
+    ("solvers/lu.py", "_MixedLu.keep"),
+    ("solvers/pivoted_lu.py", "_PivotedLu.keep"),
+    ("solvers/triangular.py", "_solve_by_rows"),  # devices solve in rounds instead
+    ("solvers/lu.py", "_MixedLu.run"),  # one of two: no message may be pending when all ranks leave
 }
 #: Messages between hosts.
 OF_HOSTS = ("distributed/general.py", "comm/exchange.py")
@@ -136,7 +134,7 @@ OF_HOSTS = ("distributed/general.py", "comm/exchange.py")
 def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
     # all ranks of boxes do the same
     found = verdicts(log for name in CASES for log in logs_of(name)[: 2 if name.startswith("hpl") else 1])
-    named = {verdict: (verdict.site.file, verdict.site.text) for verdict in found}
+    named = {verdict: (verdict.site.file, verdict.site.function) for verdict in found}
     silent = {named[verdict] for verdict in found if verdict.reached and not verdict.race}
     assert silent == NOT_NEEDED
     unmet = {named[verdict] for verdict in found if not verdict.reached and verdict.site.file not in OF_HOSTS}
@@ -146,7 +144,7 @@ def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
 
 def test_a_message_that_is_begun_without_a_look_or_a_wait_for_its_memory_is_reported() -> None:
     """Either is enough, and one of them is needed."""
-    both = [site for site in sites() if (site.file, site.text) in (LOOK, SETTLED)]
+    both = [site for site in sites() if (site.file, site.function) in (LOOK, SETTLED)]
     assert len(both) == 2
     found = races(logs_of("hpl 2x2 mpi split")[0], lambda wait: any(site.made(wait) for site in both))
     assert any("MPI send" in str(race) for race in found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,22 @@ from mxpeak.records import three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
+
+#: The labels of facts whose names in JSON do not read as one.
+LABELS = {
+    "cpu_model": "processor",
+    "physical_cores": "cores",
+    "logical_cores_allowed": "usable logical cores",
+    "cores_allowed": "core numbers",
+    "numa_nodes": "NUMA nodes",
+    "l2_bytes": "L2 cache",
+    "l3_bytes": "L3 cache",
+    "avx2": "AVX2",
+    "avx512": "AVX-512",
+    "memory_total_bytes": "memory",
+    "memory_available_bytes": "available memory",
+    "governor": "frequency governor",
+}
 
 EXAMPLE = """\
 example:
@@ -39,65 +54,63 @@ def add_verb(verbs: Any) -> None:
 
 
 def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Look at each part; what the CPU runs cannot do without decides the exit code."""
+    """Examine each part, print the verdict first, and return 0 if a run on the CPU is possible."""
     if session.rank != 0:
         return ExitCode.VALID
-    sections: dict[str, dict[str, Any]] = {}
-    for title, facts, remedy in _parts(args.ranks):
-        sections[title] = _section(facts, remedy)
-        if args.json != "-":
-            _print(title, sections[title])
+    sections = {title: _section(facts, remedy) for title, facts, remedy in _parts(args.ranks)}
     verdict = _verdict(sections)
+    if args.json != "-":
+        print(verdict["text"])
+        for title, found in sections.items():
+            print(f"\n{_part_text(title, found)}")
     if args.json is not None:
         from mxpeak.cli.output import write_json
 
         write_json({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, args.json)
-    if args.json != "-":
-        print(f"\n{verdict['text']}")
     return ExitCode.VALID if verdict["cpu"] else ExitCode.RESOURCE
 
 
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
-    """What is looked at: its title, its facts, and what to do where they are not available."""
+    """Return each part's title, the function that finds its facts, and the fix if that function fails."""
     return [
-        ("host", _host_facts, "the /proc and /sys of Linux"),
+        ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
         ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
-        ("MPI", _mpi_facts, f"{install_command('mpich')}; without it a run has one rank"),
-        ("GPU", _gpu_facts, f"a driver, and {install_command('gpu')}; without them a run is on the CPU"),
-        ("cores", lambda: _core_facts(ranks), f"fewer --ranks than {ranks}"),
+        ("MPI", _mpi_facts, f"{install_command('mpich')}; mxpeak runs on one rank until then"),
+        ("GPU", _gpu_facts, f"install a GPU driver, then {install_command('gpu')}; mxpeak uses the CPU until then"),
+        ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
     ]
 
 
 def _section(facts: Callable[[], Mapping[str, Any]], remedy: str) -> dict[str, Any]:
-    """The facts of one part, or what is missing of it and how to mend that."""
+    """Return the facts of one part, or the missing component and its fix."""
     try:
         return dict(facts())
     except (ImportError, OSError, MxpeakError) as error:
         return {"missing": str(error), "fix": remedy}
 
 
-def _print(title: str, found: Mapping[str, Any]) -> None:
-    print(f"\n{title}")
+def _part_text(title: str, found: Mapping[str, Any]) -> str:
+    """Return one part with a label and a value per line, or the reason why it is missing."""
     if "missing" in found:
-        print(f"  missing: {found['missing']}\n  fix: {found['fix']}")
-    for name, value in found.items() if "missing" not in found else ():
-        print(f"  {name:<20} {_shown(name, value)}")
-    sys.stdout.flush()
+        return f"✗ {title}\n  missing: {found['missing']}\n  fix: {found['fix']}"
+    labels = {name: LABELS.get(name, name.replace("_", " ")) for name in found}
+    width = max(map(len, labels.values()), default=0)
+    return "\n".join([f"✓ {title}", *(f"  {labels[name]:<{width}}  {_shown(name, found[name])}" for name in found)])
 
 
 def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What a run here can be, in words and for programs; `to_do` is for what it cannot do without."""
+    """Return the conclusion as text and for programs; `to_do` lists the fixes that a CPU run needs."""
     able = {name: "missing" not in sections[name] for name in sections}
     cpu = able["host"] and able["BLAS"]
     where = "on the CPU and on GPUs" if able["GPU"] else "on the CPU"
-    text = f"a run {where} is possible{'' if able['MPI'] else ', with one rank'}: type mxpeak"
+    text = f"a run {where} is possible{'' if able['MPI'] else ', with one rank'}: use mxpeak"
     to_do = [str(sections[name]["fix"]) for name in ("host", "BLAS") if not able[name]]
     return {
         "cpu": cpu,
         "mpi": able["MPI"],
         "gpu": able["GPU"],
-        "text": text if cpu else f"a run on the CPU is NOT possible yet: {'; '.join(to_do)}",
+        "text": text if cpu else f"a run on the CPU is not possible yet: {'; '.join(to_do)}",
         "to_do": to_do,
     }
 
@@ -105,6 +118,8 @@ def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _shown(name: str, value: Any) -> str:
     if value is None:
         return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name.endswith("_bytes"):
         return f"{three_digits(value / 2**30)} GiB" if value >= 2**30 else f"{three_digits(value / 2**20)} MiB"
     return str(value)
@@ -128,11 +143,14 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _unit_facts() -> Mapping[str, Any]:
-    """What multiplies operands of 16 bits, and which of that a run uses."""
+    """Return the hardware units that multiply 16-bit operands, and those that a run does not use."""
     from mxpeak.kernels.host.units import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
-    facts = {name: unit.name if unit else "emulated: rounded in software, fp32's speed" for name, unit in used.items()}
+    facts = {
+        name: unit.name if unit else "emulated: rounded in software, at the speed of fp32"
+        for name, unit in used.items()
+    }
     slower = [unit.name for unit in present() if unit not in chosen()]
     return facts | ({"not used": f"{', '.join(slower)}: slower than fp32 here"} if slower else {})
 
@@ -144,7 +162,7 @@ def _mpi_facts() -> Mapping[str, Any]:
 
 
 def _gpu_facts() -> Mapping[str, Any]:
-    """The GPUs that torch can use, where they lie, and the adapters beside them."""
+    """Return the GPUs that torch can use, their NUMA nodes, and those of the network adapters."""
     from mxpeak.kernels.choose import gpu_driver
     from mxpeak.perf.devices import gpu_location, nics
 
@@ -154,7 +172,7 @@ def _gpu_facts() -> Mapping[str, Any]:
 
     found: dict[str, Any] = {}
     for index in range(count()) or [0]:
-        gpu = open_device(f"cuda:{index}")  # says why, where there is none
+        gpu = open_device(f"cuda:{index}")
         location, chip = gpu_location(gpu.bus), gpu.chip
         found[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
         found[f"cuda:{index} node"] = location.node
@@ -162,7 +180,7 @@ def _gpu_facts() -> Mapping[str, Any]:
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:
-    """The cores of each local rank."""
+    """Return the cores of each local rank."""
     from mxpeak.layout.cores import core_masks, short_list
     from mxpeak.perf.host import one_core_each
 

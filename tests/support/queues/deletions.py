@@ -23,12 +23,12 @@ FILES = (
 
 @dataclass(frozen=True, order=True)
 class Site:
-    """A call that waits: the file, its lines, and the line as it is written."""
+    """A call that waits: its file, its lines, and the function that contains it."""
 
     file: str
     first: int
     last: int
-    text: str
+    function: str
 
     def made(self, wait: Wait) -> bool:
         """Whether a wait came of it."""
@@ -54,12 +54,19 @@ def sites() -> list[Site]:
 
 def _of(path: str) -> Iterator[Site]:
     with open(path, encoding="utf-8") as file:
-        source = file.read()
-    lines, name = source.splitlines(), path.removeprefix(f"{PRODUCT}/")
-    for node in ast.walk(ast.parse(source)):
+        tree = ast.parse(file.read())
+    name = path.removeprefix(f"{PRODUCT}/")
+    for node, function in _nodes(tree, ""):
         if _calls(node, (*NAMES, *LOOKS.get(name, ()))):
-            first, last = node.lineno, node.end_lineno or node.lineno
-            yield Site(name, first, last, lines[first - 1].strip())
+            yield Site(name, node.lineno, node.end_lineno or node.lineno, function)
+
+
+def _nodes(node: ast.AST, scope: str) -> Iterator[tuple[Any, str]]:
+    """Yield every node below this one, with the qualified name of the class or function that contains it."""
+    for child in ast.iter_child_nodes(node):
+        yield child, scope
+        named = isinstance(child, ast.ClassDef | ast.FunctionDef)
+        yield from _nodes(child, f"{scope}.{child.name}".lstrip(".") if named else scope)
 
 
 def _calls(node: Any, names: tuple[str, ...]) -> bool:
