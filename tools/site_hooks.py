@@ -53,7 +53,7 @@ def pages() -> dict[str, str]:
     made["reference/settings.md"] = settings_page()
     made["reference/result-file.md"] = result_page()
     made["reference/modules.md"] = (
-        f"# Modules\n\nEach module with the first line of its docstring.\n\n{module_table.table()}"
+        f"# Modules\n\nThis page lists every module with the first line of its docstring.\n\n{module_table.table()}"
     )
     return made
 
@@ -126,7 +126,7 @@ def command_index() -> str:
         (f"[`mxpeak {words}`]({words.replace(' ', '-')}.md)", cell((command.description or "").split(". ")[0]))
         for words, command in commands()
     ]
-    head = "# Command line\n\nEvery command with its flags, generated from the code.\n\n"
+    head = "# Command line\n\nThis page lists all commands. Each linked page lists the flags of one command.\n\n"
     return head + table(("command", "purpose"), rows)
 
 
@@ -150,11 +150,11 @@ def settings_page() -> str:
         )
         for o, names in sorted(rows.values(), key=lambda row: row[0].name)
     ]
-    head = ("flag", "variable", "key of a file", "default", "benchmarks", "meaning")
+    head = ("flag", "variable", "key in a file", "default", "benchmarks", "meaning")
     return (
-        "# Settings\n\nEvery setting of `mxpeak run`. Sources in order of precedence: flag, variable, file of "
-        "`--config`, file of `--dat`, `mxpeak tune`, default. The default may differ by benchmark and device; "
-        f"`--dry-run` prints the resolved values.\n\n{table(head, lines)}"
+        "# Settings\n\nThis page lists every setting of `mxpeak run`. mxpeak uses the first source that sets a value: "
+        "flag, variable, file of `--config`, file of `--dat`, `mxpeak tune`, default. The default can differ by "
+        f"benchmark and device. `--dry-run` prints the resolved values.\n\n{table(head, lines)}"
     )
 
 
