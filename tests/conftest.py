@@ -45,7 +45,7 @@ def pytest_configure() -> None:
         try:
             open_device("cuda")
         except ResourceError as error:
-            raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
+            raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; unset it to test on the CPU") from error
 
 
 def pytest_collection() -> None:

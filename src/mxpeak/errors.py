@@ -1,14 +1,14 @@
-"""Everything that can go wrong, as a tree, and everything that can come out, as a value.
+"""Define the errors that mxpeak raises, the exit codes, and the outcomes of a solve.
 
     MxpeakError                 exit code
-    ├── UsageError              2   a request that is malformed or cannot be met; a ValueError, too
-    │   └── UnknownTypeError    2   numbers of a type that is not computed with; a TypeError, too
-    ├── ResourceError           5   not enough memory, or no such device
+    ├── UsageError              2   invalid or impossible request; also a ValueError
+    │   └── UnknownTypeError    2   unsupported type of numbers; also a TypeError
+    ├── ResourceError           5   too little memory, or no such device
     ├── StoppedError            6   the guard stopped the run
-    └── SingularError           3   a matrix of the user's own has no inverse
+    └── SingularError           3   the matrix has no inverse
 
-Users' mistakes raise, on every rank, before any communication.  Numerical outcomes of a run (a residual that fails, a
-singular matrix) are values of `Outcome`: the run ended, and its result says how.
+mxpeak raises errors of the user on every rank, before any communication. Numerical outcomes of a run, such as a failed
+residual or a singular matrix, are values of `Outcome` in its result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,25 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to the shell; the same on every rank."""
+    """The exit code of the process, the same on every rank.
+
+    Attributes
+    ----------
+    VALID : int
+        0: the result is valid.
+    BUG : int
+        1: a bug in mxpeak.
+    USAGE : int
+        2: wrong usage or an impossible configuration.
+    FAILED : int
+        3: the validation failed.
+    BELOW_TARGET : int
+        4: the result is valid, but below the requested rate or share.
+    RESOURCE : int
+        5: too little memory or disk, or no such device.
+    GUARD : int
+        6: the guard stopped the run.
+    """
 
     VALID = 0
     BUG = 1
@@ -29,41 +47,78 @@ class ExitCode(IntEnum):
 
 
 class MxpeakError(Exception):
-    """Base of every error that mxpeak raises on purpose; its text is meant for the user."""
+    """Base class of all errors that mxpeak raises on purpose.
+
+    Attributes
+    ----------
+    exit_code : ExitCode
+        Exit code of the command line for this error.
+    """
 
     exit_code: ExitCode = ExitCode.BUG
 
 
 class UsageError(MxpeakError, ValueError):
-    """A request that is malformed or cannot be met; the message shows the arithmetic and what to type instead."""
+    """An invalid or impossible request.
+
+    The message states the problem, the arithmetic, and the correct usage. The error is also a ValueError.
+    """
 
     exit_code = ExitCode.USAGE
 
 
 class UnknownTypeError(UsageError, TypeError):
-    """Numbers of a type that is not computed with, or no numbers at all."""
+    """Numbers of an unsupported type, or values that are not numbers.
+
+    The error is also a TypeError.
+    """
 
 
 class ResourceError(MxpeakError):
-    """Memory or a device that the request needs is not there; found before anything is allocated."""
+    """Too little memory, or a missing device.
+
+    mxpeak raises this error before it allocates memory.
+    """
 
     exit_code = ExitCode.RESOURCE
 
 
 class StoppedError(MxpeakError):
-    """The guard stopped a computation, on all ranks at the same step."""
+    """A computation that the guard stopped, on all ranks at the same step."""
 
     exit_code = ExitCode.GUARD
 
 
 class SingularError(MxpeakError):
-    """A matrix that was to be solved with is exactly singular."""
+    """An exactly singular matrix in a solve."""
 
     exit_code = ExitCode.FAILED
 
 
 class Outcome(StrEnum):
-    """How a solve ended.  The values are the advice that goes to the user."""
+    """How a solve ended.
+
+    Each value is the text that mxpeak prints.
+
+    Attributes
+    ----------
+    SOLVED : str
+        The solve reached the accuracy.
+    SINGULAR : str
+        A column has no pivot other than zero.
+    NOT_FINITE : str
+        The result contains NaN or Inf.
+    ZERO_PIVOT : str
+        A pivot is zero in an LU factorization without pivoting.
+    UNPROVEN : str
+        The solution is accurate, but the factors are not those of the matrix.
+    NOT_CONVERGED : str
+        Refinement did not reach the accuracy.
+    UNREACHED : str
+        GMRES did not reach the tolerance.
+    INACCURATE : str
+        The residual is above the threshold.
+    """
 
     SOLVED = "solved"
     SINGULAR = (
@@ -75,7 +130,7 @@ class Outcome(StrEnum):
         "check the input, and the hardware if the input is clean"
     )
     ZERO_PIVOT = (
-        "a pivot is zero: this matrix has no LU factorization without pivoting; take a generator that needs none"
+        "a pivot is zero: this matrix has no LU factorization without pivoting; use a generator that needs no pivoting"
     )
     UNPROVEN = (
         "the solution is accurate, but the factors are not those of an LU of the matrix: something computed wrongly, "

@@ -88,7 +88,7 @@ def seconds(text: str) -> float:
     if match is None and not text.strip()[-1:].islower():
         return real(0.0)(text)
     if match is None or match[2] not in TIME_UNITS:
-        raise UsageError(f"{shown(text)} is not a time; write seconds, or a number and s, m or h, for example 30m")
+        raise UsageError(f"{shown(text)} is not a time; use seconds, or a number and s, m or h, for example 30m")
     return float(match[1]) * TIME_UNITS[match[2]]
 
 
@@ -123,7 +123,7 @@ def positive(text: str) -> float:
     """A parser of finite numbers above 0."""
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} would check nothing; give a number above 0, such as the rules' 16")
+        raise UsageError(f"{value:g} would check nothing; use a number above 0, such as the rules' 16")
     return value
 
 
@@ -139,7 +139,7 @@ def known(choices: Sequence[str], *, digits: bool = False) -> Callable[[str], st
         if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
             return choices[int(text)]
         if text not in choices:
-            raise UsageError(f"{shown(text)} is unknown; choose one of {', '.join(choices)}")
+            raise UsageError(f"{shown(text)} is unknown; use one of {', '.join(choices)}")
         return text
 
     return parse
@@ -157,7 +157,7 @@ def boolean(text: str) -> bool:
 def device(text: str) -> str:
     """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", text):
-        raise UsageError(f"{shown(text)} is not a device; choose auto, cpu, cuda or cuda:0")
+        raise UsageError(f"{shown(text)} is not a device; use auto, cpu, cuda or cuda:0")
     return text
 
 
@@ -165,7 +165,7 @@ def grid_shape(text: str) -> tuple[int, int]:
     """A parser of grids written PxQ."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text)
     if not match or int(match[1]) < 1 or int(match[2]) < 1:
-        raise UsageError(f"{shown(text)} is not a grid; write it PxQ with P, Q >= 1, for example 2x4")
+        raise UsageError(f"{shown(text)} is not a grid; use PxQ with P, Q >= 1, for example 2x4")
     return int(match[1]), int(match[2])
 
 
@@ -175,7 +175,7 @@ def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse_list(text: str) -> tuple[Any, ...]:
         items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
         if not items:
-            raise UsageError("the list is empty; give at least one value")
+            raise UsageError("the list is empty; use at least one value")
         return tuple(parse(item) for item in items)
 
     return parse_list
@@ -192,7 +192,7 @@ def memory_bytes(text: str, total: int) -> int:
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
     if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
-        raise UsageError(f"{shown(text)} is not a memory budget; write a share such as 80% or a size such as 64GiB")
+        raise UsageError(f"{shown(text)} is not a memory budget; use a share such as 80% or a size such as 64GiB")
     value = float(match[1])
     return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
 
@@ -200,7 +200,7 @@ def memory_bytes(text: str, total: int) -> int:
 def duration(text: str) -> str:
     """Check a time above zero; it is kept as text until used."""
     if seconds(text) <= 0:
-        raise UsageError(f"{shown(text)} is no length of time; write for example 90s, 10m or 1h")
+        raise UsageError(f"{shown(text)} is not a time; use for example 90s, 10m or 1h")
     return text
 
 
@@ -211,7 +211,7 @@ def stall_limits(text: str) -> tuple[float, float] | None:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
     if not match or float(match[1]) <= 1 or float(match[2] or 60) <= 0:
         raise UsageError(
-            f"{shown(text)} says no limit; write a factor above 1, such as 10, or 10,60 with seconds, or off"
+            f"{shown(text)} is not a limit; use a factor above 1, such as 10, or 10,60 with seconds, or off"
         )
     return float(match[1]), float(match[2] or 60)
 
@@ -228,19 +228,23 @@ def stall_limit(text: str) -> str:
 def option(
     default: Any,
     *flags: str,
+    aliases: tuple[str, ...] = (),
     help: str,
     parse: Callable[[str], Any],
     group: str,
     metavar: str = "",
     users_path: bool = False,
 ) -> Any:
-    """A dataclass field that is also a flag: its names, help, parser, and the group of `--help` it stands in.
+    """Return a dataclass field that is also a flag: its names, help, parser, and its group in `--help`.
+
+    `aliases` are former names of the flag; `--help` does not list them.
 
     `users_path`: it names a file or folder that a run writes, or compares with.  Only the user sets it, by a flag, a
     variable or a TOML file; recorded runs and checkpoints, which may come from other people, cannot.
     """
     metadata = {
         "flags": flags,
+        "aliases": aliases,
         "help": help,
         "parse": parse,
         "group": group,
@@ -262,6 +266,7 @@ class Option:
     metavar: str
     default: Any
     users_path: bool = False
+    aliases: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:

@@ -47,7 +47,7 @@ def precision(name: str) -> Precision:
     try:
         return PRECISIONS[name]
     except KeyError:
-        raise UsageError(f"unknown precision {name!r}; choose one of {', '.join(PRECISIONS)}") from None
+        raise UsageError(f"unknown precision {name!r}; use one of {', '.join(PRECISIONS)}") from None
 
 
 def stored_as(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What comes out of a run: Result, as JSON and back, and numbers as people read them."""
+"""Store results as Result and as JSON, and format numbers for people."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ MOST_INTEGER = 2**64 - 1
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _integer(digits: str) -> int:
@@ -118,7 +118,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:60]!r} is twice in one object")
+        raise ValueError(f"the key {twice[:60]!r} occurs twice in one object")
     return found
 
 
@@ -142,7 +142,17 @@ def _check_depth(value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something a reader of the result should know, and how to fix it."""
+    """A warning in a result, with advice.
+
+    Attributes
+    ----------
+    code : str
+        Short name of the warning, such as "not-finite".
+    text : str
+        Description of the problem.
+    hint : str
+        Advice. The text is empty if there is none.
+    """
 
     code: str
     text: str
@@ -160,7 +170,46 @@ def mark(status: str) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Result:
-    """What one run of one case gave, in the sections of the result file."""
+    """The result of one case of a benchmark, in the sections of the result file.
+
+    Attributes
+    ----------
+    benchmark : str
+        Name of the benchmark, such as "hpl".
+    status : str
+        "valid", "slow", "invalid" or "aborted". "slow" is valid, but below the requested rate or share.
+    passed : bool
+        Whether the validation passed.
+    mark : str
+        The status as mxpeak prints it.
+    run : dict
+        Command, start and end of the run.
+    problem : dict
+        Size and kind of the problem.
+    result : dict
+        Rate, time, limit and other figures.
+    validation : dict
+        Residual, threshold and other checks.
+    rules : dict
+        Whether the result is admissible under the published rules, and the violations. The section is empty for
+        benchmarks without such rules.
+    samples_s : list of float
+        Seconds of each repetition.
+    phases : dict
+        Time, operations and bytes of each phase.
+    config : dict
+        Value and origin of each setting.
+    machine : dict
+        Processors, memory and devices.
+    software : dict
+        Versions of mxpeak and its libraries.
+    launch : dict
+        Launcher, ranks, process grid and binding.
+    telemetry : dict
+        Progress, energy and other measurements during the run.
+    warnings : list of Caution
+        Warnings, with advice.
+    """
 
     benchmark: str
     status: str  # valid | slow (valid, but below a floor that was asked for) | invalid | aborted
@@ -203,7 +252,7 @@ class Result:
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
     def _repr_html_(self) -> str:
-        """The result in a notebook: what it is, how fast, what share of its limit, how accurate."""
+        """Return a table for notebooks: rate, share of the limit and residual."""
         share, residual = self.result.get("fraction_of_limit"), self.validation.get("residual")
         rows = {
             "benchmark": self.benchmark,
@@ -219,17 +268,28 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether the validation passed."""
+        """Return whether the validation passed."""
         return self.status in PASSED
 
     @property
     def mark(self) -> str:
-        """The status as people read it."""
+        """Return the status as mxpeak prints it: PASSED, TOO SLOW, FAILED or ABORTED."""
         return mark(self.status)
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` wrote; keys of a later schema are left out, and absent ones are empty."""
+        """Create a result from plain data that `as_dict` returned.
+
+        Parameters
+        ----------
+        body : mapping
+            The data. `from_dict` ignores unknown keys. Missing sections are empty.
+
+        Returns
+        -------
+        Result
+            The result.
+        """
         known = {f.name for f in dataclasses.fields(cls)} & set(body)
         said = body.get("warnings")
         told = [w for w in (said if isinstance(said, list) else []) if isinstance(w, Mapping)]
@@ -237,7 +297,15 @@ class Result:
         return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""
+        """Return the result as plain data for JSON.
+
+        NaN and infinity become None, and each adds a warning.
+
+        Returns
+        -------
+        dict
+            The sections of the result.
+        """
         lost: list[Caution] = []
         body = {"schema": SCHEMA_RESULT, **_plain(dataclasses.asdict(self), "", lost)}
         body["warnings"] += [dataclasses.asdict(caution) for caution in lost]
@@ -281,7 +349,7 @@ def results_of(body: Any) -> list[dict[str, Any]]:
         raise ValueError("its schema is not that of a result file")
     found = body.get("results", [body])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise ValueError("its results are no list of them")
+        raise ValueError("its results are not a list")
     return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 

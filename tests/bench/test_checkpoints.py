@@ -115,7 +115,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a column that is none": (
         lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "singular": [float("nan")]}),
-        "first singular column is no column",
+        "first singular column is not a column",
     ),
 }
 

@@ -446,7 +446,7 @@ def test_a_dry_run_says_what_will_be_and_which_rules_break() -> None:
 def test_boxes_that_the_rules_do_not_take_are_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="--mode explore"):
         run(nx=8)
-    with pytest.raises(UsageError, match="type --nx 16 or --nx 24"):
+    with pytest.raises(UsageError, match="use --nx 16 or --nx 24"):
         run(nx=20)
 
 

@@ -87,10 +87,10 @@ def test_texts_become_values(name: str, text: str, value: Any):
         ("nx", "0", "--nx: 0 is out of range (1 to "),
         ("nx", "64,128", "--nx: '64,128' is not a whole number"),
         ("rt", "-1", "--rt: -1 is out of range (0 to "),
-        ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell, packed"),
-        ("smoother", "red", "--smoother: 'red' is unknown; choose one of auto, natural, reference, coloured"),
-        ("precision", "tf32", "--precision: 'tf32' is unknown; choose one of auto, fp64, fp32, bf16, fp16, fp8"),
-        ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
+        ("storage", "csr", "--storage: 'csr' is unknown; use one of auto, rows, ell, sell, packed"),
+        ("smoother", "red", "--smoother: 'red' is unknown; use one of auto, natural, reference, coloured"),
+        ("precision", "tf32", "--precision: 'tf32' is unknown; use one of auto, fp64, fp32, bf16, fp16, fp8"),
+        ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32"),
         ("mg_precision", "fp32,int8", "--mg-precision: 'int8' is unknown"),
         ("threshold", "0", "--threshold: 0 is out of range"),
         ("restart", "0", "--restart: 0 is out of range"),
@@ -139,7 +139,7 @@ def test_formats_of_levels_are_one_for_all_or_one_each():
     each = ("fp32", "fp16", "fp16", "fp64")
     assert HpgMxpConfig(mg_precision=each).mg_precisions(4) == each
     assert HpgMxpConfig(mg_precision=("fp32",)).mg_precisions(1) == ("fp32",)
-    with pytest.raises(UsageError, match="--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4"):
+    with pytest.raises(UsageError, match="--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4"):
         HpgMxpConfig(mg_precision=("fp32", "fp16")).mg_precisions(4)
 
 
@@ -150,7 +150,7 @@ def test_the_box_is_a_cube_of_nx_unless_the_others_are_given():
     assert HpcgConfig(nx=64).shape == (64, 64, 64)
     assert HpcgConfig(nx=64, nz=32).shape == (64, 64, 32)
     assert HpcgConfig(nx=64, ny=16, nz=32).shape == (64, 16, 32)
-    with pytest.raises(UsageError, match=r"--nz 32 needs --nx; type --nx 32 too"):
+    with pytest.raises(UsageError, match=r"--nz 32 needs --nx; add --nx 32"):
         _ = HpcgConfig(nz=32).shape
 
 
@@ -212,33 +212,33 @@ def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, gri
             {"npx": 3},
             8,
             "--npx 3 does not divide the number of ranks: 8 / 3 leaves 2; start 9 ranks (--ranks 9, "
-            "or mpiexec -n 9), or leave --npx 3 out for the grid 2x2x2",
+            "or mpiexec -n 9), or remove --npx 3 for the grid 2x2x2",
         ),
         (
             {"npx": 2, "npz": 3},
             8,
             "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
-            "start 6 ranks (--ranks 6, or mpiexec -n 6), or leave --npx 2 --npz 3 out for the "
+            "start 6 ranks (--ranks 6, or mpiexec -n 6), or remove --npx 2 --npz 3 for the "
             "grid 2x2x2",
         ),
         (
             {"npx": 2, "npy": 2, "npz": 2},
             16,
             "--npx 2 --npy 2 --npz 2 needs 2*2*2 = 8 ranks, but there are 16; start 8 "
-            "ranks (--ranks 8, or mpiexec -n 8), or leave --npx 2 --npy 2 --npz 2 out "
+            "ranks (--ranks 8, or mpiexec -n 8), or remove --npx 2 --npy 2 --npz 2 "
             "for the grid 2x2x4",
         ),
         (
             {"npx": 2},
             1,
             "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
-            "or mpiexec -n 2), or leave --npx 2 out for the grid 1x1x1",
+            "or mpiexec -n 2), or remove --npx 2 for the grid 1x1x1",
         ),
         (
             {"npx": 2, "npy": 1, "npz": 1},
             1,
             "--npx 2 --npy 1 --npz 1 needs 2*1*1 = 2 ranks, but there is 1; start 2 "
-            "ranks (--ranks 2, or mpiexec -n 2), or leave --npx 2 --npy 1 --npz 1 out "
+            "ranks (--ranks 2, or mpiexec -n 2), or remove --npx 2 --npy 1 --npz 1 "
             "for the grid 1x1x1",
         ),
     ],
@@ -251,11 +251,11 @@ def test_a_grid_that_is_not_of_all_ranks_is_refused(asked: dict[str, int], ranks
 @pytest.mark.parametrize(
     ("values", "ranks", "says"),
     [
-        ({"nx": 100}, 1, "100 / 8 leaves 4; type --nx 96 or --nx 104"),
+        ({"nx": 100}, 1, "100 / 8 leaves 4; use --nx 96 or --nx 104"),
         ({"nx": 8}, 1, "--nx 8 is less than 16"),
         ({"nx": 16, "nz": 136}, 1, "16/136 = 0.118, less than 0.125"),
         ({"nx": 16}, 11, "start 10 (1x2x5) or 12 (2x2x3) ranks"),
-        ({"nx": 16, "npx": 9}, 9, "type --npx 1 --npy 3 --npz 3"),
+        ({"nx": 16, "npx": 9}, 9, "use --npx 1 --npy 3 --npz 3"),
         ({"nx": 432}, 1, "27*432*432*432 = 2176782336"),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that
     text = str(caught.value)
     nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.most)
     assert "a local box of 104x104x104 takes matrix " in text
-    assert f"the largest cube that fits is --nx {nx}: type that" in text
+    assert f"the largest cube that fits is --nx {nx}: use that" in text
     assert "2 GiB of a node can be planned for" in text
     need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
     more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]

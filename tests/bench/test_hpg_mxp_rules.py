@@ -33,19 +33,19 @@ def broken(**values: Any) -> list[str]:
     [
         (
             {"nx": 100},
-            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or --nx 104",
+            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; use --nx 96 or --nx 104",
         ),
-        ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
+        ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; use --nx 16, or --mode explore"),
         ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
-        ({"precision": "fp8"}, "--mode official takes formats of 16 bits or more, not fp8; type --mode explore"),
+        ({"precision": "fp8"}, "--mode official takes formats of 16 bits or more, not fp8; use --mode explore"),
         ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official takes formats of 16 bits or more"),
         (
             {"mg_precision": ("fp32", "fp16")},
-            "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4",
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4",
         ),
         (
             {"value_tolerance": 0.01},
-            "--value-tolerance 0.01 allows inexact stored values, which --mode official does not; type --mode explore",
+            "--value-tolerance 0.01 allows inexact stored values, which --mode official does not; use --mode explore",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_sweeps_both_ways_have_the_natural_order_when_packed_but_on_devices_its_
 
 
 def test_rows_are_refused_where_kernels_do_not_have_them() -> None:
-    with pytest.raises(UsageError, match="type --storage sell, or --kernels host"):
+    with pytest.raises(UsageError, match="use --storage sell, or --kernels host"):
         check(HpgMxpConfig(storage="rows", kernels="torch", nx=16), 0, 1)
     check(HpgMxpConfig(storage="rows", kernels="reference", nx=16), 0, 1)
 

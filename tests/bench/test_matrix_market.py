@@ -170,7 +170,7 @@ MISTAKES = {
     "rectangular": (REAL + "2 3 1\n1 1 1\n", "line 2: the matrix is 2x3, but only square matrices"),
     "0x0": (REAL + "0 0 0\n", "line 2: the matrix is empty"),
     "truncated": (REAL + "2 2 2\n1 1 1\n", "it ends after 1 of the 2 entries that line 2 says"),
-    "too long": (REAL + "1 1 1\n1 1 1\n1 1 2\n", "line 4: '1 1 2' is entry 2, but line 2 says that there are 1"),
+    "too long": (REAL + "1 1 1\n1 1 1\n1 1 2\n", "line 4: '1 1 2' is entry 2, but line 2 states 1"),
     "row outside": (REAL + "2 2 2\n1 1 1\n3 2 1\n", "line 4: '3 2 1' is in row 3, but the rows are 1 to 2"),
     "counted from 0": (REAL + "2 2 2\n0 1 1\n2 2 1\n", "line 3: '0 1 1' is in row 0, but the rows are 1 to 2"),
     "column outside": (REAL + "2 2 2\n1 5 1\n2 2 1\n", "line 3: '1 5 1' is in column 5"),

@@ -58,11 +58,11 @@ def test_lists_are_parsed_and_aliases_become_the_names_that_are_reported():
 
 
 IMPOSSIBLE = [
-    ("kind", "two", "--kind: 'two' is unknown; choose one of max, one, inf, fro, all"),
-    ("dtype", "int8", "--dtype: 'int8' is unknown; choose one of float64"),
-    ("structure", "sparse", "--structure: 'sparse' is unknown; choose one of general"),
-    ("layout", "R", "--layout: 'R' is unknown; choose one of C, F, tiles"),
-    ("uplo", "left", "--uplo: 'left' is unknown; choose one of lower, upper"),
+    ("kind", "two", "--kind: 'two' is unknown; use one of max, one, inf, fro, all"),
+    ("dtype", "int8", "--dtype: 'int8' is unknown; use one of float64"),
+    ("structure", "sparse", "--structure: 'sparse' is unknown; use one of general"),
+    ("layout", "R", "--layout: 'R' is unknown; use one of C, F, tiles"),
+    ("uplo", "left", "--uplo: 'left' is unknown; use one of lower, upper"),
     ("kl", "-1", "--kl: -1 is out of range"),
     ("n", "0", "-N/--n: 0 is out of range"),
 ]
@@ -182,7 +182,7 @@ def test_the_default_is_every_kind_of_a_general_matrix_of_doubles():
 
 
 def test_a_size_is_needed():
-    with pytest.raises(UsageError, match="give -N"):
+    with pytest.raises(UsageError, match="add -N"):
         next(NormsConfig().cases(1))
 
 

@@ -334,7 +334,7 @@ def test_a_tile_that_two_ranks_have_stops_all() -> None:
 def test_tiles_of_different_types_on_different_ranks_stop_all() -> None:
     def body(comm: Any) -> None:
         tile = np.ones((2, 3), np.float32 if comm.rank else np.float64)
-        with pytest.raises(UsageError, match="one dtype, but these have float64 on rank 0, float32 on rank 1"):
+        with pytest.raises(UsageError, match="the same dtype, but these have float64 on rank 0, float32 on rank 1"):
             mx.from_tiles({(comm.rank, 0): tile}, [2, 2], [3], comm=comm)
 
     run_ranks(2, body)
@@ -362,7 +362,7 @@ def test_ranks_that_see_different_source_processes_are_told() -> None:
 
 def test_sizes_that_no_rank_can_know_are_asked_for_on_all() -> None:
     def body(comm: Any) -> None:
-        with pytest.raises(UsageError, match="give heights and widths"):
+        with pytest.raises(UsageError, match="add heights and widths"):
             mx.from_tiles({(comm.rank, 0): np.ones((2, 2))}, comm=comm)
         with pytest.raises(UsageError, match=r"2\*3 = 6 ranks, but the communicator has 3"):
             mx.from_scalapack(np.ones((2, 2)), [1, 0, 2, 2, 2, 2, 0, 0, 2], grid=(2, 3), comm=comm)

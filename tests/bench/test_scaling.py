@@ -70,15 +70,15 @@ def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
     ("config", "says"),
     [
         (HplConfig(study="weak", grid=((1, 2),)), "--grid is for one"),
-        (HplConfig(study="weak", P=(1,), Q=(2,)), "leave -P and -Q out"),
+        (HplConfig(study="weak", P=(1,), Q=(2,)), "remove -P and -Q"),
         (HplConfig(study="weak", n=(10, 20)), "make 2"),
         (HplConfig(study="weak", target=1.0), "--target is for one"),
         (HplConfig(study="weak", baseline="last"), "--baseline is for one"),
         (NormsConfig(study="weak", n=(10,)), "make 5"),
-        (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "leave -m out"),
-        (HpgMxpConfig(study="weak", matrix="a.mtx"), "type --study strong"),
+        (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "remove -m"),
+        (HpgMxpConfig(study="weak", matrix="a.mtx"), "use --study strong"),
         (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is no multiple of 8"),
-        (HpcgConfig(study="strong", nx=16), "type --nx 32"),
+        (HpcgConfig(study="strong", nx=16), "use --nx 32"),
         (RunConfig(study="weak"), "no sizes that grow"),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["hpl", "--ranks-list", "1,2"], "type --study weak or --study strong too"),
+        (["hpl", "--ranks-list", "1,2"], "add --scaling-study weak or strong"),
         (["hpl", "--study", "weak", "--ranks-list", "1,x"], "'x' is not a whole number"),
         (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, and --ranks says 2"),
         (["all", "--study", "weak"], "--study is of one benchmark"),

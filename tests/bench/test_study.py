@@ -197,14 +197,14 @@ def test_json_goes_to_a_file_too(here, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["spectra"], "study: 'spectra' is unknown; choose one of pivots, norms, gmres"),
+        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres"),
         (["pivots", "-N", "0"], "-N: 0 is out of range"),
         (["pivots", "-N", "ten"], "-N: 'ten' is not a whole number"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
         (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
         (
             ["pivots", "--diagonal-scale", "1"],
-            "--diagonal-scale applies only to gmres; pivots leaves the diagonal as drawn",
+            "--diagonal-scale applies only to gmres; pivots leaves the diagonal unchanged",
         ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
         (["pivots", "--nb", "8"], "mxpeak study does not know --nb 8"),

@@ -282,7 +282,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["hpl"], "'hpl' is a benchmark; did you mean: mxpeak run hpl?"),
         (["plann"], "did you mean plan?"),
         (["run", "hpl_mxp"], "did you mean hpl-mxp?"),
-        (["run"], "BENCHMARK is missing; choose one of hpl, hpl-mxp, "),
+        (["run"], "BENCHMARK is missing; use one of hpl, hpl-mxp, "),
         (["baseline", "get", "last"], "'get' is unknown; use set"),
         (["run", "hpl", "HPL.dat"], "did you mean --dat HPL.dat?"),
         (
@@ -299,10 +299,10 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["history", "--last", "-1"], "--last: -1 is out of range (1 to "),
         (["run", "hpl", "-5%"], "mxpeak run hpl does not know -5%"),
         (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not a whole number"),
-        (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; write seconds, or a number and s, m or h"),
+        (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; use seconds, or a number and s, m or h"),
         (["--quik"], "mxpeak run all does not know --quik; did you mean --quick?"),
         (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range (1 to "),
-        (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; choose one of 1ring"),
+        (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; use one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (
             ["run", "hpl", "--thresh", "3"],

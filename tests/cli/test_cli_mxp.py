@@ -155,10 +155,10 @@ def test_the_report_goes_where_line_four_of_the_dat_says(mxp: Bench, capsys: pyt
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["run", "hpl-mxp", "--format", "hpl"], "run hpl-mxp has no --format hpl; choose text or mxp"),
-        (["run", "hpl", "--format", "mxp"], "run hpl has no --format mxp; choose text or hpl"),
-        (["run", "all", "--format", "mxp"], "run all has no --format mxp; choose text"),
-        (["run", "hpl-mxp", "--precision", "fp12"], "--precision: 'fp12' is unknown; choose one of fp64"),
+        (["run", "hpl-mxp", "--format", "hpl"], "run hpl-mxp has no --format hpl; use text or mxp"),
+        (["run", "hpl", "--format", "mxp"], "run hpl has no --format mxp; use text or hpl"),
+        (["run", "all", "--format", "mxp"], "run all has no --format mxp; use text"),
+        (["run", "hpl-mxp", "--precision", "fp12"], "--precision: 'fp12' is unknown; use one of fp64"),
         (["run", "hpl-mxp", "--pfact", "left"], "mxpeak run hpl-mxp does not know --pfact left"),
         (
             ["run", "hpl-mxp", "--dat", "cut.dat"],
@@ -206,9 +206,9 @@ def test_a_submission_has_the_form_and_the_runs_own_files(mxp: Bench, capsys: py
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("full", "--submit full is not empty, and files are never overwritten; give another --submit DIR"),
-        ("out", "--submit out is the folder of the results; give another --submit DIR"),
-        ("file/x", "cannot write to the folder file/x: Not a directory; give another --submit DIR"),
+        ("full", "--submit full is not empty, and files are never overwritten; use another --submit DIR"),
+        ("out", "--submit out is the folder of the results; use another --submit DIR"),
+        ("file/x", "cannot write to the folder file/x: Not a directory; use another --submit DIR"),
     ],
 )
 def test_a_submission_that_cannot_be_written_is_refused_before_the_run(

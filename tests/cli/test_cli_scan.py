@@ -94,12 +94,12 @@ def test_the_exit_code_tells_whether_all_are_alike(
     [
         (["--rounds", "0"], "--rounds: 0 is out of range (1 to "),
         (["-N", "0"], "-N/--n: 0 is out of range"),
-        (["--warmup", "cold"], "--warmup: 'cold' is unknown; choose one of none, gemm, full"),
+        (["--warmup", "cold"], "--warmup: 'cold' is unknown; use one of none, gemm, full"),
         (["--device", "tpu"], "--device: 'tpu' is not a device"),
         (["--tolerance", "100%"], "--tolerance: '100%' is out of range: use a share"),
         (["--tolerance", "-1%"], "--tolerance: '-1%' is out of range: use a share"),
-        (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; choose one of slurm, hostfile"),
-        (["--write-exclude", "/no/such/folder/file"], "give another --write-exclude FILE"),
+        (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; use one of slurm, hostfile"),
+        (["--write-exclude", "/no/such/folder/file"], "use another --write-exclude FILE"),
         (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),
         (["--repeat", "3"], "mxpeak scan does not know --repeat 3; see mxpeak scan --help"),
     ],
@@ -172,6 +172,6 @@ def test_without_mpi_a_scan_says_what_one_rank_would_take(
     monkeypatch.setattr(launch, "respawn", no_mpi)
     monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1]])
     assert main(["scan", "--device", "cpu"]) == 2
-    assert "this host takes 2 ranks, and --ranks 2 needs MPI for Python; or take one: --ranks 1" in (
+    assert "this host takes 2 ranks, and --ranks 2 needs MPI for Python; use --ranks 1 to run on one" in (
         capsys.readouterr().err
     )

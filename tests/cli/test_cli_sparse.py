@@ -232,30 +232,30 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--nx", "12"], "--nx 12: 4 levels of multigrid halve it 3 times, but 12 / 8 leaves 4; type --nx 16"),
-        (["--nx", "16", "--nz", "20"], "20 / 8 leaves 4; type --nz 16 or --nz 24"),
-        (["--nx", "8"], "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
-        (["--nz", "16"], "--nz 16 needs --nx; type --nx 16 too"),
+        (["--nx", "12"], "--nx 12: 4 levels of multigrid halve it 3 times, but 12 / 8 leaves 4; use --nx 16"),
+        (["--nx", "16", "--nz", "20"], "20 / 8 leaves 4; use --nz 16 or --nz 24"),
+        (["--nx", "8"], "--nx 8 is less than 16, the least that the rules allow; use --nx 16, or --mode explore"),
+        (["--nz", "16"], "--nz 16 needs --nx; add --nx 16"),
         (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves 1"),
         (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "needs 2*1*1 = 2 ranks, but there is 1"),
         (
             ["--nx", "16", "--precision", "fp8"],
-            "--mode official takes formats of 16 bits or more, not fp8; type --mode explore",
+            "--mode official takes formats of 16 bits or more, not fp8; use --mode explore",
         ),
-        (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "type --mode explore"),
+        (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "use --mode explore"),
         (
             ["--nx", "16", "--mg-precision", "fp32,fp16"],
-            "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4",
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4",
         ),
         (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
         (
             ["--nx", "16", "--value-tolerance", "0.1"],
-            "--value-tolerance 0.1 allows inexact stored values, which --mode official does not; type --mode explore",
+            "--value-tolerance 0.1 allows inexact stored values, which --mode official does not; use --mode explore",
         ),
-        (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
+        (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32"),
         (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range (0 to "),
         (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range (1 to 1000)"),
-        (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell,"),
+        (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; use one of auto, rows, ell, sell,"),
         (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
         (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
         (["-N", "100"], "mxpeak run hpg-mxp does not know -N 100"),
@@ -280,7 +280,7 @@ def test_a_matrix_that_is_not_there_is_a_mistake_and_not_the_27_point_one(capsys
 
 def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "200", "--mem", "1GB") == 5
-    most = re.search(r"the largest cube that fits is --nx (\d+): type that", capsys.readouterr().err)
+    most = re.search(r"the largest cube that fits is --nx (\d+): use that", capsys.readouterr().err)
     assert most
     assert run("--nx", most[1], "--mem", "1GB", "--dry-run") == 0
     assert "does NOT fit" not in capsys.readouterr().out

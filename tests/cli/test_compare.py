@@ -272,7 +272,7 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
     ("argv", "said"),
     [
         (["compare", "last", "previous"], "last: no runs in mxpeak-out/; run mxpeak first"),
-        (["compare", "baseline", "x"], "none has been set; type: mxpeak baseline set"),
+        (["compare", "baseline", "x"], "none has been set; run mxpeak baseline set"),
         (["compare", "none", "none"], "cannot read none"),
         (["compare", "notes", "notes"], "notes is neither a result file nor a report"),
         (["baseline", "set", "bad"], "holds no valid result"),
@@ -311,7 +311,7 @@ def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
         ({"samples_s": ["a"]}, 'samples_s[0] is "a", not a number or null'),
         ({"run": {"start_unix": "yesterday"}}, 'run.start_unix is "yesterday", not a number or null'),
         ({"status": "fine"}, 'status is "fine", not one of valid, slow, invalid, aborted'),
-        ({"result": {"rate_flops": float("nan")}}, "NaN is no number of JSON"),
+        ({"result": {"rate_flops": float("nan")}}, "NaN is not a JSON number"),
     ],
 )
 def test_a_result_that_does_not_match_the_schema_is_refused_and_skipped_by_name(

@@ -84,8 +84,8 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
     [
         ("last", "A: --rounds runs both in turns, and 'last' runs no benchmark"),
         ("mxpeak run 'hpl", "No closing quotation"),
-        ("mxpeak run hpl --out=there", "leave --out=there out"),
-        ("OMP_NUM_THREADS=1 mxpeak run hpl", "type 'env OMP_NUM_THREADS=1 mxpeak run hpl'"),
+        ("mxpeak run hpl --out=there", "remove --out=there"),
+        ("OMP_NUM_THREADS=1 mxpeak run hpl", "use 'env OMP_NUM_THREADS=1 mxpeak run hpl'"),
         ("none-of-these run hpl", "A: cannot start none-of-these: No such file"),
         ("sh -c 'echo so it is >&2; exit 3' run", "ended with 3, without a result:\nso it is"),
     ],

@@ -347,7 +347,7 @@ def test_a_baseline_of_the_same_problem_is_taken(bench: Bench) -> None:
         (recorded(benchmark="hpl-mxp"), ["-N", "1000"], "holds no valid result of hpl"),
         (recorded(status="aborted"), ["-N", "1000"], "holds no valid result of hpl"),
         (recorded(telemetry={}), ["-N", "1000"], "has no telemetry.steps"),
-        (recorded(), [], "-N is left open; give -N"),
+        (recorded(), [], "-N is not set; add -N"),
         ("{", ["-N", "1000"], "is no result of a run: Expecting"),
         ({"schema": "mxpeak.plan/1"}, ["-N", "1000"], "is no result of a run"),
     ],

@@ -165,7 +165,7 @@ def test_a_run_of_an_input_file_is_repeated_with_what_the_file_said() -> None:
 
 
 def test_only_a_run_of_the_benchmark_is_repeated() -> None:
-    with pytest.raises(UsageError, match=r"is of hpl; type: mxpeak run hpl"):
+    with pytest.raises(UsageError, match=r"is of hpl; run mxpeak run hpl"):
         repeated("hpcg")
     Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [{"benchmark": "hpl"}]}))
     with pytest.raises(UsageError, match=r"neither TOML nor the result of a run"):

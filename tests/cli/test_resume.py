@@ -245,7 +245,7 @@ def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureF
     assert cli.main(["resume", "kept", "--out", "second"]) == 0
     assert cli.main(["resume", "kept", "--out", "third"]) == 0  # the run before has released it
     assert cli.main(["run", "hpl", "-N", "96", "--checkpoint", "kept"]) == 2
-    assert "kept is not empty; to continue its run, type: mxpeak resume kept" in capsys.readouterr().err
+    assert "kept is not empty; to continue its run, run mxpeak resume kept" in capsys.readouterr().err
 
 
 def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
@@ -339,10 +339,10 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
         ("resume pipe", "pipe/run.json cannot be used, and no part describes its run: it is not a regular file"),
         ("resume endless", "it is not a regular file"),
         ("resume large", "it has more than 1048576 bytes"),
-        ("resume old", "old holds checkpoints of the format 'mxpeak.checkpoint/1'"),
+        ("resume old", "old contains checkpoints in the format 'mxpeak.checkpoint/1'"),
         ("resume none", "none holds no intact checkpoint: none has been written yet"),
         ("resume other", "its benchmark 'hpx' is not hpl or hpl-mxp"),
-        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, type: mxpeak resume"),
+        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, use mxpeak resume"),
         ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
         ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint keeps one run, and 2 cases were asked for"),
         ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "and --repeat 2 were asked for"),

@@ -68,7 +68,7 @@ def test_a_shell_reads_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         (["slurm", "hpl", "--", "--threds", "2"], "does not know --threds; did you mean --threads?"),
-        (["slurm", "hpl", "--gpus-per-node", "4", "--ranks-per-node", "3"], "type --ranks-per-node 4"),
+        (["slurm", "hpl", "--gpus-per-node", "4", "--ranks-per-node", "3"], "use --ranks-per-node 4"),
         (["slurm", "hpl", "20000"], "does not know 20000"),
         (["slurm", "scan", "--", "--threds", "2"], "mxpeak scan does not know --threds; did you mean --threads?"),
         (["slurm", "peak", "--", "-x3"], "mxpeak peak does not know -x3"),

@@ -71,12 +71,12 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["norms"], "choose one of hpl, hpl-mxp, hpg-mxp, hpcg"),
+        (["norms"], "use one of hpl, hpl-mxp, hpg-mxp, hpcg"),
         (["hpl", "--ranks", "0"], "--ranks: 0 is out of range"),
         (["hpl", "--threads", "many"], "--threads"),
         (["hpl", "-N", "7"], "-N: 7 is out of range"),
         (["hpcg", "--nx", "20"], "--nx 16"),
-        (["hpl", "hpl-mxp", "--nx", "16"], "--nx says nothing to hpl and hpl-mxp"),
+        (["hpl", "hpl-mxp", "--nx", "16"], "--nx does not apply to hpl and hpl-mxp"),
         (["hpl", "--mode", "fast"], "--mode"),
         (["hpl", "--device", "tpu"], "--device"),
         (["hpl", "--job", "nothing.json"], "--job nothing.json"),

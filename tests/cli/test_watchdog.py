@@ -177,7 +177,7 @@ def test_limits_are_a_factor_and_seconds(text: str, limits: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "0.5,60", "10,0", "10,", "on", "-3"])
 def test_limits_that_would_end_every_run_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="write a factor above 1"):
+    with pytest.raises(UsageError, match="use a factor above 1"):
         stall_limits(text)
 
 

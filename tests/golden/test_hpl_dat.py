@@ -81,7 +81,7 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
         (5, "21", "HPL.dat line 5 (number of Ns): 21 is out of range (1 to 20): '21'"),
         (5, "0", "HPL.dat line 5 (number of Ns): 0 is out of range (1 to 20): '0'"),
         (5, "many", "HPL.dat line 5 (number of Ns): 'many' is not a whole number: 'many'"),
-        (5, "", "HPL.dat line 5 (number of Ns): the line is empty, a value was expected: ''"),
+        (5, "", "HPL.dat line 5 (number of Ns): the line is empty; add a value: ''"),
         (8, "3 0 NBs", "HPL.dat line 8 (NBs): 0 is out of range (1 to 100000000): '3 0 NBs'"),
         (8, "3 4.5", "HPL.dat line 8 (NBs): '4.5' is not a whole number: '3 4.5'"),
         (9, "2", "HPL.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
@@ -140,8 +140,8 @@ def test_a_grid_is_written_as_its_rows_and_columns():
 @for_each(
     ("config", "message"),
     [
-        (HplConfig(grid=((1, 1),)), "give -N"),
-        (HplConfig(n=(10,), P=(1,)), "give --grid, or both -P and -Q"),
+        (HplConfig(grid=((1, 1),)), "add -N"),
+        (HplConfig(n=(10,), P=(1,)), "add --grid, or both -P and -Q"),
         (HplConfig(n=tuple(range(21)), grid=((1, 1),)), "at most 20 Ns, but there are 21"),
     ],
 )

@@ -60,7 +60,7 @@ def test_any_line_ending_reads_the_same(newline: str):
             12,
             "-1.0 t",
             "HPL-MxP.dat line 12 (threshold): -1 means no check, but a mixed-precision result needs one; "
-            "write 16.0: '-1.0 t'",
+            "use 16.0: '-1.0 t'",
         ),
         (12, "nan", "HPL-MxP.dat line 12 (threshold): 'nan' is not a finite number: 'nan'"),
     ],

@@ -233,7 +233,7 @@ def test_memory_that_is_not_there_is_an_error_that_says_what_to_do(device: Devic
     told = device_failure(caught.value)
     assert told is not None
     assert told.startswith("the device ran out of memory: ")
-    assert told.endswith("give a smaller problem, or a smaller --mem")
+    assert told.endswith("use a smaller problem, or a smaller --mem")
     assert device.zeros(3).sum().item() == 0.0
 
 

@@ -207,7 +207,7 @@ def test_a_scale_for_a_generator_without_one_is_refused(name):
 
 @for_each("theta", [0.0, -1.0, 1.0, 2.5, nan])
 def test_theta_must_be_a_share(theta):
-    with pytest.raises(UsageError, match=r"give 0 < theta < 1, for N=100 about 0.125, or --generator dominant-n"):
+    with pytest.raises(UsageError, match=r"use 0 < theta < 1, for N=100 about 0.125, or --generator dominant-n"):
         generator("ddd", 100, scale=theta)
 
 
@@ -219,10 +219,10 @@ def test_a_diagonal_that_gives_no_pivot_is_refused(c):
 
 @for_each("condition", [1.0, 0.5, -3.0, inf, nan])
 def test_a_condition_number_that_no_matrix_has_is_refused(condition):
-    with pytest.raises(UsageError, match="give more than 1"):
+    with pytest.raises(UsageError, match="use more than 1"):
         generator("fasi-higham", 10, condition=condition)
 
 
 def test_an_unknown_name_is_told_the_known_ones():
-    with pytest.raises(UsageError, match="'sqrtn'; choose one of sqrt-n, ddd"):
+    with pytest.raises(UsageError, match="'sqrtn'; use one of sqrt-n, ddd"):
         generator("sqrtn", 10)

@@ -87,7 +87,7 @@ def test_an_empty_grid_is_refused(P, Q):
 
 
 def test_an_unknown_order_and_a_node_grid_of_nothing_are_refused():
-    with pytest.raises(UsageError, match="choose row or column"):
+    with pytest.raises(UsageError, match="use row or column"):
         ProcessGrid(1, 1, "diagonal")
     with pytest.raises(UsageError, match="0 is less than 1"):
         ProcessGrid(2, 2, node_grid=(0, 1))

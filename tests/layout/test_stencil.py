@@ -253,38 +253,38 @@ def test_good_boxes_pass(box: Box):
     [
         (
             Box(100, 104, 104),
-            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or --nx 104",
+            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; use --nx 96 or --nx 104",
         ),
         (
             Box(104, 104, 20),
-            "--nz 20: 4 levels of multigrid halve it 3 times, but 20 / 8 leaves 4; type --nz 16 or --nz 24",
+            "--nz 20: 4 levels of multigrid halve it 3 times, but 20 / 8 leaves 4; use --nz 16 or --nz 24",
         ),
-        (Box(16, 9, 16), "--ny 9: 4 levels of multigrid halve it 3 times, but 9 / 8 leaves 1; type --ny 16"),
-        (Box(16, 8, 16), "--ny 8 is less than 16, the least that the rules allow; type --ny 16, or --mode explore"),
+        (Box(16, 9, 16), "--ny 9: 4 levels of multigrid halve it 3 times, but 9 / 8 leaves 1; use --ny 16"),
+        (Box(16, 8, 16), "--ny 8 is less than 16, the least that the rules allow; use --ny 16, or --mode explore"),
         (
             Box(16, 16, 136),
             "the local box 16x16x136 is too far from a cube: shortest over longest side is 16/136 = "
-            "0.118, less than 0.125, the least that the rules allow; type sides of 24 or more, or of "
+            "0.118, less than 0.125, the least that the rules allow; use sides of 24 or more, or of "
             "128 or less, or --mode explore",
         ),
         (
             Box(16, 16, 16, 1, 1, 11),
             "the process grid 1x1x11 is too far from a cube: shortest over longest side is "
             "1/11 = 0.0909, less than 0.125, the least that the rules allow; 11 ranks have no "
-            "better grid than 1x1x11: start 10 (1x2x5) or 12 (2x2x3) ranks, or type --mode "
+            "better grid than 1x1x11: start 10 (1x2x5) or 12 (2x2x3) ranks, or use --mode "
             "explore",
         ),
         (
             Box(16, 16, 16, 12),
             "the process grid 12x1x1 is too far from a cube: shortest over longest side is 1/12 = "
-            "0.0833, less than 0.125, the least that the rules allow; type --npx 2 --npy 2 --npz 3, "
-            "or type --mode explore",
+            "0.0833, less than 0.125, the least that the rules allow; use --npx 2 --npy 2 --npz 3, "
+            "or use --mode explore",
         ),
         (
             Box(432, 432, 432),
             "a local box of 432x432x432 has 27 entries a row, 27*432*432*432 = 2176782336, more than "
             "2^31-1 = 2147483647, the most that 32-bit indices can count; the largest cube is --nx 424: "
-            "type that, and start more ranks",
+            "use that, and start more ranks",
         ),
     ],
 )
@@ -301,7 +301,7 @@ def test_beyond_the_rules_only_what_cannot_be_is_refused(box: Box):
 
 
 def test_what_cannot_be_is_refused_beyond_the_rules_too():
-    with pytest.raises(UsageError, match=r"--nx 12: 4 levels .* type --nx 8 or --nx 16"):
+    with pytest.raises(UsageError, match=r"--nx 12: 4 levels .* use --nx 8 or --nx 16"):
         check_box(Box(12, 8, 8), rules=False)
     with pytest.raises(UsageError, match="2176782336"):
         check_box(Box(432, 432, 432), rules=False)

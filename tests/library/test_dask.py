@@ -198,10 +198,10 @@ def test_a_mistake_is_one_error_of_the_client(client: Any, name: str) -> None:
 
 def test_workers_that_are_not_there_are_refused(client: Any) -> None:
     M = da.from_array(A)
-    for workers, told in (([], "give a list"), (["tcp://1.2.3.4:5"], "no worker tcp://1.2.3.4:5")):
+    for workers, told in (([], "use a list"), (["tcp://1.2.3.4:5"], "no worker tcp://1.2.3.4:5")):
         with pytest.raises(mx.UsageError, match=told):
             mx.dask.solve(M, B, client=client, workers=workers)
-    with pytest.raises(mx.UsageError, match=r"client = 5: give a dask\.distributed\.Client"):
+    with pytest.raises(mx.UsageError, match=r"client = 5: use a dask\.distributed\.Client"):
         mx.dask.solve(M, B, client=5)
 
 

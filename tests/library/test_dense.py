@@ -175,7 +175,7 @@ def test_devices_and_precisions_that_do_not_exist_are_refused() -> None:
                 call(device="cuda:0")
             with pytest.raises(UsageError, match='unknown device "tpu"'):
                 call(device="tpu")
-            with pytest.raises(UsageError, match="unknown precision 'half'; choose one of auto, fp64, fp32"):
+            with pytest.raises(UsageError, match="unknown precision 'half'; use one of auto, fp64, fp32"):
                 call(precision="half")
 
 

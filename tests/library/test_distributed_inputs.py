@@ -27,10 +27,10 @@ BFLOAT16 = ml_dtypes.bfloat16
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"n": 0}, "n = 0: give an integer of 1 or more"),
+        ({"n": 0}, "n = 0: use an integer of 1 or more"),
         ({"n": 4.0}, "n = 4.0"),
         ({"nb": -1}, "nb = -1"),
-        ({"grid": (2, 2)}, r"2\*2 = 4 ranks, but there are 1; give grid=\(1, 1\)"),
+        ({"grid": (2, 2)}, r"2\*2 = 4 ranks, but there are 1; use grid=\(1, 1\)"),
         ({"fn": np.eye(4)}, "not a function"),
         ({"comm": 7}, "not a communicator"),
     ],
@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "pieces without a place": (
         lambda comm: mx.DistributedMatrix.from_pieces([np.eye(4)] if comm.rank == 1 else {}, 4, comm=comm),
-        "UsageError: rank 1: pieces: give a dictionary",
+        "UsageError: rank 1: pieces: use a dictionary",
     ),
     "no file": (
         lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
@@ -232,7 +232,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.solve(
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.ones(2)
         ),
-        "UsageError: rank 0: A is 8x8, but b has shape (2,): give all 8 rows on every rank, or say local=True",
+        "UsageError: rank 0: A is 8x8, but b has shape (2,): use all 8 rows on every rank, or use local=True",
     ),
     "the transpose on one rank": (
         lambda comm: mx.solve(
@@ -328,7 +328,7 @@ def test_datasets_that_are_not_there_are_refused(name: str, tmp_path: Path) -> N
 def test_a_file_whose_library_is_missing_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "A.h5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match="type: pip install h5py"):
+    with pytest.raises(UsageError, match="run pip install h5py"):
         mx.DistributedMatrix.from_file(tmp_path / "A.h5")
     np.save(tmp_path / "A.npy", np.eye(2))
     with pytest.raises(UsageError, match="dataset='A' is for files of several arrays"):

@@ -154,7 +154,7 @@ REFUSED = {
     "NaN in b": (sparse.eye_array(2), [1, np.inf], r"b\[1\] is inf: 1 of 2 entries"),
     "complex b": (sparse.eye_array(2), [1, 1j], r"b is complex"),
     "long b": (sparse.eye_array(2), [1, 1, 1], r"A is 2x2, but b has shape \(3,\): it needs 2 rows"),
-    "deep b": (sparse.eye_array(2), np.ones((2, 1, 1)), r"b has shape \(2, 1, 1\); give one vector as \(n,\)"),
+    "deep b": (sparse.eye_array(2), np.ones((2, 1, 1)), r"b has shape \(2, 1, 1\); use one vector as \(n,\)"),
     "sparse b": (sparse.eye_array(2), sparse.csr_array(np.ones((2, 1))), "b is sparse"),
     "words": (sparse.eye_array(2), ["a", "b"], "b has dtype"),
 }
@@ -187,17 +187,17 @@ def test_a_row_or_column_of_zeros_is_singular(stored: bool) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"precision": "half"}, "unknown precision 'half'; choose one of mixed, fp64"),
+    ({"precision": "half"}, "unknown precision 'half'; use one of mixed, fp64"),
     ({"storage": "csr"}, "unknown storage 'csr'"),
     ({"smoother": "red-black"}, "unknown smoother 'red-black'"),
-    ({"rtol": -1e-9}, "rtol=-1e-09: use a number from 0 on"),
+    ({"rtol": -1e-9}, "rtol=-1e-09: use a number of at least 0"),
     ({"rtol": float("nan")}, "rtol=nan"),
     ({"atol": float("nan")}, "atol=nan"),
-    ({"restart": 0}, "restart=0: give a whole number from 1 on"),
+    ({"restart": 0}, "restart=0: use a whole number of at least 1"),
     ({"maxiter": 2.5}, "maxiter=2.5"),
     ({"threads": 0}, "threads=0"),
     ({"device": "tpu"}, 'unknown device "tpu"'),
-    ({"preconditioner": "ilu"}, "preconditioner='ilu' is unknown; choose one of auto, stencil"),
+    ({"preconditioner": "ilu"}, "preconditioner='ilu' is unknown; use one of auto, stencil"),
     ({"preconditioner": np.eye(3)}, "preconditioner=an object of type ndarray"),
     ({"preconditioner": "stencil"}, "A is none of them"),
     ({"x0": [1.0, 2.0]}, "x0 has shape"),
@@ -214,7 +214,7 @@ def test_wrong_options_are_named() -> None:
 
 def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "allowed_cores", lambda: [0, 1])
-    with pytest.raises(UsageError, match=r"threads=100000, but there are 2 cores .* give at most 2, or None"):
+    with pytest.raises(UsageError, match=r"threads=100000, but there are 2 cores .* use at most 2, or None"):
         mx.gmres(line(3), np.ones(3), threads=100_000)
 
 

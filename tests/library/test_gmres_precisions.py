@@ -102,7 +102,7 @@ FREE = "mxpeak.library.sparse.preconditioners.available_memory_bytes"
 
 
 @pytest.mark.parametrize(
-    ("storage", "advice"), [("auto", "free; use scipy"), ("sell", "free; use scipy"), ("ell", 'type storage="auto"')]
+    ("storage", "advice"), [("auto", "free; use scipy"), ("sell", "free; use scipy"), ("ell", 'use storage="auto"')]
 )
 def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(
     storage: str, advice: str, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +124,7 @@ def test_what_fits_is_not_refused_and_a_basis_that_does_not_is(monkeypatch: pyte
     _, info = mx.gmres(A, b)
     monkeypatch.setattr(FREE, lambda: info.bytes)  # packed columns take next to nothing
     assert mx.gmres(A, b)[1].converged
-    with pytest.raises(ResourceError, match=r"the basis 1 MiB, but .* is free; give a smaller restart"):
+    with pytest.raises(ResourceError, match=r"the basis 1 MiB, but .* is free; use a smaller restart"):
         mx.gmres(A, b, restart=512)
 
 

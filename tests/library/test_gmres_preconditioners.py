@@ -122,7 +122,7 @@ def test_without_pyamg_auto_takes_a_sweep_and_says_what_would_help(monkeypatch: 
     info = mx.gmres(poisson(9, 9), np.ones(81))[1]
     assert info.preconditioner == "gs"
     assert install_command("amg") in info.reason
-    with pytest.raises(UsageError, match="needs PyAMG, which is not installed; use pip install"):
+    with pytest.raises(UsageError, match="needs PyAMG, which is not installed; run pip install"):
         mx.gmres(poisson(9, 9), np.ones(81), preconditioner="amg")
 
 

@@ -141,11 +141,11 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
         assert device_for(name, *devices) == found
     for name, devices, advice in (
         ("auto", ("cuda:0", "cuda:1"), "cuda:0 and cuda:1"),
-        ("auto", ("cuda:0", "cpu"), 'say device="cuda:0"'),
+        ("auto", ("cuda:0", "cpu"), 'use device="cuda:0"'),
         ("auto", ("meta",), r"lies on meta.*\.cpu\(\)"),
         ("cpu", ("cuda:0",), r"copy it with \.cpu\(\)"),
         ("cuda:0", ("cuda:1",), r'copy it with \.to\("cuda:0"\)'),
-        *((unknown, (), "choose one of auto, cpu, cuda") for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")),
+        *((unknown, (), "use one of auto, cpu, cuda") for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")),
     ):
         with pytest.raises(UsageError, match=advice):
             device_for(name, *devices)
@@ -153,7 +153,7 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
 
 @pytest.mark.parametrize("asked", [0, None, ["cpu"], b"cpu", True])
 def test_a_device_that_is_no_text_is_refused(asked: Any) -> None:
-    with pytest.raises(UsageError, match=r"unknown device .*; choose one of auto, cpu, cuda"):
+    with pytest.raises(UsageError, match=r"unknown device .*; use one of auto, cpu, cuda"):
         device_for(asked)
 
 

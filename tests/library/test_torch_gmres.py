@@ -149,7 +149,7 @@ def test_a_device_without_enough_memory_is_named(monkeypatch: pytest.MonkeyPatch
     A, b = poisson(12, 12), np.ones(144)
     monkeypatch.setattr(Device, "memory", lambda self: (2**40, 50_000))
     assert solve(A, b, restart=2)[1].converged
-    with pytest.raises(ResourceError, match=r"but 0\.0477 MiB of the memory of cpu is free; give a smaller restart"):
+    with pytest.raises(ResourceError, match=r"but 0\.0477 MiB of the memory of cpu is free; use a smaller restart"):
         solve(A, b, restart=100)
 
 
@@ -157,7 +157,7 @@ def test_a_device_that_runs_out_of_memory_is_an_error_of_ours() -> None:
     def fail(r: torch.Tensor) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of 1.00 GiB.")
 
-    message = r"cpu has no memory left: CUDA out of memory\. Tried to allocate 2\.00 GiB; give a smaller restart"
+    message = r"cpu has no memory left: CUDA out of memory\. Tried to allocate 2\.00 GiB; use a smaller restart"
     with pytest.raises(ResourceError, match=message):
         solve(poisson(5, 5), np.ones(25), preconditioner=fail)
 
@@ -187,7 +187,7 @@ def test_a_function_is_given_tensors_there_and_returns_them(precision: str, scal
 
 def test_what_a_preconditioner_returns_is_checked() -> None:
     for function, message in (
-        (lambda r: r.numpy(), r'returned ndarray, no tensor; A x = b is solved on cpu, .* type device="cpu"'),
+        (lambda r: r.numpy(), r'returned ndarray, no tensor; A x = b is solved on cpu, .* use device="cpu"'),
         (lambda r: r.to("meta"), r"returned a torch\.strided tensor on meta"),
         (lambda r: r.to_sparse(), r"returned a torch\.sparse_coo tensor on cpu"),
         (lambda r: None, "returned NoneType, no tensor"),
@@ -312,7 +312,7 @@ def blocks() -> torch.Tensor:
 
 REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "dense": (lambda: torch.eye(2), torch.ones(2), r"A is a dense tensor; .* A\.to_sparse_csr\(\), or mxpeak"),
-    "blocks": (blocks, torch.ones(4), r"layout torch\.sparse_bsr; .* type A\.to_sparse_coo\(\)"),
+    "blocks": (blocks, torch.ones(4), r"layout torch\.sparse_bsr; .* use A\.to_sparse_coo\(\)"),
     "dense rows": (lambda: torch.eye(2).to_sparse(1), torch.ones(2), r"dense rows; .* A\.to_dense\(\)\.to_sp"),
     "rectangular": (lambda: torch.ones(2, 3).to_sparse(), torch.ones(2), r"A has shape \(2, 3\).*lsqr"),
     "complex": (lambda: tensor(line(2), dtype=torch.complex64), torch.ones(2), r"A is complex \(torch\.complex64\)"),
@@ -398,14 +398,14 @@ def elsewhere(where: str) -> Any:
 @pytest.mark.parametrize(("A", "b"), [(line(2), "cuda:1"), ("cuda:1", np.ones(2)), ("cuda:1", [1.0, 1.0])])
 def test_a_matrix_and_a_vector_on_two_devices_are_refused_unless_the_device_is_named(A: Any, b: Any) -> None:
     A, b = (elsewhere(one) if isinstance(one, str) else one for one in (A, b))
-    with pytest.raises(UsageError, match='one operand lies on cuda:1, another on the CPU; say device="cuda:1" to copy'):
+    with pytest.raises(UsageError, match='one operand lies on cuda:1, another on the CPU; use device="cuda:1" to copy'):
         mx.gmres(A, b)
     with pytest.raises(UsageError, match='device="cpu", but a tensor lies on cuda:1'):
         mx.gmres(A, b, device="cpu")
 
 
 def test_a_start_on_another_device_is_refused_too() -> None:
-    with pytest.raises(UsageError, match='say device="cuda:0" to copy it'):
+    with pytest.raises(UsageError, match='use device="cuda:0" to copy it'):
         mx.gmres(elsewhere("cuda:0"), elsewhere("cuda:0"), x0=np.ones(2))
     with pytest.raises(UsageError, match="tensors lie on cuda:0 and cuda:1"):
         mx.gmres(elsewhere("cuda:0"), elsewhere("cuda:1"))

@@ -151,7 +151,7 @@ def test_a_band_may_be_a_tensor() -> None:
 
 def test_unknown_devices_are_named_with_those_there_are() -> None:
     for device in ("gpu", "cuda:x", "cuda1", "", "mps"):
-        with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
+        with pytest.raises(UsageError, match="use one of auto, cpu, cuda"):
             mx.norm(np.ones((2, 2)), device=device)
 
 

@@ -114,7 +114,7 @@ def test_a_hierarchy_of_one_level_is_smoothed_once():
 
 
 def test_another_counting_is_refused():
-    with pytest.raises(UsageError, match="counting 'peak' is unknown; choose one of reference, ornl"):
+    with pytest.raises(UsageError, match="counting 'peak' is unknown; use one of reference, ornl"):
         hpg_mxp_flops(SMALL, [1], "peak")
 
 

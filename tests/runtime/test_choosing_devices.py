@@ -47,7 +47,7 @@ def test_auto_takes_the_gpu_where_there_is_one_and_nobody_asks_for_the_hosts_ker
 def test_kernels_of_the_cpu_are_refused_on_a_gpu(name: str) -> None:
     with pytest.raises(UsageError, match=f"--kernels {name} compute on the CPU, not on --device cuda:0"):
         resolve(name, "cuda:0")
-    with pytest.raises(UsageError, match="unknown kernels 'numpy'; choose one of auto, reference, host, torch"):
+    with pytest.raises(UsageError, match="unknown kernels 'numpy'; use one of auto, reference, host, torch"):
         resolve("numpy", "cpu")
 
 
@@ -61,7 +61,7 @@ def test_a_gpus_driver_is_looked_for_before_torch_is_imported(monkeypatch: pytes
 
 def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"device cuda needs PyTorch, .*; use pip install"):
+    with pytest.raises(ResourceError, match=r"device cuda needs PyTorch, .*; run pip install"):
         open_device("cuda")
 
 

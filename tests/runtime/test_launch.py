@@ -63,7 +63,7 @@ def test_without_a_launcher_there_is_one_rank() -> None:
 def test_what_was_started_must_be_what_was_asked_for() -> None:
     confirm("auto", None, Solo())
     confirm("solo", 1, Solo())
-    with pytest.raises(UsageError, match="--ranks 4 was asked for, but 1 rank was started; type: mpiexec -n 4"):
+    with pytest.raises(UsageError, match="--ranks 4 was asked for, but 1 rank was started; run mpiexec -n 4"):
         confirm("auto", 4, Solo())
 
     def on_three(comm: object) -> None:
@@ -96,7 +96,7 @@ def test_what_carries_messages_must_be_what_was_asked_for() -> None:
     group.name = "torch"
     confirm("torch", None, group)
     confirm("auto", None, group)
-    with pytest.raises(UsageError, match="--comm mpi was asked for, but 1 ranks of torch were started; type: mpiexec"):
+    with pytest.raises(UsageError, match="--comm mpi was asked for, but 1 ranks of torch were started; run mpiexec"):
         confirm("mpi", None, group)
 
 
@@ -110,13 +110,13 @@ def under(monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
 def test_torch_under_mpiexec_needs_to_know_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     under(monkeypatch, PMI_RANK="0", PMI_SIZE="2")
-    with pytest.raises(UsageError, match="MASTER_ADDR and MASTER_PORT are not set; type: torchrun --nproc-per-node 2"):
+    with pytest.raises(UsageError, match="MASTER_ADDR and MASTER_PORT are not set; run torchrun --nproc-per-node 2"):
         start("torch")
 
 
 def test_mpi_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     under(monkeypatch, RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    with pytest.raises(UsageError, match="torchrun: it starts no MPI; type: mpiexec -n 2"):
+    with pytest.raises(UsageError, match="torchrun: it starts no MPI; run mpiexec -n 2"):
         start("mpi")
 
 
@@ -132,7 +132,7 @@ def test_more_ranks_than_memory_holds_are_not_started(monkeypatch: pytest.Monkey
 def test_torch_that_is_not_installed_is_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_has", lambda package: package != "torch")
     for attempt in (lambda: start("torch"), lambda: respawn(2, [], "torch")):
-        with pytest.raises(UsageError, match=r"needs PyTorch, .*; use pip install"):
+        with pytest.raises(UsageError, match=r"needs PyTorch, .*; run pip install"):
             attempt()
 
 
@@ -169,7 +169,7 @@ def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     compiled.cache_directory.cache_clear()
     try:
-        with pytest.warns(RuntimeWarning, match=r"open is not used .*: everybody may write to it; type: chmod o-w "):
+        with pytest.warns(RuntimeWarning, match=r"open is not used .*: all users may write to it; run chmod o-w "):
             assert compiled.cache_directory().parent == tmp_path / "xdg" / "mxpeak"
         compiled.cache_directory.cache_clear()
         (tmp_path / "open").chmod(0o775)

@@ -49,7 +49,7 @@ def result(benchmark: str, rate: float, ranks: int = 8, **more: Any) -> dict[str
         "software": SOFTWARE,
         "launch": {"launcher": "srun", "ranks": ranks, "binding": binding(ranks)},
         "telemetry": telemetry(rate),
-        "warnings": [{"code": "noisy", "text": "other load on this host", "hint": "stop it, or take another node"}],
+        "warnings": [{"code": "noisy", "text": "other load on this host", "hint": "stop it, or use another node"}],
         **more,
     }
 

@@ -48,7 +48,7 @@ class Dat:
         """The first word of a line."""
         words = self._line(number, name).split()
         if not words:
-            raise self._error(number, name, "the line is empty, a value was expected")
+            raise self._error(number, name, "the line is empty; add a value")
         return words[0]
 
     def one(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:

@@ -118,7 +118,7 @@ def sparse_run(result: Result) -> SparseRun:
     """The run that gave a result of HPG-MxP or HPCG."""
     problem = result.problem
     if "nx" not in problem:
-        raise UsageError("a matrix from a file is none of the 27-point problem")
+        raise UsageError("a matrix from a file is not the 27-point problem")
     low = problem["precision"]
     return SparseRun(
         box=Box(*(problem[side] for side in ("nx", "ny", "nz", "npx", "npy", "npz"))),

@@ -148,7 +148,7 @@ def _json_in(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"it has more than {MOST_RUN} bytes")
     content = read_json(text)
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return content
 
 
@@ -157,7 +157,7 @@ def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
     schema = content.get("schema")
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
         raise UsageError(
-            f"{folder} holds checkpoints of the format {schema!r:.40}, and this version of mxpeak reads only {SCHEMA}: "
+            f"{folder} contains checkpoints in the format {schema!r:.40}, but this mxpeak reads only {SCHEMA}; "
             "continue with the version that began the run, or start again with another --checkpoint folder"
         )
     if schema != SCHEMA:
@@ -172,7 +172,7 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
     if benchmark not in configs:
         raise ValueError(f"its benchmark {benchmark!r:.40} is not {' or '.join(configs)}")
     if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
-        raise ValueError("its settings are no texts by name")
+        raise ValueError("its settings are not texts by name")
     known = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
     others = [repr(key)[:40] for key in settings if key not in known]
     notes = [f"{RUN} sets {', '.join(others[:MOST_NAMED])}, which only the command line may set; ignored"]
@@ -190,7 +190,7 @@ def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> 
         except (OSError, ValueError):
             continue
     if not found and isinstance(error, FileNotFoundError):
-        raise UsageError(f"{folder} holds no checkpoints: there is no {RUN}; give the DIR of --checkpoint") from None
+        raise UsageError(f"{folder} holds no checkpoints: there is no {RUN}; use the DIR of --checkpoint") from None
     reason = getattr(error, "strerror", None) or str(error)
     if not found:
         raise UsageError(
@@ -245,9 +245,9 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]
         try:
             part, _ = read_part(slot, 0, 0, whole=False)
             if defect := record.difference(part):
-                raise ValueError(f"it is of {defect}")
+                raise ValueError(f"it belongs to {defect}")
             if SLOTS[part.number % 2] != name:
-                raise ValueError(f"checkpoint {part.number} belongs in the other slot")
+                raise ValueError(f"checkpoint {part.number} is in the wrong slot")
             found.append((slot, part))
         except FileNotFoundError:
             if slot.is_dir() and any(not one.name.startswith(".") for one in slot.iterdir()):
@@ -327,11 +327,11 @@ def _check_notes(part: Part) -> None:
     lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1}
     for name, values in part.notes.items():
         if len(values) != lengths.get(name):
-            raise ValueError(f"its note {name!r:.40} has {len(values)} numbers")
+            raise ValueError(f"its data {name!r:.40} has {len(values)} numbers")
     if "blocks" not in part.notes:
-        raise ValueError("it has no note of its diagonal blocks")
+        raise ValueError("its data on the diagonal blocks is missing")
     if any(value != value or abs(value) > part.m for value in part.notes.get("singular", ())):
-        raise ValueError("its note of the first singular column is no column")
+        raise ValueError("its first singular column is not a column number")
 
 
 def _largest(one: Notes, two: Notes) -> Notes:
@@ -431,14 +431,14 @@ def _make(folder: Path) -> None:
 
 
 def _not_writable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; give another folder")
+    return UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; use another folder")
 
 
 def _locked(folder: Path) -> FolderLock:
     try:
         return FolderLock(folder)
     except OSError as error:
-        raise UsageError(f"cannot use the checkpoint folder {folder}: {error.strerror}; give another folder") from None
+        raise UsageError(f"cannot use the checkpoint folder {folder}: {error.strerror}; use another folder") from None
 
 
 def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
@@ -446,7 +446,7 @@ def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunR
     record = record_of(config, case, benchmark)
     try:
         if any(one.name != LOCK and not one.name.startswith(".mxpeak-") for one in folder.iterdir()):
-            raise UsageError(f"--checkpoint {folder} is not empty; to continue its run, type: mxpeak resume {folder}")
+            raise UsageError(f"--checkpoint {folder} is not empty; to continue its run, run mxpeak resume {folder}")
         write_run(folder, record)
     except OSError as error:
         raise _not_writable(folder, error) from None
@@ -473,7 +473,8 @@ class Keeping:
             there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, A.local.dtype.name)
             if there != here:
                 raise UsageError(
-                    f"the checkpoint in {run.found.slot} is of the matrix {there}, and this run's is {here}"
+                    f"the checkpoint in {run.found.slot} belongs to the matrix {there}, but this run has {here}; use "
+                    f"another --checkpoint folder"
                 )
             self._number, self.first, self.notes = first.number, first.steps, run.found.notes
 
@@ -491,7 +492,7 @@ class Keeping:
         defects = everybody.bcast_object(everybody.gather_objects(defect))
         if any(defects):  # it was intact a moment ago
             text = next(filter(None, defects))
-            raise UsageError(f"a checkpoint changed while it was read: {text}; type mxpeak resume again")
+            raise UsageError(f"a checkpoint changed while it was read: {text}; run mxpeak resume again")
         blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
@@ -554,7 +555,7 @@ class Keeping:
         cautions = list(self._run.cautions)
         if texts and any(texts):
             text = f"a checkpoint could not be written: {next(filter(None, texts))}"
-            cautions.append(Caution("checkpoint", text, "give --checkpoint a folder on a disk with more room"))
+            cautions.append(Caution("checkpoint", text, "use a --checkpoint folder on a disk with more room"))
         return cautions
 
 

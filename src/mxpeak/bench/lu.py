@@ -262,12 +262,13 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
         runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
         runs = f"--soak {bench.config.soak}" if bench.config.soak is not None else runs
         raise UsageError(
-            f"--checkpoint keeps one run, and {runs} were asked for; give one -N, --nb …, no --repeat and no --soak"
+            f"--checkpoint supports one case, but these settings make {runs}; use one -N and one --nb, and remove "
+            f"--repeat and --soak"
         )
     if bench.kernels.name not in IN_HOST_MEMORY:
         raise UsageError(
-            f"--checkpoint keeps matrices of the host's kernels, not of {bench.kernels.name} kernels; leave it out, or "
-            "type: --kernels host"
+            f"--checkpoint supports only the host kernels, not the {bench.kernels.name} kernels; remove it, or "
+            "use --kernels host"
         )
 
 
@@ -321,7 +322,7 @@ def _quick_n(
         f"a quick run here has N = {n}, which takes {need} {budget.of}, but {size_text(budget.default)} can be planned "
         f"for: N = {smaller} instead, so that it cannot be compared with other quick runs here"
     )
-    return smaller, [Caution("size", text, "free memory, or give -N or a larger --mem")]
+    return smaller, [Caution("size", text, "free memory, or use -N or a larger --mem")]
 
 
 def _checkpointed(

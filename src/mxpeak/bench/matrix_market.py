@@ -117,7 +117,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 def read_header(path: Path) -> Header:
     """The first lines of a file, checked."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise UsageError(f"{path} is a pipe or a device, which cannot be read twice; give a file")
+        raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a file")
     found: Header = _opened(path, lambda lines: _header(path, lines))
     return found
 
@@ -152,7 +152,7 @@ def _header(path: Path, file: IO[str]) -> Header:
         line, number = file.readline(), number + 1
     words = line.split()
     if not line:
-        raise UsageError(f"{path}: it ends on line {number - 1}, before the sizes; get the whole file again")
+        raise UsageError(f"{path}: the file ends on line {number - 1}, before the sizes; download or write it again")
     if len(words) != 3 or not all(word.isdecimal() and len(word) <= DIGITS for word in words):
         raise UsageError(
             f"{path}, line {number}: {_shown(line)} should be three sizes: rows, columns, entries, as in 100 100 460"
@@ -178,17 +178,17 @@ def _banner(path: Path, line: str) -> tuple[str, str]:
         raise UsageError(f"{path}, line 1: {_shown(line)} should be %%MatrixMarket matrix coordinate FIELD SYMMETRY")
     if words[2] != "coordinate":
         raise UsageError(
-            f"{path}, line 1: the format is {words[2]}, a dense matrix; only coordinate files hold sparse ones: "
-            "mxpeak.solve takes dense matrices, scipy.io.mmwrite(file, scipy.sparse.coo_array(A)) writes sparse ones"
+            f"{path}, line 1: the format is {words[2]}, a dense matrix; use "
+            "mxpeak.solve for it, or write a sparse matrix with scipy.io.mmwrite(file, scipy.sparse.coo_array(A))"
         )
-    _check_kind(path, words[3], FIELDS, "field", "write the real matrix [[Re A, -Im A], [Im A, Re A]] instead")
+    _check_kind(path, words[3], FIELDS, "field", "use the real matrix [[Re A, -Im A], [Im A, Re A]] instead")
     _check_kind(path, words[4], SYMMETRIES, "symmetry", "write it as general")
     return words[3], words[4]
 
 
 def _check_kind(path: Path, word: str, known: tuple[str, ...], what: str, instead: str) -> None:
     if word not in known:
-        raise UsageError(f"{path}, line 1: the {what} is {word}, but only {', '.join(known)} can be read; {instead}")
+        raise UsageError(f"{path}, line 1: the {what} is {word}, but mxpeak reads only {', '.join(known)}; {instead}")
 
 
 def _shown(line: str) -> str:
@@ -208,13 +208,13 @@ def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
         count += 1
         where = f"{path}, line {number}: {_shown(line)}"
         if count > header.entries:
-            raise UsageError(f"{where} is entry {count}, but line {header.line} says that there are {header.entries}")
+            raise UsageError(f"{where} is entry {count}, but line {header.line} states {header.entries} entries")
         for problem in _problems(words, header):
             raise UsageError(f"{where} {problem}")
     if count < header.entries:
         raise UsageError(
-            f"{path}: it ends after {count} of the {header.entries} entries that line {header.line} says; "
-            "get the whole file again"
+            f"{path}: the file ends after {count} of the {header.entries} entries that line {header.line} states; "
+            "download or write it again"
         )
 
 
@@ -273,6 +273,6 @@ def _check(path: Path, header: Header, A: Any) -> None:
 
 def _refuse_empty_row(path: Path, header: Header, row: int, count: int) -> None:
     raise UsageError(
-        f"{path}: row {row + 1} has no entries, as have {count} of {header.n}: the matrix is singular; "
-        "leave out the unknowns that no equation has, or put 1 on their diagonal"
+        f"{path}: row {row + 1} has no entries, one of {count} such rows of {header.n}, so the matrix is singular; "
+        "remove these unknowns, or put 1 on their diagonal"
     )

@@ -82,11 +82,11 @@ def register(benchmark: Benchmark) -> None:
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
         raise ValueError(f"the benchmark {benchmark.name} is registered already")
     if not NAME.fullmatch(benchmark.name):
-        raise ValueError(f"{benchmark.name!r} is no name of a benchmark; use letters, digits, '.', '_' and '-'")
-    if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
         raise ValueError(
-            f"--format {benchmark.report.format} is taken; give the report of {benchmark.name} another name"
+            f"{benchmark.name!r} is not a valid name for a benchmark; use letters, digits, '.', '_' and '-'"
         )
+    if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
+        raise ValueError(f"--format {benchmark.report.format} is taken; rename the report of {benchmark.name}")
     BENCHMARKS[benchmark.name] = benchmark
 
 

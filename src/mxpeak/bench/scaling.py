@@ -39,13 +39,13 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
     started = launcher() if launched() else None
     asked = started[2] if started else config.ranks
-    said = f"{asked} were started" if started else f"--ranks says {asked}"
+    said = f"{asked} were started" if started else f"--ranks is {asked}"
     most, of_what = ranks_here(config) if asked is None else (asked, said)
     found = counts(config.ranks_list, most, of_what)
     if asked is not None and found[-1] > asked:
         raise UsageError(
-            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, and {of_what}; leave {found[-1]} "
-            f"out, or start {found[-1]}"
+            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, and {of_what}; remove {found[-1]}, or "
+            f"start {found[-1]}"
         )
     check(name, config, found)
     return {"ranks_list": found} | ({} if started else {"ranks": asked or found[-1]})
@@ -58,10 +58,11 @@ def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, .
     text = ",".join(map(str, asked))
     if len(set(asked)) < len(asked):
         twice = next(one for one in asked if list(asked).count(one) > 1)
-        raise UsageError(f"--ranks-list {text} has {twice} twice; type each count once")
+        raise UsageError(f"--ranks-list {text} repeats {twice}; list each count once")
     if len(asked) < 2:
         raise UsageError(
-            f"a study compares at least two counts of ranks, and {text} is one ({of_what}); type --ranks-list 1,2"
+            f"a scaling study needs at least two rank counts, but --ranks-list {text} has one ({of_what}); use "
+            f"--ranks-list 1,2"
         )
     return tuple(sorted(asked))
 
@@ -69,12 +70,12 @@ def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, .
 def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
     """Stop at what makes no series."""
     if not isinstance(config, GridConfig | SparseConfig):
-        raise UsageError(f"--study: {name} has no sizes that grow with the ranks; leave --study out")
+        raise UsageError(f"--scaling-study does not support {name}, whose sizes do not grow with the ranks; remove it")
     for option in REFUSED:
         if getattr(config, option, None) is not None:
             flag = "--" + option.replace("_", "-")
             raise UsageError(
-                f"--study runs several counts of ranks and sizes, {flag} is for one; leave one of them out"
+                f"--scaling-study runs several rank counts and sizes, but {flag} is for one; remove one of them"
             )
     if isinstance(config, SparseConfig):
         _check_sparse(config, counts)
@@ -84,22 +85,25 @@ def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
 
 def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
     if config.P is not None and config.Q is not None:
-        raise UsageError("--study has a process grid for each count of ranks; leave -P and -Q out, or one of them")
+        raise UsageError("--scaling-study chooses a process grid for each rank count; remove -P or -Q, or both")
     if config.study == "weak" and getattr(config, "m", None) is not None:
-        raise UsageError("--study weak lets a square matrix grow, and -m makes another one; leave -m out")
+        raise UsageError("--scaling-study weak needs square matrices, but -m sets the number of rows; remove -m")
     chosen: Any = config
     for ranks in counts:
         cases = len(list(chosen.cases(ranks, None if chosen.n else [1])))
         if cases != 1:
             raise UsageError(
-                f"--study has one case on each count of ranks, and the lists here make {cases}; give one value of each"
+                f"--scaling-study runs one case per rank count, but the lists of values make {cases}; use one value "
+                f"for each option"
             )
 
 
 def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
     if getattr(config, "matrix", None) is not None:
         if config.study == "weak":
-            raise UsageError("--study weak lets the problem grow, and that of --matrix is given; type --study strong")
+            raise UsageError(
+                "--scaling-study weak changes the problem size, but --matrix fixes it; use --scaling-study strong"
+            )
         return
     boxes(config, counts)
 
@@ -155,7 +159,7 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
         return dict.fromkeys(counts, shape)
     why = next(filter(None, misfits(config, shape, counts)), "")
     if why:
-        raise UsageError(f"--study strong: {why}; {_advice(config, shape, counts)}")
+        raise UsageError(f"--scaling-study strong: {why}; {_advice(config, shape, counts)}")
     whole = _whole(shape, counts[0])
     return {ranks: _divided(whole, process_grid(ranks)) for ranks in counts}
 
@@ -193,7 +197,7 @@ def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
     """The cube nearest to what was asked for that divides."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
-    return "leave some counts out of --ranks-list" if side is None else f"type --nx {side}"
+    return "remove some counts of --ranks-list" if side is None else f"use --nx {side}"
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------

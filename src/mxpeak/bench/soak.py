@@ -56,7 +56,7 @@ class Soak:
         if differ:
             result.status = "invalid"
             result.validation.update(passed=False, outcome=_said(differ, len(self._bits)))
-            hint = "test these hosts with mxpeak scan, and leave them out"
+            hint = "test these hosts with mxpeak scan, and remove them"
             result.warnings.append(Caution("soak", _said(differ, len(self._bits)), hint))
 
 

@@ -66,7 +66,7 @@ def _misfit(asked: dict[str, int], ranks: int, default: Triple) -> str:
         why = f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves {ranks % taken}"
     start = taken if len(asked) == 3 else taken * max(1, round(ranks / taken))
     return (
-        f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or leave {flags} out "
+        f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
         f"for the grid {times(default)}"
     )
 
@@ -148,7 +148,7 @@ def fitted(
         f"local boxes of {times(box.shape)} would take {size_text(need)} a node, but {size_text(node_bytes)} of a "
         f"node can be planned for: {times((nx, nx, nx))} instead"
     )
-    return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "give --nx, or a larger --mem")
+    return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "use --nx, or a larger --mem")
 
 
 def largest_fitting(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget, node_bytes: int) -> int:
@@ -182,7 +182,7 @@ def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> in
 
 def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, most: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    advice = f"the largest cube that fits is --nx {most}: type that" if most else f"not even --nx {LEAST_SIDE} fits"
+    advice = f"the largest cube that fits is --nx {most}: use that" if most else f"not even --nx {LEAST_SIDE} fits"
     return (
         f"a local box of {times(box.shape)} takes {what}; with the larger of the last two {size_text(parts['total'])} "
         f"a rank and {size_text(need)} a node, but {size_text(node_bytes)} of a node can be planned for (what is free "

@@ -23,7 +23,7 @@ def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
     """The forecast of every case of a request with a --baseline."""
     config: Any = request.config
     if config.n is None:
-        raise UsageError("--baseline forecasts one problem, and -N is left open; give -N")
+        raise UsageError("--baseline forecasts one problem, and -N is not set; add -N")
     config, settings = on_device(config, request.settings)
     config, _ = on_processor(config, settings, native_precisions(config))
     return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
@@ -61,7 +61,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
     path = _newest(benchmark) if text == "last" else Path(text)
     recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
     if not recorded:
-        raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; give another FILE")
+        raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; use another FILE")
     return {case: _forecast(path, recorded, case, ranks) for case in cases}
 
 
@@ -70,7 +70,7 @@ def _newest(benchmark: str) -> Path:
         if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             return file
     raise UsageError(
-        f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; give --baseline FILE"
+        f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; use --baseline FILE"
     )
 
 
@@ -80,7 +80,7 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"--baseline {path} is no result of a run: {error}; give its result.json") from None
+        raise UsageError(f"--baseline {path} is not the result of a run: {error}; use its result.json") from None
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
@@ -91,14 +91,12 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
             try:
                 found = Forecast.of(one)
             except (TypeError, ValueError, AttributeError, KeyError) as error:
-                raise UsageError(f"--baseline {path}: its telemetry.steps are no table: {error}") from None
+                raise UsageError(f"--baseline {path}: its telemetry.steps are not a table: {error}") from None
             if found is None:
                 raise UsageError(f"--baseline {path} has no telemetry.steps: it is of an older version; run it again")
             return found
     nearest = min(others, key=len)
-    raise UsageError(
-        f"--baseline {path} is of another problem: {', '.join(nearest)}; give another FILE, or change that"
-    )
+    raise UsageError(f"--baseline {path} is of another problem: {', '.join(nearest)}; use another FILE, or change that")
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:

@@ -49,7 +49,7 @@ example:
 """
 #: Change that counts where noise is less; runs that take turns show smaller ones than two that lie days apart.
 TOLERANCE, IN_TURNS = 0.05, 0.01
-JSON_HELP = "write it as JSON to FILE; - writes only that"
+JSON_HELP = "write JSON to FILE; - writes only JSON to stdout"
 
 
 def add_verb(verbs: Any) -> None:
@@ -188,7 +188,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
     path = run_file(args.result)
     valid = [one for one in results_in(path) if one.get("status") in PASSED]
     if not valid:
-        raise UsageError(f"{path} holds no valid result; give another RESULT")
+        raise UsageError(f"{path} holds no valid result; use another RESULT")
     if session.rank != 0:
         return ExitCode.VALID
     body = {"schema": SCHEMA_RESULTS, "of": str(path), "results": valid}

@@ -42,7 +42,7 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     if not found:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: it holds no settings")
     if not set(names) & set(found):
-        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found))}")
+        raise UsageError(f"--config {path} is of {', '.join(found)}; run mxpeak run {next(iter(found))}")
     return found
 
 
@@ -101,7 +101,7 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     try:
         found = tomllib.loads(read_text(path, "--config") if text is None else text)
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
-        raise UsageError(f"--config {path} is not TOML: {error}") from None
+        raise UsageError(f"--config {path} is not valid TOML: {error}") from None
     for name, value in found.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
             tables = ", ".join([*BENCHMARKS, "scan"])

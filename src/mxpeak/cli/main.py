@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         """Raise, instead of printing on every rank; list the values of an argument that is missing."""
         for action in self._actions:
             if action.choices and message == f"the following arguments are required: {action.metavar}":
-                message = f"{action.metavar} is missing; choose one of {', '.join(map(str, action.choices))}"
+                message = f"{action.metavar} is missing; use one of {', '.join(map(str, action.choices))}"
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
             return session.crash()
         return session.refuse(f"mxpeak: error: {error.strerror}: {error.filename or 'stdout'}", ExitCode.RESOURCE)
     except MemoryError as error:
-        text = f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem"
+        text = f"mxpeak: error: out of memory: {error}; use a smaller -N, or a smaller --mem"
         return session.end(session.refuse(text, ExitCode.RESOURCE))
     except Interrupted as interrupted:
         if session.stalled is None:  # a stall is said by every rank

@@ -69,10 +69,10 @@ def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
     orders = seen.settings["n"].value if "n" in seen.settings else ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
     if rate is None and request.config.quick:
-        return "expected time: unknown until it has run here once; type the same without --dry-run"
+        return "expected time: unknown until it has run here once; use the same without --dry-run"
     if rate is None:
         first = f"mxpeak run {request.benchmark.name} --quick"
-        return f"expected time: unknown until a run of about this size here; type: {first}"
+        return f"expected time: unknown until a run of about this size here; use {first}"
     return f"expected time: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
 
 

@@ -82,7 +82,7 @@ def run_file(name: str) -> Path:
         return _previous(_last())
     if name == "baseline":
         if not KEPT.exists():
-            raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
+            raise UsageError("baseline: none has been set; run mxpeak baseline set RESULT")
         return KEPT
     path = Path(name) if os.path.exists(name) or not os.path.exists(OUT / name) else OUT / name
     return _in_folder(path) if os.path.isdir(path) else path  # of os: False for a name that is too long
@@ -131,8 +131,8 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
         if logged := results_of_log(text):
             return checked(logged)
     except ValueError as error:
-        raise UsageError(f"{path} is no result of a run: {error}") from None
-    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
+        raise UsageError(f"{path} is not the result of a run: {error}") from None
+    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use a run's folder")
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:

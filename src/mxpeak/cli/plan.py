@@ -70,10 +70,10 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         return ExitCode.VALID
     benchmark = args.benchmark
     if benchmark not in PREDICTED:
-        raise UsageError(f"{benchmark!r} is none that can be planned; choose one of {', '.join(PREDICTED)}")
+        raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(PREDICTED)}")
     refuse_foreign(args, benchmark)
     if args.write_dat is not None and benchmark not in LU:
-        raise UsageError(f"--write-dat: {benchmark} has no .dat to write; leave it out")
+        raise UsageError(f"--write-dat: {benchmark} has no .dat to write; remove it")
     if args.write_dat is not None:
         from mxpeak.cli.output import check_file
 
@@ -98,7 +98,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
     memory, cores = total_memory_bytes(), len(one_core_each())
     if memory is None:
-        raise UsageError("this system does not say how much memory it has; give --machine FILE")
+        raise UsageError("the system does not report its memory; use --machine FILE")
     here = args.ranks or (args.grid[0] * args.grid[1] if args.grid else 1)
     if args.node_grid is not None and args.nodes is None:
         here = args.node_grid[0] * args.node_grid[1]

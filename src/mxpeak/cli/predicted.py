@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parse=one_of(*PRECISIONS),
         help="of the low-precision part: "
         + ", ".join(PRECISIONS)
-        + " (default: the narrowest that the machine has a rate of; hpg-mxp, and planned without --machine: fp32)",
+        + " (default: the lowest of the machine; hpg-mxp fp32)",
         metavar="NAME",
     )
     for name in ("nx", "ny", "nz"):
@@ -99,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             grid,
             f"--{name}",
             parse=integer(1),
-            help=f"ranks in {name[2]} (default: that of `mxpeak run`: close to a cube)",
+            help=f"ranks in {name[2]} (default: close to a cube)",
             metavar=name.upper(),
         )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
@@ -136,7 +136,7 @@ def _tuned_table(args: argparse.Namespace) -> str:
         asked = f"{ranks} rank{'s' * (ranks > 1)}"
         raise UsageError(
             f"--machine {TUNED}: this machine was not measured with {asked} (measured: {have}); "
-            f"type: mxpeak tune --ranks {ranks}"
+            f"run mxpeak tune --ranks {ranks}"
         )
     return str(tables[found])
 
@@ -156,7 +156,7 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
     if len(set(said.values())) > 1:
         raise UsageError(
             "the numbers of ranks differ: " + ", ".join(f"{flag} makes {ranks}" for flag, ranks in said.items())
-            + (f" ({per_node} a node)" if args.nodes is not None else "") + "; give one of them"
+            + (f" ({per_node} per node)" if args.nodes is not None else "") + "; use one of them"
         )  # fmt: skip
     ranks = next(iter(said.values()), per_node)
     check_ranks(machine, ranks)
@@ -175,7 +175,7 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
     for name in foreign:
         if getattr(args, name, None) is not None:
             flag = "-N" if name == "n" else "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} says nothing to {benchmark}; leave it out")
+            raise UsageError(f"{flag} does not apply to {benchmark}; remove it")
 
 
 def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
@@ -192,9 +192,9 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
     if block is None or (here := block[0] * block[1]) == per_node:
         return
     blocks = node_grids(P, Q, per_node)
-    instead = f"type --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "leave --node-grid out"
+    instead = f"use --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "remove --node-grid"
     if here <= machine.cores:
-        instead += f", or give --ranks-per-node {here}"
+        instead += f", or use --ranks-per-node {here}"
     has = f"a node of {machine.name} has {'all ' if whole else ''}{per_node}"
     raise UsageError(f"--node-grid {block[0]}x{block[1]} is {here} ranks, and {has}; {instead}")
 
@@ -220,10 +220,10 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
     if nb > n:
         if args.n:
-            raise UsageError(f"--nb {nb} is more than N = {n}; type --nb {n}, or a larger -N")
+            raise UsageError(f"--nb {nb} is more than N = {n}; use --nb {n}, or a larger -N")
         good = good_block(machine.curve("gemm", low)) if machine.gemm else n
         raise UsageError(
-            f"--nb {nb} is more than N = {n}, the largest that fits with it; type --nb {good}, or leave it out"
+            f"--nb {nb} is more than N = {n}, the largest that fits with it; use --nb {good}, or remove it"
         )
     split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
     return LuRun(
@@ -248,15 +248,15 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     grid = _rank_grid(args, ranks)
     low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
     if low not in ("fp64", "fp32", "bf16", "fp16"):
-        raise UsageError(f"--precision {low}: HPG-MxP's matrices are simulated in fp64, fp32, bf16 or fp16")
+        raise UsageError(f"--precision {low} cannot be simulated for hpg-mxp; use fp64, fp32, bf16 or fp16")
     budget = device_bytes(args, machine)
     if args.nx is None:
         if args.ny is not None or args.nz is not None:
-            raise UsageError("--ny and --nz need --nx; type it too")
+            raise UsageError("--ny and --nz need --nx; add it")
         sides = range(largest_cube(), 15, -(2 ** (LEVELS - 1)))
         nx = next((n for n in sides if box_bytes(Box.of(0, (n, n, n), grid), benchmark, low) <= budget), None)
         if nx is None:
-            raise ResourceError(f"not even --nx 16 fits into {size_text(budget)} a rank; give a larger --mem")
+            raise ResourceError(f"not even --nx 16 fits into {size_text(budget)} per rank; use a larger --mem")
         shape = (nx, nx, nx)
     else:
         shape = (args.nx, args.ny or args.nx, args.nz or args.nx)
@@ -265,8 +265,8 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     need, most = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
     if need > most:
         raise ResourceError(
-            f"a box of {'x'.join(map(str, shape))} takes {size_text(need)} a rank, but a rank has {size_text(most)}; "
-            "give a smaller --nx"
+            f"a box of {'x'.join(map(str, shape))} takes {size_text(need)} per rank, but a rank has {size_text(most)}; "
+            "use a smaller --nx"
         )
     return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
 
@@ -278,7 +278,7 @@ def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
     if given == [None] * 3:
         return process_grid(ranks)
     if None in given:
-        raise UsageError("--npx, --npy and --npz are given together, or not at all")
+        raise UsageError("--npx, --npy and --npz must be used together; add the missing ones, or remove all")
     return args.npx, args.npy, args.npz
 
 

@@ -78,7 +78,7 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
     except UsageError as error:
         if config.ranks is not None:
             raise
-        raise UsageError(f"this host takes {ranks} ranks, and {error}; or take one: --ranks 1") from None
+        raise UsageError(f"this host takes {ranks} ranks, and {error}; use --ranks 1 to run on one") from None
     if code > 128 and code - 128 not in ENDING:
         session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code

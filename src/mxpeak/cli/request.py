@@ -77,6 +77,8 @@ def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping
         if isinstance(o.default, bool):
             kind = {"action": "store_const", "const": "yes"}
         group.add_argument(*o.flags, dest=o.name, default=argparse.SUPPRESS, help=_help(o), **kind)
+        if o.aliases:
+            parser.add_argument(*o.aliases, dest=o.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **kind)
 
 
 def _help(o: Option) -> str:
@@ -100,7 +102,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     if len(names) > 1 and made[0].config.study is not None:
-        raise UsageError(f"--study is of one benchmark; type one of {', '.join(names)} instead of all")
+        raise UsageError(f"--scaling-study needs one benchmark; use one of {', '.join(names)} instead of all")
     made = [_with_tuned(_with_counts(one), alone=len(names) == 1) for one in made]
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
@@ -154,7 +156,7 @@ def _with_counts(request: Request) -> Request:
     if config.study is None:
         if config.ranks_list is not None:
             text = ",".join(map(str, config.ranks_list))
-            raise UsageError(f"--ranks-list {text} is for a series; type --study weak or --study strong too")
+            raise UsageError(f"--ranks-list {text} is for a scaling series; add --scaling-study weak or strong")
         return request
     from mxpeak.bench.scaling import series_settings
 
@@ -196,10 +198,10 @@ def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
 
 def _check_streams(output: OutputConfig) -> None:
     if output.dry_run and output.json is not None:
-        raise UsageError("--dry-run has no result to write; leave --json out")
+        raise UsageError("--dry-run has no result to write; remove --json")
     if output.json == "-" and output.format is not None:
         raise UsageError(
-            f"--json - and --format {output.format} both write to stdout; type --json FILE, or leave --format out"
+            f"--json - and --format {output.format} both write to stdout; use --json FILE, or remove --format"
         )
 
 
@@ -208,7 +210,7 @@ def _check_floors(made: Sequence[Request]) -> None:
     for one in made:
         if one.config.min_share is not None and one.config.warmup == "none":
             raise UsageError(
-                "--min-share is one of the measured limit, which --warmup none leaves out; leave one of them out"
+                "--min-share is one of the measured limit, which --warmup none leaves out; remove one of them"
             )
 
 
@@ -217,7 +219,7 @@ def _check_format(name: str, made: Sequence[Request]) -> None:
     wanted = made[0].output.format
     if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
         fits = f"text or {made[0].own_format}" if len(made) == 1 and made[0].own_format else "text"
-        raise UsageError(f"run {name} has no --format {wanted}; choose {fits}")
+        raise UsageError(f"run {name} has no --format {wanted}; use {fits}")
 
 
 def settings_table(settings: Mapping[str, Setting]) -> str:

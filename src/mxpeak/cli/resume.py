@@ -86,7 +86,7 @@ def wanted(args: argparse.Namespace) -> Request:
     own = {name: value for name, value in vars(args).items() if name not in OWN}
     for o in {o.name: o for one in _with_checkpoints() for o in _paths(one)}.values():
         if o.name in own and o.name not in {known.name for known in options(benchmark.config)}:
-            raise UsageError(f"{args.folder} holds a run of {benchmark.name}, which has no {o.flags[-1]}; leave it out")
+            raise UsageError(f"{args.folder} holds a run of {benchmark.name}, which has no {o.flags[-1]}; remove it")
     typed: dict[str, Any] = {**record.settings, **own, "checkpoint": args.folder, "tuned": "no"}
     if args.grid is not None:
         typed["grid"] = args.grid

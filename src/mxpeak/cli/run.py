@@ -40,7 +40,7 @@ examples:
   mpiexec -n 4 mxpeak run hpl --dat HPL.dat --out results
   mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission
   mxpeak run norms -N 20000 --kind one,fro --structure general,symmetric
-  mxpeak run hpl -N 10000 --study weak --ranks-list 1,2,4
+  mxpeak run hpl -N 10000 --scaling-study weak --ranks-list 1,2,4
 """
 
 PAGE = "report.html"
@@ -79,7 +79,7 @@ def _add_benchmark(
     )
     add_options(parser, config)
     add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
-    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a run to repeat")
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a result.json")
     parser.set_defaults(action=run)
     return parser
 

@@ -1,4 +1,4 @@
-"""mxpeak run BENCHMARK --study: a series over counts of ranks, one group after the other on the same processes.
+"""mxpeak run BENCHMARK --scaling-study: a series over counts of ranks, one group after the other on the same processes.
 
 All ranks are started once.  For R of them the first R form a group, the others sleep: they look for a message fifty
 times a second, and take no core from those that compute.
@@ -84,7 +84,9 @@ def as_asked(request: Request) -> dict[str, Any]:
     if hasattr(config, "nx"):
         return {}
     if not config.n:
-        raise UsageError("--dry-run of a --study needs -N: else the run on the fewest ranks chooses it; type -N too")
+        raise UsageError(
+            "--dry-run of a --scaling-study cannot choose N, which the run on the fewest ranks does; add -N"
+        )
     return {"n": config.n[0], "nb": config.nb[0]}
 
 

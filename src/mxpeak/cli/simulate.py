@@ -77,14 +77,14 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
         return ExitCode.VALID
     benchmark = args.benchmark
     if benchmark not in PREDICTED:
-        asked = "no benchmark was named" if benchmark is None else f"{benchmark!r} is none that can be simulated"
-        raise UsageError(f"{asked}; choose one of {', '.join(PREDICTED)}")
+        asked = "no benchmark was named" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
+        raise UsageError(f"{asked}; use one of {', '.join(PREDICTED)}")
     refuse_foreign(args, benchmark)
     if args.machine is None:
         from mxpeak.perf.machines import known_machines
 
         raise UsageError(
-            f"--machine is missing: a FILE, one of {', '.join(known_machines())}, or tuned for this machine, once "
+            f"--machine is missing; use a FILE, one of {', '.join(known_machines())}, or tuned for this machine, once "
             "mxpeak tune has measured it"
         )
     body, lines = simulated(args, benchmark)
@@ -178,16 +178,18 @@ def _slow(text: str | None) -> dict[int, float]:
         try:
             found[int(rank)] = float(factor)
         except ValueError:
-            raise UsageError(f"--slow {part!r} is not RANK:FACTOR; write it as 17:0.9") from None
+            raise UsageError(f"--slow {part!r} is not RANK:FACTOR; use for example 17:0.9") from None
         if not 0.0 < found[int(rank)] <= 10.0:
-            raise UsageError(f"--slow {part}: a rank computes at a factor above 0, at most 10, of the usual speed")
+            raise UsageError(
+                f"--slow {part}: the factor is the rank's relative speed; use a number above 0, at most 10"
+            )
     return found
 
 
 def _check_slow(slow: dict[int, float], ranks: int) -> None:
     for rank in slow:
         if not 0 <= rank < ranks:
-            raise UsageError(f"--slow {rank}:{slow[rank]:g}: there are {ranks} ranks, 0 to {ranks - 1}")
+            raise UsageError(f"--slow {rank}:{slow[rank]:g}: use a rank from 0 to {ranks - 1}")
 
 
 def _ports(text: str, most: int) -> int:

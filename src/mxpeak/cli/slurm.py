@@ -87,7 +87,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     ranks = args.ranks_per_node or args.gpus_per_node or 1
     if args.gpus_per_node and ranks % args.gpus_per_node:
         raise UsageError(
-            f"--ranks-per-node {ranks} on --gpus-per-node {args.gpus_per_node}: a GPU serves whole ranks; type "
+            f"--ranks-per-node {ranks} on --gpus-per-node {args.gpus_per_node}: a GPU serves whole ranks; use "
             f"--ranks-per-node {args.gpus_per_node}"
         )
     _check(args.whole, args.benchmark, args.flags)

@@ -57,7 +57,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
             f"--diagonal-scale applies only to gmres; {' and '.join(studies)} leave{'s' * (len(studies) == 1)} the "
-            "diagonal as drawn; leave it out, or type: mxpeak study gmres"
+            "diagonal unchanged; remove it, or run mxpeak study gmres"
         )
     given = {
         "orders": _parsed("-N", args.n, listed(count(1))),

@@ -52,7 +52,7 @@ def add_verb(verbs: Any) -> None:
         help="official keeps the published rules; explore allows more (default: official)",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--ranks", metavar="R", help="local ranks (default: searched)")
+    where.add_argument("--ranks", metavar="R", help="local ranks (default: tune chooses)")
     where.add_argument("--threads", metavar="T", help="threads per rank (default: its share of the cores)")
     where.add_argument(
         "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
@@ -67,8 +67,10 @@ def add_verb(verbs: Any) -> None:
         "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
     )
     problem = parser.add_argument_group("problem")
-    problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: by the budget)")
-    problem.add_argument("--nx", metavar="NX", help="points per direction and rank in trials (default: by the budget)")
+    problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: chosen from --budget)")
+    problem.add_argument(
+        "--nx", metavar="NX", help="points per direction and rank in trials (default: chosen from --budget)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
@@ -110,19 +112,17 @@ def _parse(args: argparse.Namespace) -> None:
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
     for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
         if given is not None and not set(args.benchmarks) & set(kinds):
-            raise UsageError(f"{flag} says nothing to {' and '.join(args.benchmarks)}; leave it out")
+            raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove it")
     args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
-        raise UsageError(
-            f"--nx {args.nx}: multigrid halves it three times, so it is a multiple of 8; type --nx {below}"
-        )
+        raise UsageError(f"--nx {args.nx}: multigrid halves it three times, so it is a multiple of 8; use --nx {below}")
 
 
 def budget_seconds(text: str) -> float:
     """A parser of times: 90s, 2m, 1.5h."""
     if text.strip()[-1:].isdecimal():
-        raise UsageError(f"{text!r} is not a time; write a number and s, m or h, for example 5m")
+        raise UsageError(f"{text!r} is not a time; use a number and s, m or h, for example 5m")
     time_s = seconds(text)
     if not LEAST_S <= time_s <= MOST_S:
         raise UsageError(f"{text} is {time_s:g} s; the least is {LEAST_S:g} s, the most 168h; 2m is a good beginning")

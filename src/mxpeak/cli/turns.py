@@ -45,16 +45,17 @@ def command(name: str, text: str) -> Command:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{name}: {text!r} is no command: {error}; put it in quotes as a whole") from None
+        raise UsageError(f"{name}: {text!r} is not a command: {error}; put the whole command in quotes") from None
     if words and "=" in words[0]:
-        raise UsageError(f"{name}: variables are for a shell to set; type 'env {text}'")
+        raise UsageError(f"{name}: only a shell can set variables; use 'env {text}'")
     if "run" not in words:
         raise UsageError(
-            f"{name}: --rounds runs both in turns, and {text!r} runs no benchmark; type a command in quotes, such as "
-            "'mxpeak run hpl -N 8000', or 'mxpeak run hpl --config RESULT.json' to repeat a run, or leave --rounds out"
+            f"{name}: --rounds alternates both commands, and {text!r} runs no benchmark; use a command in quotes, "
+            f"such as "
+            "'mxpeak run hpl -N 8000', or 'mxpeak run hpl --config RESULT.json' to repeat a run, or remove --rounds"
         )
     if own := [word for word in words if word.split("=")[0] in OWN]:
-        raise UsageError(f"{name}: each of its runs gets a folder of its own; leave {' '.join(own)} out")
+        raise UsageError(f"{name}: mxpeak compare gives each run its own folder; remove {' '.join(own)}")
     return Command(name, text, [sys.executable, "-m", *words] if words[0] == "mxpeak" else words)
 
 

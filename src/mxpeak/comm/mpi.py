@@ -51,7 +51,7 @@ def _op(name: str) -> MPI.Op:
         return MPI.SUM
     if name == "max":
         return MPI.Op.Create(_max_with_nan, commute=True)
-    raise ValueError(f"unknown reduction {name!r}; choose sum or max")
+    raise ValueError(f"unknown reduction {name!r}; use sum or max")
 
 
 #: Messages of all groups whose buffers a device still works on.
@@ -110,7 +110,7 @@ class _Persistent:
     def start(self) -> None:
         """Begin all of them."""
         if self._left:
-            raise AssertionError("these messages are still under way")
+            raise AssertionError("these messages are still in progress")
         MPI.Prequest.Startall(self._requests)
         self._left = self._all.copy()
 
@@ -286,7 +286,7 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
     asked = environ.get("MXPEAK_GPU_AWARE_MPI")
     if asked is not None:
         if asked not in ("yes", "no"):
-            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} says nothing; set it to yes or no, or unset it")
+            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} is unknown; use yes or no, or unset it")
         return asked == "yes"
     if environ.get("MPIR_CVAR_ENABLE_GPU", "1").lower() in ("0", "no", "off", "false"):
         return False

@@ -119,7 +119,7 @@ class Mail(Post):
                 came.notify()
 
     def _gone(self, rank: int) -> NoReturn:
-        raise LostRankError(f"rank {rank} has gone")
+        raise LostRankError(f"rank {rank} has ended")
 
 
 class Sockets(Threads):
@@ -158,7 +158,7 @@ def meet(
         for line in lines.values():
             line.close()
         there = sorted({rank, *lines})
-        raise LostRankError(f"of {len(addresses)} ranks only {there} have met rank {rank}: {error}") from None
+        raise LostRankError(f"only {there} of {len(addresses)} ranks have connected to rank {rank}: {error}") from None
     for line in lines.values():
         line.settimeout(None)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -171,7 +171,7 @@ def _left(until: float) -> float:
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Call as this rank; raise OSError if the peer does not know the secret, which itself is never sent.
+    """Call as this rank; raise OSError if the peer does not have the secret, which itself is never sent.
 
     The peer may answer late, while it waits for its chunks; once it answers, it has HELLO_S for the whole answer.
     """
@@ -181,7 +181,7 @@ def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> N
     line.recv(1, socket.MSG_PEEK)
     proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size, min(until, monotonic() + HELLO_S)))
     if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
-        raise ConnectionRefusedError("who answers does not know the secret of these ranks")
+        raise ConnectionRefusedError("the process that answered does not have the secret of these ranks")
     line.sendall(_proof(secret, b"caller", rank, theirs))
 
 
@@ -215,7 +215,7 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
         try:
             while any(rank not in lines for rank in ranks):
                 if monotonic() > until or door.fileno() < 0:
-                    raise TimeoutError("timed out" if door.fileno() >= 0 else "its door is shut")
+                    raise TimeoutError("timed out" if door.fileno() >= 0 else "the connection was closed")
                 for event, _ in events.select(
                     min(LOOK_S, *(_left(one) for one in (until, *(caller.until for caller in callers))))
                 ):

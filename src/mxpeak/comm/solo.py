@@ -41,7 +41,7 @@ class Solo:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Never called by a correct algorithm: there is nobody else."""
-        raise AssertionError("a rank that is alone has nobody to send to")
+        raise AssertionError("a single rank has no other rank to send to")
 
     irecv = isend
 

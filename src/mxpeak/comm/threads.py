@@ -71,7 +71,7 @@ class Post:
     def _wait(self, address: tuple[Any, ...]) -> None:
         came = self._waiting[address] = threading.Condition(self._lock)
         if not came.wait_for(lambda: address in self._boxes or self.failed, PATIENCE_S):
-            raise RuntimeError(f"no message came to {address}")
+            raise RuntimeError(f"no message arrived at {address}")
         del self._waiting[address]
         if address not in self._boxes:
             raise RuntimeError("another rank failed")
@@ -89,7 +89,7 @@ class Post:
                 del self._meetings[address]
                 meeting.complete.notify_all()
             elif not meeting.complete.wait_for(lambda: not meeting.missing or self.failed, PATIENCE_S):
-                raise RuntimeError(f"not all ranks came to {address}")
+                raise RuntimeError(f"not all ranks reached {address}")
             if meeting.missing:
                 raise RuntimeError("another rank failed")
             return list(meeting.said)
@@ -239,7 +239,7 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
         return lambda into, other: np.add(into, other, out=into)
     if op == "max":
         return lambda into, other: np.maximum(into, other, out=into)
-    raise ValueError(f"unknown reduction {op!r}; choose sum or max")
+    raise ValueError(f"unknown reduction {op!r}; use sum or max")
 
 
 def _core_here() -> int | None:

@@ -128,7 +128,7 @@ class TorchDist:
         elif op == "max":
             self._max(x)
         else:
-            raise ValueError(f"unknown reduction {op!r}; choose sum or max")
+            raise ValueError(f"unknown reduction {op!r}; use sum or max")
         if land is not None:
             land()
 

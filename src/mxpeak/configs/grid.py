@@ -102,18 +102,20 @@ class GridConfig(RunConfig):
                 raise UsageError(
                     f"grid {P}x{Q} needs {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
                     f"start {taken} ranks (--ranks {taken}, or mpiexec -n {taken}), "
-                    f"or give --grid {'x'.join(map(str, squarest(ranks)))}"
+                    f"or use --grid {'x'.join(map(str, squarest(ranks)))}"
                 )
         return shapes
 
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
-                raise UsageError("--grid and -P or -Q both set the process grid; give only one of them")
+                raise UsageError("--grid and -P or -Q both set the process grid; use only one of them")
             return self.grid
         if self.P is not None and self.Q is not None:
             if len(self.P) != len(self.Q):
-                raise UsageError(f"-P has {len(self.P)} values but -Q {len(self.Q)}; they are read in pairs")
+                raise UsageError(
+                    f"-P has {len(self.P)} values but -Q {len(self.Q)}; use as many values for -Q as for -P"
+                )
             return tuple(zip(self.P, self.Q))
         if self.P is not None:
             return tuple((p, _cofactor("-P", p, ranks)) for p in self.P)
@@ -136,7 +138,7 @@ def _cofactor(flag: str, part: int, ranks: int) -> int:
     if ranks % part:
         raise UsageError(
             f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves {ranks % part}; "
-            f"leave {flag} out for the grid {'x'.join(map(str, squarest(ranks)))}, "
+            f"remove {flag} for the grid {'x'.join(map(str, squarest(ranks)))}, "
             f"or start {part * (ranks // part + 1)} ranks"
         )
     return ranks // part

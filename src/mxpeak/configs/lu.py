@@ -117,7 +117,7 @@ class LuConfig(GridConfig, ABC):
     abft: bool = option(
         False,
         "--abft",
-        help="detect flipped bits with checksums in the LU, correct single ones",
+        help="detect flipped bits in the LU with checksums; correct single errors",
         parse=boolean,
         group="measuring",
     )
@@ -141,7 +141,7 @@ class LuConfig(GridConfig, ABC):
         """The orders to run; `n` stands in where the config leaves N open."""
         orders = self.n if self.n is not None else n
         if orders is None:
-            raise UsageError("the order of the matrix is missing; give -N")
+            raise UsageError("the order of the matrix is missing; add -N")
         return orders
 
     @abstractmethod

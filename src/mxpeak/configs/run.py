@@ -109,7 +109,7 @@ class RunConfig(PlaceConfig):
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="work before the clock: none, gemm (measures the limit) or full",
+        help="warm-up before timing: none, gemm (measures the limit) or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -141,7 +141,8 @@ class RunConfig(PlaceConfig):
     )
     study: str | None = option(
         None,
-        "--study",
+        "--scaling-study",
+        aliases=("--study",),
         help="scaling study: weak (constant memory per rank) or strong (constant problem)",
         metavar="{weak,strong}",
         parse=one_of("weak", "strong"),
@@ -150,7 +151,7 @@ class RunConfig(PlaceConfig):
     ranks_list: tuple[int, ...] | None = option(
         None,
         "--ranks-list",
-        help="rank counts for --study (default: 1,2,4,... up to all cores)",
+        help="rank counts for --scaling-study (default: 1,2,4,... up to all cores)",
         metavar="R,...",
         parse=listed(integer(1)),
         group="measuring",

@@ -27,7 +27,7 @@ class SparseConfig(RunConfig):
     nx: int | None = option(
         None,
         "--nx",
-        help="points per rank in x, and in y and z unless given (default: 104)",
+        help="points per rank in x, y and z (default: 104)",
         metavar="NX",
         parse=integer(1),
         group="problem",
@@ -75,7 +75,7 @@ class SparseConfig(RunConfig):
     mode: str = option(
         "official",
         "--mode",
-        help="official: keep the published rules; explore: allow more, labelled",
+        help="official: keep the published rules; explore: allow more, labeled",
         metavar="{official,explore}",
         parse=one_of("official", "explore"),
         group="precision and rules",
@@ -123,5 +123,5 @@ class SparseConfig(RunConfig):
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):
             if n is not None:
-                raise UsageError(f"{flag} {n} needs --nx; type --nx {n} too")
+                raise UsageError(f"{flag} {n} needs --nx; add --nx {n}")
         return None

@@ -158,7 +158,7 @@ def tile_matrix(
     found = []
     for (I, J), A in tiles.items():
         if not (0 <= I < len(heights) and 0 <= J < len(widths)):
-            raise UsageError(f"tile ({I}, {J}) lies outside the {len(heights)}x{len(widths)} tiles of the matrix")
+            raise UsageError(f"tile ({I}, {J}) is outside the {len(heights)}x{len(widths)} tiles of the matrix")
         if tuple(A.shape) != (heights[I], widths[J]):
             raise UsageError(
                 f"tile ({I}, {J}) has shape {tuple(A.shape)}, but block row {I} has {heights[I]} rows "
@@ -184,7 +184,7 @@ def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, Block
     if m < 0 or n < 0 or mb < 1 or nb < 1 or not 0 <= rsrc < grid.P or not 0 <= csrc < grid.Q:
         raise UsageError(
             f"descriptor M={m} N={n} MB={mb} NB={nb} RSRC={rsrc} CSRC={csrc}: sizes are 0 or more, blocks 1 or more, "
-            f"and the source process lies on the {grid.P}x{grid.Q} grid"
+            f"and the source process is on the {grid.P}x{grid.Q} grid"
         )
     rows = BlockCyclic(m, mb, (grid.p - rsrc) % grid.P, grid.P)
     cols = BlockCyclic(n, nb, (grid.q - csrc) % grid.Q, grid.Q)

@@ -29,13 +29,13 @@ def resolve(name: str, device: str) -> tuple[str, str]:
     The device is a GPU where there is one that torch can use; the kernels are those that are fastest there.
     """
     if name not in BACKENDS:
-        raise UsageError(f"unknown kernels {name!r}; choose one of {', '.join(BACKENDS)}")
+        raise UsageError(f"unknown kernels {name!r}; use one of {', '.join(BACKENDS)}")
     if device == "auto":
         device = "cuda" if name in ("auto", "torch") and has_gpu() else "cpu"
     if name == "auto":
         name = "host" if device == "cpu" else "torch"
     if name != "torch" and device != "cpu":
-        raise UsageError(f"--kernels {name} compute on the CPU, not on --device {device}; type: --kernels torch")
+        raise UsageError(f"--kernels {name} compute on the CPU, not on --device {device}; use --kernels torch")
     return name, device
 
 
@@ -77,7 +77,7 @@ def open_device(device: str, number: int = 0) -> Any:
         what, instead = (
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
         )
-        raise ResourceError(f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}, or {instead}")
+        raise ResourceError(f"{what} needs PyTorch, which is not installed; run {install_command('gpu')}, or {instead}")
     from mxpeak.kernels.torch import device as devices
 
     return devices.open_device(device, number)
@@ -183,7 +183,7 @@ def device_failure(error: BaseException) -> str | None:
     """What happened to a device, if that is what an error tells: it ran out of memory, or is gone."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "OutOfMemoryError":
-        return f"the device ran out of memory: {text}; give a smaller problem, or a smaller --mem"
+        return f"the device ran out of memory: {text}; use a smaller problem, or a smaller --mem"
     if isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP|NCCL|RCCL|CUBLAS|cuBLAS|CUSOLVER|cusolver)\b", text):
         return f"the device failed: {text}; see the system's log (dmesg) and nvidia-smi or rocm-smi, and run again"
     return None

@@ -70,11 +70,11 @@ def generator(
     b is column n of the same sequence (icl: a sequence of its own; fasi-higham: U[-1, 1]).
     """
     if name not in MAKERS:
-        raise UsageError(f"unknown generator {name!r}; choose one of {', '.join(MAKERS)}")
+        raise UsageError(f"unknown generator {name!r}; use one of {', '.join(MAKERS)}")
     if scale is not None and name not in SCALED:
         raise UsageError(
             f"{name} has no diagonal to scale, but --diagonal-scale {scale:g} is given; "
-            "leave it out, or choose --generator sqrt-n, gaussian or ddd"
+            "remove it, or use --generator sqrt-n, gaussian or ddd"
         )
     return MAKERS[name](Asked(n, seed, scale, condition))
 
@@ -117,7 +117,7 @@ def _ddd(asked: Asked) -> Generator:
     elif not 0.0 < theta < 1.0:
         wanted = "the first pivot would be 0" if theta <= 0.0 else "the matrix would be diagonally dominant"
         raise UsageError(
-            f"--diagonal-scale {theta:g}: with a_ii = theta*sum|a_ij| {wanted}; give 0 < theta < 1, for N={n} about "
+            f"--diagonal-scale {theta:g}: with a_ii = theta*sum|a_ij| {wanted}; use 0 < theta < 1, for N={n} about "
             f"{2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g}, or --generator dominant-n"
         )
     # A single entry has no others, whose sum 0 would make A singular: it stays as drawn.
@@ -131,7 +131,7 @@ def _dominant_n(asked: Asked) -> Generator:
 def _icl(asked: Asked) -> Generator:
     """Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have one sign.
 
-    With these seeds orders 1 to 3 are, and only those: they keep the diagonal as drawn.
+    With these seeds orders 1 to 3 are, and only those: they keep the diagonal unchanged.
     """
     n = asked.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
@@ -173,7 +173,7 @@ def unit_factors_beta(n: int, condition: float) -> float:
         return 0.0
     if not (isfinite(condition) and condition > 1.0):
         raise UsageError(
-            f"--condition {condition:g}: cond(A) = |A|·|A^-1| >= |A·A^-1| = 1, and 1 would need A = I; give more than 1"
+            f"--condition {condition:g}: cond(A) = |A|·|A^-1| >= |A·A^-1| = 1, and 1 would need A = I; use more than 1"
         )
     low, high = 0.0, 1.0 / n
     while unit_factors_condition(n, high) < condition:

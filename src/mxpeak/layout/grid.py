@@ -31,7 +31,7 @@ class ProcessGrid:
         if self.P < 1 or self.Q < 1:
             raise UsageError(f"a process grid needs P, Q >= 1, but {self.P}x{self.Q} was asked for; try --grid 1x1")
         if self.order not in ("row", "column"):
-            raise UsageError(f"--order {self.order!r} is unknown; choose row or column")
+            raise UsageError(f"--order {self.order!r} is unknown; use row or column")
         if self.node_grid is not None:
             _check_node_grid(self.P, self.Q, *self.node_grid)
 

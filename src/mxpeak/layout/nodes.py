@@ -49,8 +49,8 @@ def _fix(grid: ProcessGrid, p: int, q: int, hosts: Sequence[str]) -> str:
     if fitting:
         count = sizes.pop()
         has = f"each node has {count} rank{'s' if count > 1 else ''}"
-        return f"{has}: type {' or '.join(fitting)}, or start {p * q} ranks a node"
+        return f"{has}: use {' or '.join(fitting)}, or start {p * q} ranks a node"
     return (
         f"start {p * q} ranks a node, numbered node by node (mpiexec -ppn {p * q}, or "
-        f"srun --ntasks-per-node={p * q} --distribution=block), or leave --node-grid out"
+        f"srun --ntasks-per-node={p * q} --distribution=block), or remove --node-grid"
     )

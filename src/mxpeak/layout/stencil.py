@@ -270,7 +270,7 @@ def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
         raise UsageError(
             f"a local box of {times(box.shape)} has {STENCIL} entries a row, {STENCIL}*{'*'.join(map(str, box.shape))} "
             f"= {STENCIL * box.rows}, more than 2^31-1 = {INT32_MAX}, the most that 32-bit indices can count; "
-            f"the largest cube is --nx {largest_cube(levels)}: type that, and start more ranks"
+            f"the largest cube is --nx {largest_cube(levels)}: use that, and start more ranks"
         )
 
 
@@ -282,7 +282,7 @@ def _check_halving(shape: Triple, levels: int, least: int) -> None:
             good = " or ".join(f"--n{name} {size}" for size in sizes)
             raise UsageError(
                 f"--n{name} {n}: {levels} levels of multigrid halve it {levels - 1} times, but {n} / {step} "
-                f"leaves {n % step}; type {good}"
+                f"leaves {n % step}; use {good}"
             )
 
 
@@ -291,7 +291,7 @@ def _check_sides(shape: Triple) -> None:
         if n < LEAST_SIDE:
             raise UsageError(
                 f"--n{name} {n} is less than {LEAST_SIDE}, the least that the rules allow; "
-                f"type --n{name} {LEAST_SIDE}, or --mode explore"
+                f"use --n{name} {LEAST_SIDE}, or --mode explore"
             )
 
 
@@ -299,7 +299,7 @@ def _check_local_aspect(shape: Triple) -> None:
     if aspect(shape) < LEAST_ASPECT:
         least, most = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
         raise UsageError(
-            f"{_ratio('the local box', shape)}; type sides of {good_sizes(least)[-1]} or more, or of {most} or less, "
+            f"{_ratio('the local box', shape)}; use sides of {good_sizes(least)[-1]} or more, or of {most} or less, "
             f"or --mode explore"
         )
 
@@ -309,11 +309,11 @@ def _check_grid_aspect(grid: Triple) -> None:
         return
     ranks, best = prod(grid), process_grid(prod(grid))
     if _good(ranks):
-        advice = "type " + " ".join(f"--np{name} {n}" for name, n in zip("xyz", best))
+        advice = "use " + " ".join(f"--np{name} {n}" for name, n in zip("xyz", best))
     else:
         counts = " or ".join(f"{count} ({times(process_grid(count))})" for count in good_ranks(ranks))
         advice = f"{ranks} ranks have no better grid than {times(best)}: start {counts} ranks"
-    raise UsageError(f"{_ratio('the process grid', grid)}; {advice}, or type --mode explore")
+    raise UsageError(f"{_ratio('the process grid', grid)}; {advice}, or use --mode explore")
 
 
 def _ratio(what: str, shape: Triple) -> str:

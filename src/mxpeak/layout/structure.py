@@ -132,18 +132,18 @@ def structure(
 
 def _check(name: str, m: int, n: int, uplo: str | None, diag: str | None, kl: int | None, ku: int | None) -> None:
     if name not in STRUCTURES:
-        raise UsageError(f"unknown structure {name!r}; choose one of {', '.join(STRUCTURES)}")
+        raise UsageError(f"unknown structure {name!r}; use one of {', '.join(STRUCTURES)}")
     for option, value, choices, users in (("uplo", uplo, UPLOS, WITH_UPLO), ("diag", diag, DIAGS, WITH_DIAG)):
         if value is not None and value not in choices:
-            raise UsageError(f"unknown {option} {value!r}; choose one of {', '.join(choices)}")
+            raise UsageError(f"unknown {option} {value!r}; use one of {', '.join(choices)}")
         if value is not None and name not in users:
-            raise UsageError(f"structure {name!r} has no {option}; leave it out, or choose one of {', '.join(users)}")
+            raise UsageError(f"structure {name!r} does not use {option}; remove it, or use one of {', '.join(users)}")
     if name in SQUARE and m != n:
         instead = "trapezoid" if name == "triangular" else "band" if name == "hermitian-band" else "general"
         raise UsageError(f"a {name} matrix is square, but this one is {m}x{n}; structure {instead!r} takes any shape")
     for option, width in (("kl", kl), ("ku", ku)):
         if width is not None and name not in WITH_WIDTHS:
-            raise UsageError(f"structure {name!r} has no {option}; leave it out, or choose band or hermitian-band")
+            raise UsageError(f"structure {name!r} does not use {option}; remove it, or use band or hermitian-band")
         if width is not None and width < 0:
             raise UsageError(f"{option} = {width}: a band has 0 or more diagonals beside the main one")
     if name == "band" and (kl is None or ku is None):

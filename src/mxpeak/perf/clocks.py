@@ -42,8 +42,7 @@ def stages(name: str, size: int) -> Stages:
         found = [[last[:1]], [list(range(2, middle)), list(range(middle, size))]]
     else:
         raise UsageError(
-            f"--bcast {name} cannot be simulated: who passes a panel to whom is known of 1ring, 1ringM, 2ring, 2ringM, "
-            "long, longM, lib and ilib"
+            f"--bcast {name} cannot be simulated; use 1ring, 1ringM, 2ring, 2ringM, long, longM, lib or ilib"
         )
     return [chains for stage in found if (chains := [chain for chain in stage if chain])]
 

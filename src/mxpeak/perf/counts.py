@@ -106,7 +106,7 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     n = _largest(nb - 1, need, budget_bytes)
     if not n:
         raise ResourceError(
-            f"no matrix fits: even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need(1)} bytes "
+            f"no matrix fits; even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need(1)} bytes "
             f"of buffers and matrix, but the budget is {budget_bytes}; raise --mem or lower --nb"
         )
     return n

@@ -131,8 +131,8 @@ class Machine:
             return curves[precision]
         have = ", ".join(curves) or "none"
         raise UsageError(
-            f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; choose a precision that "
-            f"it has, or give a --machine FILE whose table [{self.name}.{kernel}] says {precision}"
+            f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; use a precision that "
+            f"it has, or use a --machine FILE whose table [{self.name}.{kernel}] says {precision}"
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:
@@ -180,7 +180,7 @@ def find_machine(asked: str) -> Machine:
     if len(own) != 1:
         raise UsageError(
             f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; a file has one "
-            "table, such as [mycluster], with all that docs/reference/machine-files.md lists"
+            "table, such as [mycluster], with the keys in docs/reference/machine-files.md"
         )
     (name,) = own
     return machine_from(name, {**known, **own}, str(path))
@@ -192,10 +192,10 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
-        raise UsageError(f"--machine {path} is not TOML: {error}") from None
+        raise UsageError(f"--machine {path} is not valid TOML: {error}") from None
     for name, table in own.items():
         if not isinstance(table, dict):
-            raise UsageError(f"--machine {path}: {name} stands outside of a table; begin with [mycluster]")
+            raise UsageError(f"--machine {path}: {name} is outside a table; begin with a line such as [mycluster]")
     return own
 
 
@@ -255,7 +255,7 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
     if base is None:
         return own
     if base not in tables or base == name or "based_on" in tables[base]:
-        raise UsageError(f"{source}: [{name}] is based on {base!r}, which is no machine that stands alone")
+        raise UsageError(f"{source}: [{name}] is based on {base!r}, which is not a complete machine")
     merged = {**tables[base], "title": name}
     for key, value in own.items():
         both = isinstance(value, dict) and key in TABLES
@@ -281,7 +281,7 @@ class _Reader:
             self.fail("cores", f"{numbers['cores']:g} is less than ranks_per_node = {numbers['ranks_per_node']:g}")
         curves = {kind: self.curves(kind) for kind in CURVES}
         if not curves["gemm"]:
-            self.fail("gemm", "no curve: say fp64 or fp16 = [[NB, FLOP/s], ...]")
+            self.fail("gemm", "no curve: use fp64 or fp16 = [[NB, FLOP/s], ...]")
 
         def given(key: str, default: Any) -> Any:
             return default if numbers[key] is None else numbers[key]
@@ -330,7 +330,7 @@ class _Reader:
         for part in TABLES:
             inner = self.table.get(part, {})
             if not isinstance(inner, dict):
-                self.fail(part, f"{inner!r} is no table; write [{self.name}.{part}]")
+                self.fail(part, f"{inner!r} is not a table; use [{self.name}.{part}]")
             keys += [(f"{part}.{key}", value) for key, value in inner.items()]
         allowed = {"title", *NUMBERS, *(f"{kind}.{precision}" for kind in CURVES for precision in PRECISIONS)}
         for key, _ in keys:
@@ -343,10 +343,10 @@ class _Reader:
         value = self.value(key, "value")
         if value is None:
             if needed:
-                self.fail(key, f"missing; give a number from {least:g} to {most:g}")
+                self.fail(key, f"missing; use a number from {least:g} to {most:g}")
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            self.fail(key, f"{value!r} makes no sense; give a number from {least:g} to {most:g}")
+            self.fail(key, f"{value!r} is not valid; use a number from {least:g} to {most:g}")
         if key in WHOLE and value != int(value):
             self.fail(key, f"{value!r} is not a whole number")
         return int(value) if key in WHOLE else float(value)
@@ -369,12 +369,12 @@ class _Reader:
             if isinstance(pair, list) and len(pair) == 2 and all(type(x) in (int, float) and x > 0 for x in pair)
         ]
         if not pairs or len(numeric) < len(pairs):
-            self.fail(key, f"{points!r} is no curve; write a rate, or points [[size, rate], ...], all above 0")
+            self.fail(key, f"{points!r} is not a curve; use a rate, or points [[size, rate], ...], all above 0")
         sizes = [pair[0] for pair in pairs]
         if sorted(set(sizes)) != sizes:
             self.fail(key, f"the sizes {sizes} do not rise; sort the points")
         if key.startswith("gemm_share.") and max(pair[1] for pair in pairs) > 1.0:
-            self.fail(key, f"{points!r} has a share above 1; write the best rate in gemm, and shares of it here")
+            self.fail(key, f"{points!r} has a share above 1; use the best rate in gemm, and shares of it here")
         if max(pair[1] for pair in pairs) > 1e18:
             self.fail(key, "a rate above 1e18 FLOP/s for one rank; rates are FLOP/s, not TFLOP/s")
         return Curve(tuple((float(x), float(y)) for x, y in pairs))
@@ -386,7 +386,7 @@ class _Reader:
             found = found.get(part) if isinstance(found, dict) else None
         if isinstance(found, dict):
             if inner not in found:
-                self.fail(key, f"{found!r} has no {inner}; write {{ {inner} = ..., source = '...' }}")
+                self.fail(key, f"{found!r} has no {inner}; use {{ {inner} = ..., source = '...' }}")
             self.sources[key] = str(found.get("source", "not stated"))
             return found[inner]
         if found is not None:

@@ -74,7 +74,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
     raise ResourceError(
         f"N = {n} takes {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} a rank for the matrix, and "
         f"{size_text(need['total'] / P / Q)} with buffers, but a rank has {size_text(per_rank)}; the largest N that "
-        f"fits is {fits}: type -N {fits}, or take more ranks"
+        f"fits is {fits}: use -N {fits}, or use more ranks"
     )
 
 
@@ -84,7 +84,7 @@ def prime_caution(ranks: int) -> list[Caution]:
         return []
     near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
     text = f"{ranks} is prime: the only grids are lines of {ranks} ranks, and messages cross all of them"
-    return [Caution("prime-ranks", text, f"take {near} ranks, {'x'.join(map(str, squarest(near)))}")]
+    return [Caution("prime-ranks", text, f"use {near} ranks, {'x'.join(map(str, squarest(near)))}")]
 
 
 def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
@@ -94,7 +94,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
         return []
     below = ranks - over
     text = f"{ranks} ranks on nodes of {per_node} fill the last node only in part: it has {over}"
-    return [Caution("part-of-a-node", text, f"take {below} or {below + per_node} ranks")]
+    return [Caution("part-of-a-node", text, f"use {below} or {below + per_node} ranks")]
 
 
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:

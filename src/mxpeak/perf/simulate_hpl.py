@@ -93,10 +93,10 @@ class _Simulation:
 
     def __init__(self, run: LuRun, machine: Machine):
         if run.precision != "fp64":
-            raise UsageError(f"HPL is computed in fp64, not {run.precision}; leave --precision out, or take hpl-mxp")
+            raise UsageError(f"HPL computes in fp64, not {run.precision}; remove --precision, or use hpl-mxp")
         if not machine.fact and (machine.core_rate is None or machine.sync_s is None):
             raise UsageError(
-                f"the machine {machine.name} says nothing of FACT, HPL's panels on the host: its table "
+                f"the machine {machine.name} has no data for FACT, the panel factorization on the host: its table "
                 f"[{machine.name}.panel] needs core_rate and sync_s"
             )
         self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)

@@ -56,7 +56,7 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
       update   a cycle: b - A x and its norm 4·N, scaling N, Q t 2·m·N, x + z 2·N
     """
     if counting not in COUNTINGS:
-        raise UsageError(f"counting {counting!r} is unknown; choose one of {', '.join(COUNTINGS)}")
+        raise UsageError(f"counting {counting!r} is unknown; use one of {', '.join(COUNTINGS)}")
     N, calls = levels.rows[0], sum(cycles) + len(cycles)
     mg = reference_mg_flops(levels) if counting == "reference" else ornl_mg_flops(levels)
     flops = {motif: calls * count for motif, count in mg.items()}

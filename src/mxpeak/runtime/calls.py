@@ -29,12 +29,12 @@ def threads_for(asked: Any, *, default: int | None = None) -> int:
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
-        raise UsageError(f"threads={asked!r}: give a whole number from 1 on, or None for one a core")
+        raise UsageError(f"threads={asked!r}: use a whole number of at least 1, or None for one per core")
     most = len(allowed_cores())
     if int(asked) > most:
         raise UsageError(
             f"threads={asked}, but there are {most} cores for this process, and threads that work in step need one "
-            f"each; give at most {most}, or None for one a core"
+            f"each; use at most {most}, or None for one per core"
         )
     return int(asked)
 

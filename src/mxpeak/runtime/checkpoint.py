@@ -223,7 +223,7 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
         slot.mkdir()
         _flush_folder(slot.parent)
     if slot.is_symlink():
-        raise OSError(errno.ELOOP, f"{slot} is a symbolic link")
+        raise OSError(errno.ELOOP, f"{slot} is a symbolic link; replace it with a folder")
     flat = numbers.reshape(-1).view(np.uint8)
     digest = Digest(head)
     summing = threading.Thread(target=digest.add_all, args=(flat,), name="digest")
@@ -360,10 +360,10 @@ def _part_of(values: Any) -> Part:
         raise ValueError(f"its head does not have exactly the keys {', '.join(sorted(names))}")
     for name, (least, most) in INTEGERS.items():
         if type(values[name]) is not int or not least <= values[name] <= most:
-            raise ValueError(f"its {name} is {values[name]!r:.40}, which is no integer from {least} to {most}")
+            raise ValueError(f"its {name} is {values[name]!r:.40}, which is not an integer from {least} to {most}")
     for name, latest in TIMES.items():
         if type(values[name]) not in (int, float) or not 0 <= values[name] <= latest:
-            raise ValueError(f"its {name} is {values[name]!r:.40}, which is no time in seconds")
+            raise ValueError(f"its {name} is {values[name]!r:.40}, which is not a time in seconds")
     if (
         values["dtype"] not in DTYPES
         or not isinstance(values["generation"], str)
@@ -382,7 +382,7 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
     if not isinstance(values, dict) or not all(
         isinstance(text, str) and len(text) % 16 == 0 for text in values.values()
     ):
-        raise ValueError("its notes are no lists of numbers by name")
+        raise ValueError("its notes are not lists of numbers by name")
     return {name: np.frombuffer(bytes.fromhex(text), "<f8").tolist() for name, text in values.items()}
 
 

@@ -38,7 +38,7 @@ class FolderLock:
             self.release()
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
                 raise UsageError(
-                    f"{folder} is in use by another run{holder}; wait until it has ended, or give another folder"
+                    f"{folder} is in use by another run{holder}; wait until it has ended, or use another folder"
                 ) from None
             if error.errno not in (*UNSUPPORTED, *FORBIDDEN):
                 raise
@@ -72,12 +72,12 @@ def _open(folder: Path) -> int:
             file = os.open(path, how | os.O_RDONLY)  # the file belongs to another user, whose run may have locked it
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise UsageError(f"{path} is not a regular file; remove it, or give another folder") from None
+            raise UsageError(f"{path} is not a regular file; remove it, or use another folder") from None
         raise
     known = os.fstat(file)
     if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
         os.close(file)
-        raise UsageError(f"{path} is not a regular file, or has a second name; remove it, or give another folder")
+        raise UsageError(f"{path} is not a regular file, or has a second name; remove it, or use another folder")
     return file
 
 

@@ -73,8 +73,8 @@ def _mpiexec() -> str:
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
         raise UsageError(
-            "--ranks needs mpiexec, and there is none beside this Python or on the PATH; "
-            f"use {install_command('mpich')}, or load the site's MPI module"
+            "--ranks needs mpiexec, which is neither next to this Python nor on the PATH; "
+            f"run {install_command('mpich')}, or load the site's MPI module"
         )
     return found
 
@@ -85,7 +85,7 @@ def _has(package: str) -> bool:
 
 def _need_torch(what: str) -> None:
     if not _has("torch"):
-        raise UsageError(f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}")
+        raise UsageError(f"{what} needs PyTorch, which is not installed; run {install_command('gpu')}")
 
 
 def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
@@ -117,7 +117,7 @@ def _check_memory(ranks: int) -> None:
 
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
-        raise UsageError(f"--ranks {ranks} needs MPI for Python; use {install_command('mpich')}")
+        raise UsageError(f"--ranks {ranks} needs MPI for Python; run {install_command('mpich')}")
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
@@ -197,17 +197,17 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
     """Raise if what was asked for is not what was started; asked of the same values, it raises on all ranks alike."""
     if comm == "solo" and group.size > 1:
         known = group.name if group.name in COMMANDS else "mpi"
-        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; type: --comm {known}")
+        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; use --comm {known}")
     if comm in COMMANDS and group.name in COMMANDS and comm != group.name:
         raise UsageError(
-            f"--comm {comm} was asked for, but {group.size} ranks of {group.name} were started; "
-            f"type: {COMMANDS[comm].format(ranks=group.size)}, or leave --comm out"
+            f"--comm {comm} was requested, but {group.name} started {group.size} ranks; "
+            f"run {COMMANDS[comm].format(ranks=group.size)}, or remove --comm"
         )
     if ranks is not None and ranks != group.size:
         raise UsageError(
             f"--ranks {ranks} was asked for, but {group.size} rank{'s were' if group.size > 1 else ' was'} started; "
-            f"type: {COMMANDS.get(group.name, COMMANDS['mpi']).format(ranks=ranks)}, "
-            "or leave --ranks out under a launcher"
+            f"run {COMMANDS.get(group.name, COMMANDS['mpi']).format(ranks=ranks)}, "
+            "or remove --ranks under a launcher"
         )
 
 
@@ -232,7 +232,7 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
     if size > 1 and missing:
         raise UsageError(
             f"--comm torch under {name}: the {size} ranks meet at MASTER_ADDR:MASTER_PORT, and {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set; type: {COMMANDS['torch'].format(ranks=size)}"
+            f"{'is' if len(missing) == 1 else 'are'} not set; run {COMMANDS['torch'].format(ranks=size)}"
         )
     from mxpeak.comm import torchdist
 
@@ -242,11 +242,11 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
 def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
     if found is not None and found[0] == TORCHRUN:
         raise UsageError(
-            f"--comm mpi under torchrun: it starts no MPI; type: {COMMANDS['mpi'].format(ranks=found[2])}, "
-            "or leave --comm out"
+            f"--comm mpi under torchrun: it starts no MPI; run {COMMANDS['mpi'].format(ranks=found[2])}, "
+            "or remove --comm"
         )
     if not _has("mpi4py"):
-        raise UsageError(f"this run needs MPI for Python, which is not installed; use {install_command('mpich')}")
+        raise UsageError(f"this run needs MPI for Python, which is not installed; run {install_command('mpich')}")
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would take SIGHUP, by which a terminal says that it is closed
     _refuse_other_launcher(found)
     from mxpeak.comm import mpi
@@ -255,7 +255,7 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
     if found is not None and found[2] != group.size:
         raise UsageError(
             f"{found[0]} started {found[2]} ranks, but MPI for Python sees {group.size}: it was built for another MPI; "
-            "type: pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
+            "run pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
         )
     return group
 
@@ -270,7 +270,7 @@ def _refuse_other_launcher(found: tuple[str, int, int] | None) -> None:
         own = str(beside) if beside.exists() else f"{vendor}'s mpiexec"
         raise UsageError(
             f"this mpiexec is Open MPI's, but MPI for Python uses {vendor}'s library, which it cannot start; "
-            f"type: {own} -n {found[2]} mxpeak ..., or install MPI for Python for Open MPI: "
+            f"use {own} -n {found[2]} mxpeak ..., or install MPI for Python for Open MPI: "
             "pip install --force-reinstall --no-binary mpi4py mpi4py"
         )
 

@@ -59,7 +59,7 @@ class Budget:
             f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
             f"and buffers, {size_text(self.need(footprint, n, nb, P, Q))} {self.of}, but {size_text(self.most)} "
             f"of {self.of} can be planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
-            f"the largest N that fits is {most}: type -N {most}"
+            f"the largest N that fits is {most}: use -N {most}"
         )
 
     def _largest(self, node_bytes: int, footprint: Footprint, nb: int, P: int, Q: int) -> int:

@@ -28,7 +28,7 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 def _seconds(text: str) -> float:
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} seconds cannot be measured; write 1800 for an official run, 60 to try")
+        raise UsageError(f"{value:g} seconds is too short to measure; use 1800 for an official run, or 60 for a test")
     return value
 
 

@@ -42,7 +42,7 @@ class HpgMxpConfig(SparseConfig):
         "auto",
         "--precision",
         help="format of the inner iteration's matrices: " + ", ".join(SPARSE_PRECISIONS) + "; "
-        "auto: the narrowest that holds every value exactly",
+        "auto: the smallest exact one",
         metavar="NAME",
         parse=one_of("auto", *SPARSE_PRECISIONS),
         group="precision and rules",
@@ -89,6 +89,6 @@ class HpgMxpConfig(SparseConfig):
         if len(asked) not in (1, levels):
             raise UsageError(
                 f"--mg-precision {','.join(asked)} has {len(asked)} formats for {levels} levels; "
-                f"give one for all, or {levels}"
+                f"use one for all levels, or {levels}"
             )
         return asked if len(asked) == levels else asked * levels

@@ -113,7 +113,8 @@ def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
     n = A.shape[0]
     if n < ranks:
         raise UsageError(
-            f"--matrix {path} has {n} rows for {ranks} ranks, of which each needs one; start at most {n} (--ranks {n})"
+            f"--matrix {path} has {n} rows for {ranks} ranks, but each rank needs a row; start at most {n} (--ranks "
+            f"{n})"
         )
     _check_sums(path, A)
     difference = A - A.T
@@ -136,13 +137,13 @@ def _check_sums(path: str, A: Any) -> None:
         norm = float(np.sqrt(b @ b))
     if isfinite(norm) and (abs(b) <= A.shape[0] * PRECISIONS["fp64"].u * sizes).all():
         raise UsageError(
-            f"--matrix {path}: its rows all sum to zero, so A·1 = 0 and the matrix is singular; fix an unknown, for "
-            "instance by making its row that of the identity"
+            f"--matrix {path}: all its rows sum to zero, so A·1 = 0 and the matrix is singular; fix one unknown, for "
+            "example by replacing its row with that of the identity"
         )
     if not LEAST_B <= norm <= MOST_B:
         raise UsageError(
-            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but its square has to be within "
-            f"what fp64 can represent: {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
+            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but its square must be in the "
+            f"range of fp64, so it must be from {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
         )
 
 
@@ -153,5 +154,5 @@ def too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: in
     return (
         f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at a time: at "
         f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is "
-        f"free less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or give a smaller --restart or a larger --mem"
+        f"free less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or use a smaller --restart or a larger --mem"
     )

@@ -136,7 +136,7 @@ class HplConfig(LuConfig):
     threshold: float = option(
         16.0,
         "--threshold",
-        help="largest scaled residual that passes; 0 omits the check in HPL's report",
+        help="largest scaled residual that passes; 0 skips the check",
         metavar="X",
         parse=real(),
         group="problem",

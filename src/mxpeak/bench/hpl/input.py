@@ -53,7 +53,7 @@ def write_dat(config: HplConfig) -> str:
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
     P, Q = _grid_lists(config)
     if config.n is None:
-        raise UsageError("HPL.dat states the order of the matrix: give -N")
+        raise UsageError("an HPL.dat contains the order of the matrix; add -N")
     yield config.output_file, "output file name, if device out is neither 6 nor 7"
     yield str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"
     yield from _list("Ns", config.n)
@@ -80,7 +80,7 @@ def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if config.grid is not None:
         return tuple(p for p, _ in config.grid), tuple(q for _, q in config.grid)
     if config.P is None or config.Q is None:
-        raise UsageError("HPL.dat states the process grid: give --grid, or both -P and -Q")
+        raise UsageError("an HPL.dat contains the process grid; add --grid, or both -P and -Q")
     return config.P, config.Q
 
 

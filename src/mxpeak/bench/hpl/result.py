@@ -143,7 +143,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
     told = [name for name in OF_PANELS if origins[name] not in (None, "default", "auto")]
     if told and (library := bench.kernels.panel_library(case.P)):
         text = f"{', '.join(told)} had no effect: with P = 1 the device's library factors panels ({library})"
-        cautions.append(Caution("panel", text, f"leave {', '.join(told)} out, or use P > 1"))
+        cautions.append(Caution("panel", text, f"remove {', '.join(told)}, or use P > 1"))
     split = 0.0 if origins["split"] == "auto" else case.split  # a GPU's default is nobody's mistake
     if split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
@@ -153,7 +153,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
         cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
     if case.threshold <= 0:
         text = f"threshold {case.threshold:g} means no check; the residual was checked against {THRESHOLD:g}"
-        cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))
+        cautions.append(Caution("threshold", text, "use the threshold of the rules, 16"))
     return cautions
 
 

@@ -82,7 +82,7 @@ class HplMxpConfig(LuConfig):
     scaling: str = option(
         "none",
         "--scaling",
-        help="scale rows and columns by powers of two before the LU (timed)",
+        help="scale rows and columns before the LU (timed)",
         metavar="{none,auto}",
         parse=one_of("none", "auto"),
         group="problem",
@@ -100,7 +100,7 @@ class HplMxpConfig(LuConfig):
         "--precision",
         help="operands of the update: "
         + ", ".join(PRECISIONS)
-        + " (default: fp32; bf16 where the processor multiplies it, see mxpeak doctor; on a GPU fp16)",
+        + " (default: bf16 if the CPU supports it, otherwise fp32; on a GPU fp16)",
         metavar="NAME,...",
         parse=listed(one_of(*PRECISIONS)),
         group="precision and rules",
@@ -108,7 +108,7 @@ class HplMxpConfig(LuConfig):
     panel_solves: str = option(
         "low",
         "--panel-solves",
-        help="sums in solves for the panels: low (operands as in the update, where faster), fp32",
+        help="precision of panel solves: fp32, or low (as the update, if faster)",
         metavar="{low,fp32}",
         parse=one_of("low", "fp32"),
         group="precision and rules",

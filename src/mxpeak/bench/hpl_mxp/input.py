@@ -35,14 +35,14 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 def _threshold(text: str) -> float:
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} means no check, but a mixed-precision result needs one; write 16.0")
+        raise UsageError(f"{value:g} means no check, but a mixed-precision result needs one; use 16.0")
     return value
 
 
 def write_dat(config: HplMxpConfig) -> str:
     """The HPL-MxP.dat that makes HPL-MxP run what `config` says: orders, blocks, one grid, broadcasts."""
     if config.n is None or config.grid is None or len(config.grid) != 1:
-        raise UsageError("HPL-MxP.dat states orders and one process grid: give -N and --grid")
+        raise UsageError("an HPL-MxP.dat contains the order and the process grid; add -N and --grid")
     ((P, Q),) = config.grid
     rows = [
         (config.output_file, "output file name, if device out is neither 6 nor 7"),

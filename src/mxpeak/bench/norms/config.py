@@ -18,7 +18,7 @@ def _called(names: Mapping[str, str]) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in names:
-            raise UsageError(f"{text!r} is unknown; choose one of {', '.join(dict.fromkeys(names.values()))}")
+            raise UsageError(f"{text!r} is unknown; use one of {', '.join(dict.fromkeys(names.values()))}")
         return names[text]
 
     return parse
@@ -130,7 +130,7 @@ class NormsConfig(GridConfig):
     dtype: tuple[str, ...] = option(
         ("float64",),
         "--dtype",
-        help=f"type of the entries: {', '.join(DTYPES)}; or fp64, ..., bf16, c128, c64, or LAPACK's d, s, z, c",
+        help=f"type of the entries: {', '.join(DTYPES)}; or a short name such as fp64, c64 or d",
         metavar="NAME,...",
         parse=listed(_called(DTYPE_NAMES)),
         group="norms",
@@ -198,7 +198,7 @@ class NormsConfig(GridConfig):
         """Every combination, those of one matrix after each other; `n` stands in where the config leaves N open."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
-            raise UsageError("the size of the matrix is missing; give -N")
+            raise UsageError("the size of the matrix is missing; add -N")
         matrices = (self.grids(ranks), self.m or (None,), sizes, self.nb, self.seed, self.dtype, self.layout)
         for (P, Q), m, n_, nb, seed, dtype, layout in product(*matrices):
             for structure, uplo, diag, kl, ku, kind in self._read():

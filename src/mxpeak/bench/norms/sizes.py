@@ -24,8 +24,7 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
     """Every grid; what no case can be run with raises here, on every rank alike, before anything runs."""
     if config.min_gflops is not None:
         raise UsageError(
-            f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but norms are "
-            "measured in GB/s; leave it out"
+            f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but norms are measured in GB/s; remove it"
         )
     grids = check_grids(config, comm)
     for case in config.cases(comm.size, [DEFAULT_N]):
@@ -49,7 +48,7 @@ def structure_of(case: NormsCase) -> Structure:
     try:
         return structure(case.structure, case.m, case.n, uplo=case.uplo, diag=case.diag, kl=case.kl, ku=case.ku)
     except UsageError as error:
-        raise UsageError(f"--structure {case.structure}: {error}; or leave -m out") from None
+        raise UsageError(f"--structure {case.structure}: {error}; or remove -m") from None
 
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
@@ -95,7 +94,7 @@ class Sizes:
         return (
             f"a {case.m}x{case.n} {case.dtype} matrix takes {size_text(matrix_bytes(case))}, with buffers "
             f"{size_text(need)} a node, but {size_text(self._budget.most)} of a node can be planned for (what is "
-            f"free, or --mem); type a smaller -m or -N"
+            f"free, or --mem); use a smaller -m or -N"
         )
 
     def line(self, case: NormsCase) -> str:
@@ -128,5 +127,5 @@ class Sizes:
                 f"N = {wanted} would take {size_text(total)}, but {size_text(self._budget.default)} of a node can be "
                 f"planned for: N = {most} instead"
             )
-            self.cautions.append(Caution("size", text, "give -N, or a larger --mem"))
+            self.cautions.append(Caution("size", text, "use -N, or a larger --mem"))
         return min(most, wanted)

@@ -61,7 +61,7 @@ class ScanConfig(PlaceConfig):
     tolerance: float = option(
         0.05,
         "--tolerance",
-        help="difference that is not called slow (default: 5%%)",
+        help="largest slowdown that is not reported (default: 5%%)",
         metavar="5%",
         parse=share,
         group="measuring",

@@ -1,6 +1,6 @@
 """What HPL-MxP's rules rest on, measured here: pivots, residuals and unpreconditioned GMRES of random matrices, FP64.
 
-generated   U[-1, 1] from `sqrt-n`'s sequence; the diagonal as drawn, or c·√n for GMRES; b is the column after A
+generated   U[-1, 1] from `sqrt-n`'s sequence; the diagonal unchanged, or c·√n for GMRES; b is the column after A
 pivots      the largest |u_ii| of LU with partial pivoting, and where it stands, beside √n, 5/8·√n and n^0.45   (Fig. 2)
 norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it           (Fig. 4)
 gmres       steps without a preconditioner until HPL's check passes, by c
@@ -91,7 +91,7 @@ def _check_memory(plan: Plan) -> None:
         most = int(sqrt(there / (ARRAYS * 8)))
         raise ResourceError(
             f"N={n} needs {ARRAYS} matrices of 8·N² bytes = {need / 2**30:.3g} GiB, but {there / 2**30:.3g} GiB are "
-            f"free; type: -N {most // 100 * 100 or most}"
+            f"free; use -N {most // 100 * 100 or most}"
         )
 
 

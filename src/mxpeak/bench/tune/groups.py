@@ -41,9 +41,9 @@ class Spawned:
         if code > 128:
             raise Stopped(code)
         if code == ExitCode.USAGE:
-            raise UsageError(f"{job.ranks} ranks of {job.threads} threads could not be started, as said above")
+            raise UsageError(f"{job.ranks} ranks of {job.threads} threads could not be started; the reason is above")
         if code != ExitCode.VALID:
-            raise MxpeakError(f"ranks of mxpeak tune ended with exit code {code}, as said above")
+            raise MxpeakError(f"ranks of mxpeak tune ended with exit code {code}; the reason is above")
 
 
 class Standing:

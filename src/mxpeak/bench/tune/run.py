@@ -62,7 +62,9 @@ class Tuner:
         for k, name in enumerate(todo):
             left = self.begin + self.plan.budget_s - time.time()
             if left < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
-                self.note(f"{name} waits for the next mxpeak tune: {max(0.0, left):.0f} s are left of this budget")
+                self.note(
+                    f"{name} is left for the next mxpeak tune, because {max(0.0, left):.0f} s of this budget are left"
+                )
                 continue
             self.tune(name, time.time() + min(left, max(LEAST_SLICE_S, left / (len(todo) - k))))
         for layout in list(self.machines):  # trials may have counted HPL-MxP's steps
@@ -89,7 +91,7 @@ class Tuner:
             except UsageError as error:
                 if layout == self.plan.layouts[0]:
                     raise
-                self.note(f"{layout} is left out: {error}")
+                self.note(f"{layout} is skipped: {error}")
                 return False
         self.make_table(layout)
         return True
@@ -133,7 +135,7 @@ class Tuner:
         check = self.check_of(benchmark, plan)
         if len(check.tuned) < LEAST_PAIRS:
             return False
-        self.note(f"{benchmark} is tuned; mxpeak tune --fresh begins anew, a longer --budget tries larger sizes")
+        self.note(f"{benchmark} is tuned; use --fresh to start again, or a longer --budget to try larger sizes")
         winner = self.book.winners[self.key(benchmark)]
         self.checks[benchmark] = {**check.section(), "size": plan["size"], "stored": stored(winner)}
         return True

@@ -67,7 +67,7 @@ def _distrusted(folder: Path) -> str | None:
     if found.st_uid != os.geteuid():
         return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
     if found.st_mode & stat.S_IWOTH:
-        return f"everybody may write to it; type: chmod o-w {folder}"
+        return f"all users may write to it; run chmod o-w {folder}"
     return None
 
 

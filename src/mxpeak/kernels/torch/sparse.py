@@ -52,7 +52,7 @@ class TorchSparse(SparseSetup):
         except torch.OutOfMemoryError as error:
             said = ". ".join(str(error).split(". ")[:2])
             raise ResourceError(
-                f"{self.device.where} has no memory left: {said}; give a smaller restart, or solve on the host: "
+                f"{self.device.where} has no memory left: {said}; use a smaller restart, or solve on the host: "
                 'device="cpu"'
             ) from error
 

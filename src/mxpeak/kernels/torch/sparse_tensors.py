@@ -26,7 +26,7 @@ def sparse_matrix(A: torch.Tensor) -> Any:
         torch.strided: ("a dense tensor", "to_sparse_csr(), or mxpeak.solve(A, b) for a dense one"),
         torch.sparse_coo: ("a sparse tensor of dense rows", "to_dense().to_sparse_csr()"),
     }.get(A.layout, (f"a tensor of layout {A.layout}", "to_sparse_coo()"))
-    raise UsageError(f"A is {what}; gmres takes sparse_csr, sparse_csc and sparse_coo: type A.{instead}")
+    raise UsageError(f"A is {what}; gmres takes sparse_csr, sparse_csc and sparse_coo: use A.{instead}")
 
 
 def _known(values: torch.Tensor) -> torch.Tensor:
