@@ -1,6 +1,6 @@
 """Check the project's prose for patterns that its style guide forbids:  python tools/prose_check.py [--update] [FILE…]
 
-Without files: README, CHANGELOG, docs/, the help of every command, and the docstrings of public functions.  A pattern
+Without files: README, CHANGELOG, docs/, the help of every command, and the public docstrings.  A pattern
 of ERRORS fails.  WARNINGS are counted per source; a count above the one in tools/prose_warnings.json fails, so that
 counts can only fall.  --update stores the current counts.
 """
@@ -18,6 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COUNTS = Path(__file__).with_name("prose_warnings.json")
 LONGEST = 30
+#: Sections of numpydoc that list names with their descriptions.
+ITEMIZED = {"Parameters", "Returns", "Raises", "Warns", "Attributes", "See Also"}
+#: Classes that public functions return and no package exports: their modules and names.
+RETURNED = (("mxpeak.records", "Result"), ("mxpeak.records", "Caution"))
 
 #: Patterns that are never right, with the words to use instead.
 ERRORS = {
@@ -82,20 +86,77 @@ def sentences(source: str, text: str, first_line: int = 1) -> Iterator[Sentence]
         paragraph.append(line.strip())
 
 
-def public_docstrings() -> Iterator[Sentence]:
-    """Yield the sentences of the docstrings of the public functions, from their modules' sources."""
+def prose_of(docstring: str) -> str:
+    """Return the prose of a numpydoc docstring at the same lines: without headings, names, types and examples."""
+    lines, section = docstring.splitlines(), ""
+    kept = []
+    for line, below in zip(lines, [*lines[1:], ""]):
+        underlined = bool(line) and bool(below) and not below.strip("-")
+        section = line if underlined else section
+        if underlined or section == "Examples" or (line and not line.strip("-")):
+            kept.append("")
+        elif section in ITEMIZED:
+            kept.append(line[4:] if line.startswith("    ") else "")
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def tree_of(module: str) -> ast.Module:
+    """Return the syntax tree of a module or of a package's `__init__.py`."""
+    path = ROOT / "src" / Path(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def definition(module: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+    """Return the definition of a public name; follow imports, and use the last of several overloads."""
+    tree = tree_of(module)
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
+    if found:
+        return found[-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and name in {alias.name for alias in node.names}:
+            return definition(node.module, name)
+    return None
+
+
+def exported(module: str) -> list[str]:
+    """Return the names in `__all__` of a module, or its public functions and classes if it has no `__all__`."""
+    tree = tree_of(module)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [name for name in dict.fromkeys(found) if not name.startswith("_")]
+
+
+def public_names() -> dict[str, tuple[str, str]]:
+    """Return the module and the name of every public function and class, by the name that users write."""
     stub = ast.parse((ROOT / "src" / "mxpeak" / "__init__.pyi").read_text(encoding="utf-8"))
-    homes = {(node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    names = {name for _, name in homes}
-    folders = {ROOT / "src" / Path(*str(module).split(".")) for module, _ in homes}
-    files = {
-        file for folder in folders for file in (folder.glob("*.py") if folder.is_dir() else [folder.with_suffix(".py")])
-    }
-    for file in sorted(files):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names and ast.get_docstring(node):
-                source = f"docstring of {node.name}"
-                yield from sentences(source, ast.get_docstring(node) or "", node.lineno)
+    found = {name: (module, name) for module, name in RETURNED}
+    for node in stub.body:
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        for name in (alias.name for alias in node.names):
+            if node.module == "mxpeak.library":  # mxpeak.run and mxpeak.dask are modules
+                module = f"{node.module}.{name}"
+                found |= {f"{name}.{inner}": (module, inner) for inner in exported(module)}
+            else:
+                found |= {inner: (node.module, inner) for inner in {name, *exported(node.module)}}
+    return found
+
+
+def public_docstrings() -> Iterator[Sentence]:
+    """Yield the sentences of the docstrings of public functions, classes and methods."""
+    for shown, (module, name) in sorted(public_names().items()):
+        node = definition(module, name)
+        inner = node.body if isinstance(node, ast.ClassDef) else []
+        methods = [one for one in inner if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+        for one in (node, *methods):
+            if one is not None and (text := ast.get_docstring(one)):
+                source = f"docstring of {shown}" + (f".{one.name}" if one is not node else "")
+                yield from sentences(source, prose_of(text), one.body[0].lineno)
 
 
 def help_texts() -> Iterator[Sentence]:

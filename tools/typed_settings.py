@@ -108,7 +108,7 @@ def module() -> str:
     common = [one for one in common if one.name not in SEVERAL]
     parts = [
         HEAD,
-        class_of("Common", "TypedDict", "What all benchmarks take.", (c.line(several=False) for c in common)),
+        class_of("Common", "TypedDict", "Settings of all benchmarks.", (c.line(several=False) for c in common)),
     ]
     for name, settings in found.items():
         function = f"`mxpeak.run.{name.replace('-', '_')}`"
@@ -117,7 +117,12 @@ def module() -> str:
         series = [one for one in settings if one.name in SEVERAL]
         base = class_name(name, "Common")
         parts += [
-            class_of(base, "Common", f"What {function} always takes.", (one.line(several=False) for one in single)),
+            class_of(
+                base,
+                "Common",
+                f"Settings of {function} with one value each.",
+                (one.line(several=False) for one in single),
+            ),
             class_of(
                 class_name(name, "Case"),
                 base,

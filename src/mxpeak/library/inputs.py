@@ -75,7 +75,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
         dense = f"{name}.{'to_dense' if tensor else 'toarray'}()"
         raise UsageError(f"{name} is sparse; use {dense}" + f", or {instead}" * bool(instead))
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise UsageError(f"{name} has masked entries; masked arrays are not supported: fill them, {name}.filled(0)")
+        raise UsageError(f"{name} has masked entries, which mxpeak does not support; use {name}.filled(0)")
     try:
         array = values.detach() if tensor else np.asarray(values)
     except (ValueError, TypeError) as error:
@@ -164,21 +164,21 @@ def device_for(name: str, *devices: str | None) -> Any:
     """
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
         asked = f'"{name}"' if isinstance(name, str) else repr(name)
-        raise UsageError(f"unknown device {asked}; choose one of auto, cpu, cuda, cuda:0, cuda:1 …, as text")
+        raise UsageError(f"unknown device {asked}; use one of auto, cpu, cuda, cuda:0, cuda:1 …, as text")
     found = [device for device in dict.fromkeys(devices) if device is not None]
     gpus = [device for device in found if device.startswith("cuda")]
     if others := [device for device in found if device != "cpu" and device not in gpus]:
-        raise UsageError(f"a tensor lies on {others[0]}; kernels compute on cpu and cuda: copy it with .cpu()")
+        raise UsageError(f"a tensor is on {others[0]}, but mxpeak computes on cpu and cuda; copy it with .cpu()")
     if name == "cpu":
         if gpus:
-            raise UsageError(f'device="cpu", but a tensor lies on {gpus[0]}; copy it with .cpu(), or say "auto"')
+            raise UsageError(f'device="cpu", but a tensor is on {gpus[0]}; copy it with .cpu(), or use "auto"')
         return None
     if len(gpus) > 1:
-        raise UsageError(f"tensors lie on {' and '.join(gpus)}; copy them to one device with .to(...)")
+        raise UsageError(f"tensors are on {' and '.join(gpus)}; copy them to one device with .to(...)")
     if name == "auto" and gpus and len(found) > 1:
-        raise UsageError(f'one operand lies on {gpus[0]}, another on the CPU; say device="{gpus[0]}" to copy it')
+        raise UsageError(f'one operand is on {gpus[0]}, another on the CPU; use device="{gpus[0]}" to copy it')
     if gpus and name not in ("auto", "cuda", gpus[0]):
-        raise UsageError(f'device="{name}", but a tensor lies on {gpus[0]}; copy it with .to("{name}")')
+        raise UsageError(f'device="{name}", but a tensor is on {gpus[0]}; copy it with .to("{name}")')
     if name == "auto" and not gpus:
         return None
     return opened(gpus[0] if gpus else name)
@@ -191,7 +191,7 @@ def opened(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise ResourceError(f'device="{name}": PyTorch is not installed; use {install_command("gpu")}') from None
+        raise ResourceError(f'device="{name}": PyTorch is not installed; run {install_command("gpu")}') from None
     return device_named(name)
 
 

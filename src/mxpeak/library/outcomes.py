@@ -1,4 +1,4 @@
-"""How a solve of one's own system ends, in the ways that NumPy's and SciPy's users ask it."""
+"""Errors, warnings and common properties of the solvers, in the types that NumPy and SciPy users expect."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from mxpeak.errors import Outcome, SingularError
 
 
 class SingularMatrixError(SingularError, np.linalg.LinAlgError):
-    """The matrix has no inverse: a pivot is exactly zero, or a row or column holds nothing but zeros."""
+    """An error for a matrix without an inverse.
+
+    A pivot is exactly zero, or a row or column contains only zeros. The error is also a numpy.linalg.LinAlgError.
+    """
 
 
 class IllConditionedWarning(LinAlgWarning):  # type: ignore[misc]
-    """A system was solved, but x may have no correct digit: A is singular to working precision, or badly scaled."""
+    """A warning that x may have no correct digit.
+
+    A is singular to working precision, A is badly scaled, or x underflows. The warning is also a
+    scipy.linalg.LinAlgWarning.
+    """
 
 
 class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
-    """A direct solver returned an x that is not finite, or less accurate than a stable solver makes it."""
+    """A warning that x is not finite, or less accurate than with a stable solver.
+
+    The warning is also a scipy.linalg.LinAlgWarning. An iteration that misses its tolerance gives no warning.
+    """
 
 
 #: Looked up once: to look up a member takes a hundredth of the time of a small solve.
@@ -31,25 +41,36 @@ AnyInfo = TypeVar("AnyInfo", bound="Warned")
 
 
 class Warned(Protocol):
-    """An info of which `warned` can read whether the user must be warned."""
+    """The attributes of an info that decide about warnings.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended.
+    ill_conditioned : bool
+        Whether x may have no correct digit.
+    message : str
+        Notes and advice, one per line.
+    """
 
     @property
     def outcome(self) -> Outcome:
-        """How the solve ended."""
+        """Return how the solve ended."""
 
     @property
     def ill_conditioned(self) -> bool:
-        """Whether x may have no correct digit."""
+        """Return whether x may have no correct digit."""
 
     @property
     def message(self) -> str:
-        """What happened; the last line says why."""
+        """Return notes and advice; the last line gives the reason for a warning."""
 
 
 def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
-    """Return x and info; warn, at the caller's caller, of a solution that is not solved or may have no correct digit.
+    """Return x and info, and issue a warning if x is not solved or may have no correct digit.
 
-    An iteration that did not reach its tolerance is reported by its info alone, as SciPy does.
+    The warning refers to the caller of the public function. As in SciPy, an iteration that misses its tolerance only
+    sets the info.
     """
     if info.ill_conditioned and info.outcome is not Outcome.NOT_FINITE:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
@@ -60,7 +81,21 @@ def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
 
 
 class Info:
-    """What the solvers' infos share: how they end, and that they are shown in notebooks, and are no truth value."""
+    """Common attributes of the infos that solvers return.
+
+    An info has no truth value, because SciPy's info is 0 for a success. Notebooks show an info as text.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended.
+    converged : bool
+        Whether x is as accurate as requested.
+    scaled : bool
+        Whether rows and columns were scaled by powers of two.
+    message : str
+        Notes and advice, one per line.
+    """
 
     __slots__ = ()
     outcome: Outcome
@@ -69,17 +104,17 @@ class Info:
 
     @property
     def converged(self) -> bool:
-        """Whether x is as accurate as was asked for."""
+        """Return whether x is as accurate as requested."""
         return self.outcome is Outcome.SOLVED
 
     def _told(self, lines: list[str]) -> str:
-        """The lines of a solver, and what all of them may have to add."""
+        """Return the lines of a solver and the lines that all infos share, as one text."""
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
 
     def __bool__(self) -> NoReturn:
-        """SciPy's info is 0, so false, where all went well: what is meant here has to be said."""
+        """Raise a TypeError, because SciPy's info is 0 for a success and a truth value would be ambiguous."""
         raise TypeError("an info is neither true nor false; ask info.converged")
 
     def _repr_html_(self) -> str:

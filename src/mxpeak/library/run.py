@@ -1,6 +1,7 @@
-"""The benchmarks as functions: the command line's mirror, `mxpeak.run.hpl(n=20000, ranks=4)`.
+"""Run the benchmarks as functions, such as `mxpeak.run.hpl(n=20000, ranks=4)`.
 
-Each runs in processes of its own, as typed: cores are bound and BLAS is set to one thread there, not in the caller's.
+Each call starts new processes, as `mxpeak run` does. These processes bind their ranks to cores and set BLAS to one
+thread. They do not change the calling process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def hpl(**settings: Any) -> Result | list[Result]:
     Returns
     -------
     Result or list of Result
-        A list if lists are given. A result that fails its check is returned, too: see `result.passed`.
+        A list if you pass lists or `study`. A result that fails its check is also returned: see `result.passed`.
 
     Raises
     ------
@@ -65,6 +66,8 @@ def hpl(**settings: Any) -> Result | list[Result]:
         The request cannot be met.
     ResourceError
         Memory is too small, or the device does not exist.
+    MxpeakError
+        The run ended without a result for another reason.
 
     Examples
     --------
@@ -80,9 +83,34 @@ def hpl_mxp(**settings: Unpack[HplMxpCase]) -> Result: ...
 @overload
 def hpl_mxp(**settings: Unpack[HplMxpCases]) -> list[Result]: ...
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPL-MxP as `hpl` runs HPL, with the settings of `mxpeak run hpl-mxp`.
+    """Run HPL-MxP in new processes and return its result.
 
-    `result.rules` states whether the result is admissible, and which rules it breaks.
+    Parameters
+    ----------
+    **settings
+        Settings of `mxpeak run hpl-mxp` by their keys: n, nb, precision, ranks, threads and so on. Lists run every
+        combination.
+
+    Returns
+    -------
+    Result or list of Result
+        A list if you pass lists or `study`. A result that fails its check is also returned: see `result.passed`.
+        `result.rules` states whether the result is admissible, and which rules it breaks.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    ResourceError
+        Memory is too small, or the device does not exist.
+    MxpeakError
+        The run ended without a result for another reason.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.run.hpl_mxp(n=500).passed
+    True
     """
     return _run("hpl-mxp", settings)
 
@@ -92,9 +120,33 @@ def hpg_mxp(**settings: Unpack[HpgMxpCase]) -> Result: ...
 @overload
 def hpg_mxp(**settings: Unpack[HpgMxpCases]) -> list[Result]: ...
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `bench.hpg_mxp.config`: nx, rt, precision, storage, …
+    """Run HPG-MxP in new processes and return its result.
 
-    `result.result["speedup"]` is mixed over double, penalty included.
+    Parameters
+    ----------
+    **settings
+        Settings of `mxpeak run hpg-mxp` by their keys: nx, rt, precision, ranks, threads and so on.
+
+    Returns
+    -------
+    Result or list of Result
+        A list if you pass `study`. A result that fails its check is also returned: see `result.passed`.
+        `result.result["speedup"]` is the penalized mixed rate over the double rate.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    ResourceError
+        Memory is too small, or the device does not exist.
+    MxpeakError
+        The run ended without a result for another reason.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.run.hpg_mxp(nx=16, rt=0.1).passed
+    True
     """
     return _run("hpg-mxp", settings)
 
@@ -104,7 +156,33 @@ def hpcg(**settings: Unpack[HpcgCase]) -> Result: ...
 @overload
 def hpcg(**settings: Unpack[HpcgCases]) -> list[Result]: ...
 def hpcg(**settings: Any) -> Result | list[Result]:
-    """Run HPCG as `hpl` runs HPL, with the settings of `mxpeak run hpcg`."""
+    """Run HPCG in new processes and return its result.
+
+    Parameters
+    ----------
+    **settings
+        Settings of `mxpeak run hpcg` by their keys: nx, rt, storage, ranks, threads and so on.
+
+    Returns
+    -------
+    Result or list of Result
+        A list if you pass `study`. A result that fails its check is also returned: see `result.passed`.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    ResourceError
+        Memory is too small, or the device does not exist.
+    MxpeakError
+        The run ended without a result for another reason.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.run.hpcg(nx=16, rt=0.1).passed
+    True
+    """
     return _run("hpcg", settings)
 
 
@@ -113,10 +191,31 @@ def norms(**settings: Unpack[NormsCase]) -> Result: ...  # type: ignore[overload
 @overload
 def norms(**settings: Unpack[NormsCases]) -> list[Result]: ...
 def norms(**settings: Any) -> Result | list[Result]:
-    """Measure norms, as `hpl` runs HPL; settings by the names of `bench.norms.config`: n, m, kind, …
+    """Run the norms benchmark in new processes and return its result.
 
-    `result.result` has `rate_bytes` and the norm's `value`.  All kinds are measured where none is named.
+    Parameters
+    ----------
+    **settings
+        Settings of `mxpeak run norms` by their keys: n, m, kind, ranks, threads and so on. Lists run every
+        combination. If you omit `kind`, mxpeak measures all kinds.
 
+    Returns
+    -------
+    Result or list of Result
+        A list if you pass lists or `study`, or omit `kind`. A result that fails its check is also returned: see
+        `result.passed`. `result.result` has the rate `rate_bytes` and the norm `value`.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    ResourceError
+        Memory is too small, or the device does not exist.
+    MxpeakError
+        The run ended without a result for another reason.
+
+    Examples
+    --------
     >>> import mxpeak as mx
     >>> mx.run.norms(n=1000, kind="one", dtype="float32").passed
     True
@@ -125,12 +224,12 @@ def norms(**settings: Any) -> Result | list[Result]:
 
 
 def __dir__() -> list[str]:
-    """The benchmarks, and nothing that this module needs for itself."""
+    """Return the names of the registered benchmarks."""
     return [name.replace("-", "_") for name in BENCHMARKS]
 
 
 def __getattr__(name: str) -> Any:
-    """A registered benchmark as a function: `triad(n=1000)`."""
+    """Return a registered benchmark as a function, such as `triad(n=1000)`."""
     if (benchmark := name.replace("_", "-")) not in BENCHMARKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return lambda **settings: _run(benchmark, settings)
@@ -144,7 +243,7 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
             raise UsageError(f"{benchmark} has no setting {name!r}; {or_similar(name, known, where)}")
     if launched():
         asked = f"mpiexec -n R mxpeak run {benchmark} ..."
-        raise UsageError(f"mxpeak.run starts its own ranks; under a launcher type: {asked}")
+        raise UsageError(f"mxpeak.run starts its own ranks; under a launcher use {asked}")
     flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]

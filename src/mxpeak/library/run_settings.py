@@ -10,7 +10,7 @@ from typing import Literal, Required, TypedDict
 
 
 class Common(TypedDict, total=False):
-    """What all benchmarks take."""
+    """Settings of all benchmarks."""
 
     device: str
     kernels: Literal["auto", "reference", "host", "torch"]
@@ -28,7 +28,7 @@ class Common(TypedDict, total=False):
 
 
 class HplCommon(Common, total=False):
-    """What `mxpeak.run.hpl` always takes."""
+    """Settings of `mxpeak.run.hpl` with one value each."""
 
     order: Literal["row", "column"]
     node_grid: tuple[int, int] | str | None
@@ -80,7 +80,7 @@ class HplCases(HplCommon, total=False):
 
 
 class HplMxpCommon(Common, total=False):
-    """What `mxpeak.run.hpl_mxp` always takes."""
+    """Settings of `mxpeak.run.hpl_mxp` with one value each."""
 
     order: Literal["row", "column"]
     node_grid: tuple[int, int] | str | None
@@ -134,7 +134,7 @@ class HplMxpCases(HplMxpCommon, total=False):
 
 
 class HpgMxpCommon(Common, total=False):
-    """What `mxpeak.run.hpg_mxp` always takes."""
+    """Settings of `mxpeak.run.hpg_mxp` with one value each."""
 
     nx: int | None
     ny: int | None
@@ -172,7 +172,7 @@ class HpgMxpCases(HpgMxpCommon, total=False):
 
 
 class HpcgCommon(Common, total=False):
-    """What `mxpeak.run.hpcg` always takes."""
+    """Settings of `mxpeak.run.hpcg` with one value each."""
 
     nx: int | None
     ny: int | None
@@ -200,7 +200,7 @@ class HpcgCases(HpcgCommon, total=False):
 
 
 class NormsCommon(Common, total=False):
-    """What `mxpeak.run.norms` always takes."""
+    """Settings of `mxpeak.run.norms` with one value each."""
 
     order: Literal["row", "column"]
     node_grid: tuple[int, int] | str | None

@@ -1,11 +1,11 @@
-"""Dense systems on a Dask cluster: `mxpeak.dask.solve(A, b)` for an A in chunks, its workers being the ranks.
+"""Solve dense systems on a Dask cluster, for a matrix A in chunks.
 
     x, info = mxpeak.dask.solve(A, b)
     with mxpeak.dask.lu_factor(A) as F:
         x, info = F.solve(b)
 
-Each worker is a rank.  They connect with each other by plain sockets, and chunks go from where they lie to the ranks of
-their blocks; nothing of A passes through the client.
+Each worker is a rank. The workers connect with plain sockets. Each worker sends the entries of its chunks directly to
+the ranks of their blocks. The client never receives A.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["DaskFactors", "lu_factor", "solve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load Dask at the first use, and say what to type where it is missing."""
+    """Import Dask at the first use; if it is missing, raise an error with the command that installs it."""
     if name not in __all__:
         raise AttributeError(f"module 'mxpeak.dask' has no attribute {name!r}")
     try:
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
-        raise UsageError(f"mxpeak.dask needs {error.name}; use {install_command('dask')}") from None
+        raise UsageError(f"mxpeak.dask needs {error.name}; run {install_command('dask')}") from None

@@ -22,7 +22,9 @@ from mxpeak.records import size_text
 def check_matrix(A: Any) -> int:
     """The order of a square Dask array of numbers, whose chunks are known."""
     if not isinstance(A, da.Array):
-        raise UsageError(f"A is {type(A).__name__}, not a Dask array; for what one process holds: mxpeak.solve(A, b)")
+        raise UsageError(
+            f"A is {type(A).__name__}, not a Dask array; for an array in one process use mxpeak.solve(A, b)"
+        )
     if A.ndim != 2 or any(map(isnan, A.shape)) or A.shape[0] != A.shape[1] or A.shape[0] == 0:
         raise UsageError(
             f"A has shape {A.shape}, in chunks {A.chunksize}: a system has a square matrix, not empty, whose chunks "
@@ -43,7 +45,8 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
         size = 8 * parts * (parts + 2)
         raise ResourceError(
             f"A in chunks and in blocks, and its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} a "
-            f"worker on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more, or start more of "
+            f"worker on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more memory, or start "
+            f"more of "
             "them: client.cluster.scale(...)"
         )
 
@@ -65,8 +68,8 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place
             error = chunk.exception()
             if isinstance(error, KilledWorker):
                 raise LostRankError(
-                    f"workers died again and again while they computed {chunk.key} of A; see their logs (a worker "
-                    "beyond its memory limit is killed), and give them more memory, or A smaller chunks"
+                    f"workers died repeatedly while they computed {chunk.key} of A; see their logs (a worker "
+                    "beyond its memory limit is killed), and give them more memory, or use smaller chunks for A"
                 ) from error
             raise UsageError(f"A cannot be computed: {chunk.key}: {type(error).__name__}: {error}") from error
         if chunk.status != "finished":

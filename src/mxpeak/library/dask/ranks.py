@@ -127,20 +127,20 @@ def the_client(client: Any) -> Any:
         inside = get_worker().address
     if inside:
         raise UsageError(
-            f"mxpeak.dask is called inside a task, which holds a thread of {inside}, and needs one of "
-            "every worker; call it where the Client was made, or, for what this task holds, type: mxpeak.solve(A, b)"
+            f"mxpeak.dask was called inside a task on {inside}, but it needs a free thread on "
+            "every worker; call it in the process of the Client, or use mxpeak.solve(A, b) for an array of this task"
         )
     if client is None:
         try:
             client = get_client()
         except ValueError:
             raise UsageError(
-                "there is no Dask cluster; start one, client = dask.distributed.Client(), or give client="
+                "there is no Dask cluster; start one, client = dask.distributed.Client(), or use client="
             ) from None
     if not isinstance(client, Client):
-        raise UsageError(f"client = {client!r}: give a dask.distributed.Client, or none for the current one")
+        raise UsageError(f"client = {client!r}: use a dask.distributed.Client, or none for the current one")
     if client.asynchronous:
-        raise UsageError("the client is asynchronous; mxpeak.dask waits for its ranks: give a Client without that")
+        raise UsageError("the client is asynchronous; mxpeak.dask waits for its ranks: use a Client without that")
     return client
 
 
@@ -148,16 +148,17 @@ def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
     """The addresses that are given, else those of all workers, in a fixed order."""
     there = client.nthreads()
     if not there:
-        raise UsageError("the cluster has no workers; start some: client.cluster.scale(4)")
+        raise UsageError("the cluster has no workers; use client.cluster.scale(4)")
     if secured := [worker for worker in there if worker.startswith("tls://")]:
         raise UsageError(
-            f"{secured[0]} speaks TLS, but ranks connect by plain sockets, which would show A and x; use a cluster "
+            f"{secured[0]} speaks TLS, but ranks connect by plain sockets, which would send A and x unencrypted; use "
+            f"a cluster "
             "without TLS on a network that you trust, or ranks of MPI: mxpeak.DistributedMatrix"
         )
     if workers is None:
         return sorted(there)
     if isinstance(workers, str) or not workers or len(set(workers)) != len(workers):
-        raise UsageError(f"workers = {workers!r}: give a list of different addresses, such as list(client.nthreads())")
+        raise UsageError(f"workers = {workers!r}: use a list of different addresses, such as list(client.nthreads())")
     if unknown := [worker for worker in workers if worker not in there]:
         raise UsageError(f"the cluster has no worker {unknown[0]}; it has {', '.join(sorted(there))}")
     return list(workers)

@@ -98,8 +98,8 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
     for ((row, col), shape), chunk in zip(places, chunks):
         if np.shape(chunk) != shape:
             raise UsageError(
-                f"the chunk A[{row}:, {col}:] was computed with shape {np.shape(chunk)}, but A says {shape}: tell "
-                "whatever made it, such as map_blocks, the right chunks="
+                f"the chunk A[{row}:, {col}:] was computed with shape {np.shape(chunk)}, but A states {shape}; "
+                "pass the right chunks= to the function that made A, such as map_blocks"
             )
     return {at: chunk for (at, _), chunk in zip(places, chunks)}
 

@@ -1,4 +1,4 @@
-"""solve and lu_factor on a Dask cluster: what the client does."""
+"""Solve and factor on a Dask cluster: the part of the client."""
 
 from __future__ import annotations
 
@@ -32,12 +32,58 @@ def solve(
 ) -> tuple[Any, DistributedInfo]:
     """Solve A x = b for a Dask array A in chunks.
 
-    `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
+    The workers factor and refine as the ranks of a `DistributedMatrix` do.
 
-    x is a Dask array if b is one, else a NumPy array.
+    Parameters
+    ----------
+    A : dask.array.Array
+        Square matrix with known chunk sizes.
+    b : array_like or dask.array.Array
+        Right-hand side (n,), or several as (n, k).
+    transposed : bool or {"N", "T", "H"}, default False
+        True or "T" solves A^T x = b. "H" solves A^H x = b.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
+        Precision of the factors.
+    client : dask.distributed.Client, optional
+        Client of the cluster. The default is the current client.
+    workers : sequence of str, optional
+        Addresses of the workers to use. The default is all workers.
 
-    The ranks are the workers of the client's cluster, or those of `workers`, by their addresses; `client` is by default
-    the current one.  Precision and info are those of `mxpeak.solve` for distributed matrices.
+    Returns
+    -------
+    x : ndarray or dask.array.Array
+        Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+    info : DistributedInfo
+        Outcome, backward errors, precision, iterations, condition and times.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, there is no cluster, or Dask is not installed.
+    SingularMatrixError
+        A pivot is exactly zero.
+    ResourceError
+        Memory is too small.
+    MxpeakError
+        A worker died or failed.
+
+    Warns
+    -----
+    IllConditionedWarning
+        x may have no correct digit. For example, A is singular to working precision.
+    NotSolvedWarning
+        x is not finite, or less accurate than with a plain LU factorization.
+
+    Examples
+    --------
+    >>> import dask.array as da, mxpeak as mx, numpy as np
+    >>> from dask.distributed import Client
+    >>> client = Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None)
+    >>> A = 4.0 * da.eye(6, chunks=3)
+    >>> x, info = mx.dask.solve(A, np.ones(6))
+    >>> x
+    array([0.25, 0.25, 0.25, 0.25, 0.25, 0.25])
+    >>> client.close()
     """
     order, form = check_matrix(A), form_of(transposed)
     sides = real_columns(_sides(b), A.dtype, _check_b(b, order))
@@ -48,9 +94,48 @@ def solve(
 def lu_factor(
     A: Any, *, precision: str = "auto", client: Any = None, workers: Sequence[str] | None = None
 ) -> DaskFactors:
-    """Factor a Dask array A in chunks; the factors stay with the workers until they are closed.
+    """Factor a Dask array A in chunks.
 
-    `with mx.dask.lu_factor(A) as F:`, then `x, info = F.solve(b)`.
+    The workers keep the factors until you call `close` or a `with` statement ends.
+
+    Parameters
+    ----------
+    A : dask.array.Array
+        Square matrix with known chunk sizes.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
+        Precision of the factors.
+    client : dask.distributed.Client, optional
+        Client of the cluster. The default is the current client.
+    workers : sequence of str, optional
+        Addresses of the workers to use. The default is all workers.
+
+    Returns
+    -------
+    DaskFactors
+        Factors with the methods `solve(b)` and `close()`. Use them in a `with` statement.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, there is no cluster, or Dask is not installed.
+    SingularMatrixError
+        A pivot is exactly zero.
+    ResourceError
+        Memory is too small.
+    MxpeakError
+        A worker died or failed.
+
+    Examples
+    --------
+    >>> import dask.array as da, mxpeak as mx, numpy as np
+    >>> from dask.distributed import Client
+    >>> client = Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None)
+    >>> A = 4.0 * da.eye(6, chunks=3)
+    >>> with mx.dask.lu_factor(A) as F:
+    ...     x, info = F.solve(np.ones(6))
+    >>> x
+    array([0.25, 0.25, 0.25, 0.25, 0.25, 0.25])
+    >>> client.close()
     """
     return _factored(A, 1, precision, client, workers)
 
@@ -78,7 +163,15 @@ def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence
 
 
 class DaskFactors:
-    """Factors that lie with the workers of a Dask cluster; `close`, or the end of a `with`, frees them."""
+    """LU factors that the workers of a Dask cluster keep, returned by `mxpeak.dask.lu_factor`.
+
+    Call `close` or use a `with` statement to free the factors.
+
+    Attributes
+    ----------
+    n : int
+        Order of A.
+    """
 
     def __init__(self, ranks: Ranks, n: int, dtype: np.dtype[Any]):
         self._ranks, self.n, self._dtype = ranks, n, dtype
@@ -94,17 +187,68 @@ class DaskFactors:
         return f"DaskFactors({self.n}x{self.n}, on {len(self._ranks.workers)} workers)"
 
     def close(self) -> None:
-        """Free the memory of the factors."""
+        """Free the memory of the factors on the workers."""
         self._close()
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
-        """Solve A x = b, A^T x = b or A^H x = b as `solve` does; x lies as b does."""
+        """Solve A x = b with the factors.
+
+        Parameters
+        ----------
+        b : array_like or dask.array.Array
+            Right-hand side (n,), or several as (n, k).
+        transposed : bool or {"N", "T", "H"}, default False
+            True or "T" solves A^T x = b. "H" solves A^H x = b.
+
+        Returns
+        -------
+        x : ndarray or dask.array.Array
+            Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+        info : DistributedInfo
+            Outcome, backward errors, precision, iterations, condition and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid, or the factors are closed.
+        MxpeakError
+            A worker died or failed.
+
+        Warns
+        -----
+        IllConditionedWarning
+            x may have no correct digit. For example, A is singular to working precision.
+        NotSolvedWarning
+            x is not finite, or less accurate than with a plain LU factorization.
+        """
         return warned(*self.solve_quietly(b, transposed=transposed))
 
     def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
-        """The same without a warning."""
+        """Solve A x = b as `solve` does, without warnings.
+
+        Parameters
+        ----------
+        b : array_like or dask.array.Array
+            Right-hand side (n,), or several as (n, k).
+        transposed : bool or {"N", "T", "H"}, default False
+            True or "T" solves A^T x = b. "H" solves A^H x = b.
+
+        Returns
+        -------
+        x : ndarray or dask.array.Array
+            Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+        info : DistributedInfo
+            Outcome, backward errors, precision, iterations, condition and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid, or the factors are closed.
+        MxpeakError
+            A worker died or failed.
+        """
         if not self._close.alive:
-            raise UsageError("these factors are closed; factor A again: mxpeak.dask.lu_factor(A)")
+            raise UsageError("these factors are closed; call mxpeak.dask.lu_factor(A) again")
         _check_b(b, self.n)
         form = form_of(transposed)
         with self._ranks.client.as_current():
@@ -133,7 +277,7 @@ def _check_b(b: Any, n: int) -> np.dtype[Any]:
         check_finite(checked.on(None), "b", np)
         return dtype
     if b.ndim not in (1, 2) or b.shape[0] != n or any(map(np.isnan, b.shape)):
-        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it is to be ({n},), or ({n}, k)")
+        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: use shape ({n},) or ({n}, k)")
     return wide_type(b.dtype, "b")
 
 

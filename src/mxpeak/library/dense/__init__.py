@@ -1,17 +1,19 @@
-"""Dense systems A x = b of one's own: LU in a low precision, refined to the accuracy of the input's type.
+"""Solve dense systems A x = b: LU in low precision, refined to the accuracy of the input's type.
 
     x, info = mxpeak.solve(A, b)
-    F = mxpeak.lu_factor(A); x, info = F.solve(b)
+    F = mxpeak.lu_factor(A)
+    x, info = F.solve(b)
 
-P A = L U is computed where arithmetic is fast (Carson, Higham 2018).  Its errors are then removed by classical
-refinement, x = x + U^-1 L^-1 (b - A x), as long as that gains digits, else by GMRES preconditioned with the factors;
-what neither can solve is factored again in fp64.  Rows and columns are scaled by powers of two where the range or the
-spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on the scaled system
+P A = L U is computed in the precision in which the hardware is fast (Carson, Higham 2018). Classical refinement,
+x = x + U^-1 L^-1 (b - A x), then removes the errors of the factors as long as each step gains digits. GMRES,
+preconditioned with the factors, solves the remaining right-hand sides. If neither converges, A is factored again in
+fp64. If the range or the spread of A requires it, rows and columns are scaled by powers of two (Higham, Pranesh,
+Zounon 2019). Factorization and refinement then use the scaled system
 
     A_s y = b_s,   A_s = D_r A D_c,   b_s = D_r b,   x = D_c y.
 
-Where a type's own factors are the quickest LAPACK solves, and stacks of systems are NumPy's; both are checked.  A
-`DistributedMatrix` goes the same way over many ranks, its factors in fp32 or fp64.
+If factors in the input's own type are the fastest, LAPACK or a compiled elimination solves the system. NumPy solves
+stacks of systems. Both results are checked. The ranks of a `DistributedMatrix` use the same method.
 """
 
 from mxpeak.library.dense.distributed import DistributedMatrix

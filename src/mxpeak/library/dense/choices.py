@@ -35,7 +35,7 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device
     """
     if name != "auto":
         if not isinstance(name, str) or name not in PRECISIONS:
-            raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
+            raise UsageError(f"unknown precision {name!r}; use one of auto, {', '.join(PRECISIONS)}")
         return name
     if roundoff(dtype) == 2.0**-24:
         return "fp32"

@@ -1,4 +1,4 @@
-"""A matrix of one's own over many ranks: its order, its blocks on their grid, and where its entries come from."""
+"""Distribute a matrix over ranks: its order, its blocks on their process grid, and the source of its entries."""
 
 from __future__ import annotations
 
@@ -30,10 +30,32 @@ LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
 class DistributedMatrix(InBlocks):
-    """An n×n matrix in blocks on a P×Q grid of ranks, for `solve`, `lu_factor` and norms.
+    """An n×n matrix in blocks on a P×Q grid of ranks, for `solve`, `lu_factor` and the norms.
 
-    Use the class methods `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` and `from_blocks`. All
-    ranks call them with the same arguments, under mpiexec, srun or torchrun; without a launcher there is one rank.
+    Create it with `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` or `from_blocks`. All ranks
+    must call these methods with the same options, under mpiexec, srun or torchrun. Without a launcher there is one
+    rank.
+
+    Attributes
+    ----------
+    n : int
+        Order of the matrix.
+    nb : int
+        Block size.
+    grid : Grid
+        Process grid.
+    source : Source
+        Source of the entries: a function, a file or memory.
+    shape : tuple of int
+        (n, n).
+    dtype : numpy.dtype
+        float64 or complex128.
+    parts : int
+        Real numbers per entry: 1, or 2 for complex entries.
+    comm : Communicator
+        Ranks of the grid.
+    own_rows : range
+        Rows of this rank, for `solve(..., local=True)`.
 
     Examples
     --------
@@ -57,10 +79,40 @@ class DistributedMatrix(InBlocks):
         comm: Any = "world",
         grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """The matrix a_ij = fn(i, j), 0 <= i, j < n: every rank makes its own blocks, and no rank holds A.
+        """Create the matrix a_ij = fn(i, j) for 0 <= i, j < n.
 
-        fn takes index arrays of shapes (m, 1) and (1, k) and gives m×k numbers, all complex where fn(0, 0) is.  It is
-        called again for every residual, so what it gives must depend on i and j alone.  Collective.
+        Each rank computes only its own blocks. All ranks must call this method.
+
+        Parameters
+        ----------
+        fn : callable
+            Function of index arrays of shapes (m, 1) and (1, k) that returns m×k numbers. Every residual computes
+            the values again, so fn must depend only on i and j. If any entry is complex, fn(0, 0) must be complex.
+        n : int
+            Order of the matrix.
+        nb : int, optional
+            Block size. By default, mxpeak chooses it from n and the grid.
+        comm : communicator, "world" or None, default "world"
+            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+        grid : tuple of int, optional
+            Process grid (P, Q). The default is the grid closest to a square.
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix, without stored entries.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid or differs between ranks.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np
+        >>> A = mx.DistributedMatrix.from_function(lambda i, j: 2.0 * (i == j), 4)
+        >>> mx.solve(A, np.ones(4))[0]
+        array([0.5, 0.5, 0.5, 0.5])
         """
         ranks = communicator(comm)
         source = agreed(ranks, lambda: _made(fn), lambda made: f"fn(0, 0) of {made.dtype}")
@@ -70,10 +122,39 @@ class DistributedMatrix(InBlocks):
     def from_rows(
         cls, local_rows: Any, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
     ) -> DistributedMatrix:
-        """The matrix whose rows lie with the ranks, in their order: each gives an array of some rows, or of none.
+        """Create a matrix from consecutive rows of each rank, in the order of the ranks.
 
-        They are copied to where their blocks belong, 8·n² bytes over all ranks, and kept in fp64; complex ones in
-        complex128, 16·n² bytes.  Collective.
+        Each rank sends its entries to the owners of the blocks. These ranks keep the entries in float64 or complex128,
+        in 8·n² or 16·n² bytes over all ranks. All ranks must call this method.
+
+        Parameters
+        ----------
+        local_rows : array_like or tensor
+            Rows of this rank, of shape (m, n). m can be 0.
+        nb : int, optional
+            Block size. By default, mxpeak chooses it from n and the grid.
+        comm : communicator, "world" or None, default "world"
+            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+        grid : tuple of int, optional
+            Process grid (P, Q). The default is the grid closest to a square.
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid, or the rows of all ranks do not form a square matrix.
+        ResourceError
+            Memory is too small.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np
+        >>> mx.DistributedMatrix.from_rows(np.eye(4)).own_rows
+        range(0, 4)
         """
         ranks = communicator(comm)
         return cls._redistributed(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
@@ -82,7 +163,39 @@ class DistributedMatrix(InBlocks):
     def from_root(
         cls, A: Any, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
     ) -> DistributedMatrix:
-        """The matrix of an array that rank 0 has; the others give None, and get their blocks.  Collective."""
+        """Create a matrix from an array on rank 0.
+
+        Rank 0 sends the blocks to the other ranks. All ranks must call this method.
+
+        Parameters
+        ----------
+        A : array_like, tensor or None
+            Square matrix on rank 0, and None on the other ranks.
+        nb : int, optional
+            Block size. By default, mxpeak chooses it from n and the grid.
+        comm : communicator, "world" or None, default "world"
+            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+        grid : tuple of int, optional
+            Process grid (P, Q). The default is the grid closest to a square.
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid, or A is not square.
+        ResourceError
+            Memory is too small.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np
+        >>> mx.DistributedMatrix.from_root(np.eye(4)).shape
+        (4, 4)
+        """
         ranks = communicator(comm)
         rows = agreed(ranks, lambda: _roots(A, ranks.rank))
         n = ranks.bcast_object(rows.shape[1])
@@ -98,9 +211,42 @@ class DistributedMatrix(InBlocks):
         comm: Any = "world",
         grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """The n×n matrix whose ranks give some rectangles of it each: (row, column) of the first entry, and an array.
+        """Create a matrix from rectangles of each rank.
 
-        All ranks together give every entry once.  Copied to where their blocks belong, as rows are.  Collective.
+        Each rank sends its entries to the owners of the blocks, which keep them in float64 or complex128. All ranks
+        must call this method.
+
+        Parameters
+        ----------
+        pieces : dict
+            {(row, column): array}, with the position of the first entry of each rectangle. Each entry of the matrix
+            must be in one rectangle of one rank. A rank can pass an empty dictionary.
+        n : int
+            Order of the matrix.
+        nb : int, optional
+            Block size. By default, mxpeak chooses it from n and the grid.
+        comm : communicator, "world" or None, default "world"
+            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+        grid : tuple of int, optional
+            Process grid (P, Q). The default is the grid closest to a square.
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid, or an entry is in no rectangle or in several.
+        ResourceError
+            Memory is too small.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np
+        >>> mx.DistributedMatrix.from_pieces({(0, 0): np.ones((2, 4)), (2, 0): np.eye(2, 4)}, 4).shape
+        (4, 4)
         """
         ranks = communicator(comm)
         mine = agreed(ranks, lambda: _pieces(pieces))
@@ -121,10 +267,41 @@ class DistributedMatrix(InBlocks):
         comm: Any = "world",
         grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """The matrix in a file that all ranks see: each reads its own blocks.
+        """Create a matrix from a file that all ranks can read.
 
-        NumPy's .npy, mapped; HDF5's .h5 or .hdf5, by h5py; .zarr, by zarr.  `dataset` says which one of several.
-        Blocks are read again for every residual: leave the file as it is.  Collective.
+        Each rank reads only its own blocks. mxpeak reads the blocks again for every residual, so do not change the
+        file. All ranks must call this method.
+
+        Parameters
+        ----------
+        path : str or Path
+            NumPy file (.npy), HDF5 file (.h5 or .hdf5, needs h5py) or Zarr store (.zarr, needs zarr).
+        dataset : str, optional
+            Name of the dataset, if the file contains several.
+        nb : int, optional
+            Block size. By default, mxpeak chooses it from n and the grid.
+        comm : communicator, "world" or None, default "world"
+            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+        grid : tuple of int, optional
+            Process grid (P, Q). The default is the grid closest to a square.
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix, without stored entries.
+
+        Raises
+        ------
+        UsageError
+            The file cannot be read, the matrix is not square, or an argument is invalid.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "A.npy")
+        >>> np.save(path, np.eye(4))
+        >>> mx.DistributedMatrix.from_file(path).shape
+        (4, 4)
         """
         ranks = communicator(comm)
         source = agreed(ranks, lambda: InFile.opened(Path(path), dataset), lambda made: f"a file of {made.dtype}")
@@ -132,13 +309,38 @@ class DistributedMatrix(InBlocks):
 
     @classmethod
     def from_blocks(cls, blocks: CyclicMatrix) -> DistributedMatrix:
-        """The matrix in ScaLAPACK's local arrays: `from_blocks(mxpeak.from_scalapack(local, desc, grid=…, comm=…))`.
+        """Create a matrix from the local arrays of a ScaLAPACK matrix, without copying them.
 
-        Square blocks from process (0, 0) on.  They are used where they lie, and never written to: leave them as they
-        are while you solve with A or its factors.  Collective.
+        mxpeak reads your arrays and never writes to them. Do not change them while you use the matrix or its factors.
+        All ranks must call this method.
+
+        Parameters
+        ----------
+        blocks : CyclicMatrix
+            Result of `mxpeak.from_scalapack(local, desc, grid=..., comm=...)`. Its blocks must be square, and the first
+            block must be on process (0, 0).
+
+        Returns
+        -------
+        DistributedMatrix
+            The matrix.
+
+        Raises
+        ------
+        UsageError
+            The matrix or its blocks are not square, or the first block is on another process.
+        ResourceError
+            Memory is too small.
+
+        Examples
+        --------
+        >>> import mxpeak as mx, numpy as np
+        >>> M = mx.from_scalapack(np.asfortranarray(np.eye(4)), [1, 0, 4, 4, 2, 2, 0, 0, 4])
+        >>> mx.DistributedMatrix.from_blocks(M)
+        DistributedMatrix(4x4, nb=2, grid=1x1)
         """
         if not isinstance(blocks, CyclicMatrix):
-            raise UsageError(f"from_blocks takes what mxpeak.from_scalapack gives, not {type(blocks).__name__}")
+            raise UsageError(f"from_blocks needs the result of mxpeak.from_scalapack, not {type(blocks).__name__}")
         grid = blocks.grid
         n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
         local = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
@@ -159,9 +361,15 @@ class DistributedMatrix(InBlocks):
         )
 
     def blocks(self) -> CyclicMatrix:
-        """A's entries in memory, for `mxpeak.norm`, `norms` and the like.  Collective.
+        """Return the entries in memory, for `norm` and the other norms.
 
-        Where they are not held they are made, 8·n²/(P·Q) bytes a rank, of complex numbers twice that.
+        If the entries are not stored, each rank computes or reads its part. The part needs 8·n²/(P·Q) bytes, or twice
+        as many for complex entries. All ranks must call this method.
+
+        Returns
+        -------
+        CyclicMatrix
+            The matrix with the local array of this rank.
         """
         grid = self.grid
         rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
@@ -173,27 +381,31 @@ class DistributedMatrix(InBlocks):
 
     @property
     def own_rows(self) -> range:
-        """The rows that this rank has given to from_rows or from_root, else an even share, in order of ranks."""
+        """Return the rows of this rank, for `solve(..., local=True)`.
+
+        These are the rows that the rank passed to `from_rows` or `from_root`. For other matrices, each rank has an
+        equal share of the rows, in the order of the ranks.
+        """
         return range(*self._starts[self.comm.rank : self.comm.rank + 2])
 
     @property
     def comm(self) -> Communicator:
-        """The ranks of the grid."""
+        """Return the ranks of the grid."""
         return self.grid.all
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n)."""
+        """Return the shape (n, n)."""
         return self.n, self.n
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float64, or complex128, whatever the entries are made of."""
+        """Return float64, or complex128 for complex entries."""
         return self.source.dtype
 
     @property
     def parts(self) -> int:
-        """How many real numbers an entry has."""
+        """Return the number of real numbers per entry: 1, or 2 for complex entries."""
         return _parts(self.dtype)
 
     def __repr__(self) -> str:
@@ -202,7 +414,7 @@ class DistributedMatrix(InBlocks):
 
 def _made(fn: Any) -> Made:
     if not callable(fn):
-        raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: from_root, or mxpeak.solve(A, b)")
+        raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array use from_root or mxpeak.solve(A, b)")
     return Made(fn)
 
 
@@ -214,29 +426,32 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
     """Order and block size."""
     rows, cols, grid = A.rows, A.cols, A.grid
     if rows.n != cols.n or rows.n < 1:
-        raise UsageError(f"A has shape {A.shape}; a system has a square matrix that is not empty")
+        raise UsageError(f"A has shape {A.shape}; a system needs a square matrix that is not empty")
     if rows.nb != cols.nb:
-        raise UsageError(f"blocks are {rows.nb}x{cols.nb}; LU takes square ones: distribute A with MB = NB")
+        raise UsageError(f"blocks are {rows.nb}x{cols.nb}; LU needs square blocks; distribute A with MB = NB")
     if (rows.p, cols.p) != (grid.p, grid.q):
-        raise UsageError("the first block lies with another process; LU begins at (0, 0): RSRC = CSRC = 0")
+        raise UsageError("the first block of A is not on process (0, 0); use RSRC = CSRC = 0")
     return rows.n, rows.nb
 
 
 def _pieces(given: Any) -> dict[tuple[int, int], Array]:
     """This rank's rectangles, by where they begin."""
     if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
-        raise UsageError("pieces: give a dictionary {(row, column): array, …} of where each begins, or {} for none")
+        raise UsageError(
+            "pieces: use a dictionary {(row, column): array, …} with the first row and column of each piece, or {} "
+            "for none"
+        )
     return {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in given.items()}
 
 
 def _roots(A: Any, rank: int) -> Array:
     """A on rank 0, nothing elsewhere."""
     if rank == 0 and A is None:
-        raise UsageError("from_root takes A from this rank: give it here, and None on the others")
+        raise UsageError("from_root takes A from this rank; pass it here, and None on the others")
     if rank == 0:
         return rows_here(A, "A")
     if A is not None:
-        raise UsageError("from_root takes A from rank 0: give None here, or rows of every rank to from_rows")
+        raise UsageError("from_root takes A from rank 0; pass None here, or use from_rows with rows of every rank")
     return np.empty((0, 0))
 
 
@@ -261,17 +476,17 @@ def _shape(grid: Any, ranks: int) -> ProcessGrid:
     if grid is None:
         return ProcessGrid(*squarest(ranks))
     if not isinstance(grid, tuple | list) or len(grid) != 2:
-        raise UsageError(f"grid = {grid!r}: give two numbers (P, Q) with P*Q = {ranks}")
+        raise UsageError(f"grid = {grid!r}: use two numbers (P, Q) with P*Q = {ranks}")
     P, Q = (_positive(side, "grid") for side in grid)
     if ranks != P * Q:
         best = squarest(ranks)
-        raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but there are {ranks}; give grid={best}")
+        raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but there are {ranks}; use grid={best}")
     return ProcessGrid(P, Q)
 
 
 def _positive(value: Any, name: str) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name} = {value!r}: give an integer of 1 or more")
+        raise UsageError(f"{name} = {value!r}: use an integer of 1 or more")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""How a distributed solve went."""
+"""Diagnostics that a distributed dense solve returns with x."""
 
 from __future__ import annotations
 
@@ -13,18 +13,65 @@ from mxpeak.solvers.refine import U
 
 @dataclass(frozen=True, slots=True)
 class DistributedInfo(Info):
-    """How a distributed solve went; the same on every rank.  What `SolveInfo` has too means the same here.
+    """Diagnostics of a distributed dense solve.
 
-    precision       of the factors: fp32 or fp64; a coarser one is that of the operands of the LU's products
-    emulated        whether these were rounded to it but multiplied in fp32
-    condition       estimate of the one-norm condition of A, as scaled, where pivots or corrections gave reason to doubt
-                    it; else None: `lu_factor(A).condition` gives it always
-                    of complex systems that of the real form, up to twice as large
-    backward_error  in n·u; of complex systems that of the real form: that of A is at most twice it
-    componentwise_error
-                    the row-wise backward error in n·u, of A itself where it is complex
-    grid            (P, Q)
-    bytes_a_rank    what the rank with most may hold: fp64 factors, panels, and its part of A where that is held
+    All attributes except `times` are the same on every rank. An info has no truth value. Test `info.solved`.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended.
+    solved : bool
+        Whether x is as accurate as a stable solver in fp64 makes it.
+    converged : bool
+        The same as `solved`.
+    n : int
+        Order of A.
+    rhs : int
+        Number of right-hand sides.
+    precision : str
+        Precision of the factors at the end. Formats narrower than fp32 apply to the operands of the products.
+    emulated : bool
+        Whether these operands were rounded in software. The speed is then that of fp32.
+    iterations : int
+        Refinement steps of the right-hand side that needed most. A step is one correction or one GMRES iteration.
+    backward_error : float
+        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst right-hand side. For a complex
+        system, the value is that of the equivalent real system. The error of the complex system is at most twice as
+        large.
+    componentwise_error : float
+        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side.
+    condition : float or None
+        Estimate of the one-norm condition number of A after scaling. None means that pivots and corrections gave no
+        reason to estimate it. For a complex system, the value is that of the real system, which is at most twice as
+        large.
+    growth : float
+        Pivot growth max |u_ij| / max |a_ij| after scaling.
+    scaled : bool
+        Whether rows and columns were scaled before the factorization.
+    fallback : bool
+        Whether the requested precision failed and A was factored again in fp64.
+    ill_conditioned : bool
+        Whether x may have no correct digit, although the backward error is small. Possible reasons are a singular A,
+        columns of very different sizes, and an underflow of x.
+    message : str
+        Notes and advice, one per line. The text is empty if there are none.
+    u : float
+        Unit roundoff of fp64, the type of x.
+    grid : tuple of int
+        Process grid (P, Q).
+    nb : int
+        Block size.
+    bytes_a_rank : int
+        Bytes planned for the largest rank: fp64 factors, panels, vectors, and its part of A if entries are kept.
+    times : dict of str to float
+        Seconds of this rank per phase: make, equilibrate, factor and refine.
+    history : tuple of float
+        Backward error at the start and after each step or GMRES cycle of the worst right-hand side.
+
+    See Also
+    --------
+    DistributedFactors.condition : An estimate in every case.
     """
 
     outcome: Outcome
@@ -50,7 +97,7 @@ class DistributedInfo(Info):
 
     @property
     def solved(self) -> bool:
-        """Whether x is as accurate as a stable solver in fp64 makes it."""
+        """Return whether x is as accurate as a stable solver in fp64 makes it."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:

@@ -104,8 +104,8 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
         )
     if not (isfinite(factors.A_inf) and isfinite(factors.A_one)) and precision == "fp64":
         raise UsageError(
-            "sums of rows or columns of A exceed the largest number of fp64, 1.8e308, so no error can be told; divide "
-            "A and b by a power of two, such as 2.0**64"
+            "sums of rows or columns of A exceed the largest number of fp64, 1.8e308, so the error cannot be computed; "
+            "divide A and b by a power of two, such as 2.0**64"
         )
     return factors
 
@@ -141,7 +141,19 @@ class Refined:
 
 
 class DistributedFactors:
-    """A distributed matrix and its factors.  All methods are collective over its ranks."""
+    """A distributed matrix and its LU factors, returned by `lu_factor`.
+
+    All ranks must call its methods and read `condition` together.
+
+    Attributes
+    ----------
+    A : DistributedMatrix
+        The matrix.
+    precision : str
+        Precision of the factors. The precision changes to "fp64" if `solve` factors A again.
+    condition : float
+        Estimate of the one-norm condition number of A after scaling.
+    """
 
     def __init__(
         self,
@@ -163,26 +175,95 @@ class DistributedFactors:
 
     @property
     def condition(self) -> float:
-        """Estimate of the one-norm condition number of A, as scaled; by four to six solves when first asked for.
+        """Return an estimate of the one-norm condition number of A after scaling.
 
-        Collective: all ranks ask for it together.  Factors in fp32 cannot tell one above 1/u_32 = 1.7e7 from infinity.
+        The first call needs four to six solves. All ranks must read the estimate together. fp32 factors cannot
+        distinguish a condition number above 1/u = 1.7e7 from infinity.
         """
         self._check_there()
         with computing(self.A.comm):
             return self._factors.condition()
 
     def solve(self, b: Any, *, transposed: bool | str = False, local: bool = False) -> tuple[Array, DistributedInfo]:
-        """Solve A x = b: b (n,) or (n, k), the same on all ranks, or a function of rows.
+        """Solve A x = b with the factors.
 
-        `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
-        x is the same on all ranks too; with `local` b and x are this rank's rows alone, A.own_rows.
+        If the factors are too coarse, `solve` factors A in fp64 and keeps these factors. All ranks must call this
+        method.
+
+        Parameters
+        ----------
+        b : array_like or callable
+            Right-hand side (n,), or several as (n, k), with the same values on all ranks. Alternatively, a
+            function that returns these values for an array of row indices.
+        transposed : bool or {"N", "T", "H"}, default False
+            True or "T" solves A^T x = b. "H" solves A^H x = b.
+        local : bool, default False
+            If True, b and x are only the rows `A.own_rows` of this rank.
+
+        Returns
+        -------
+        x : ndarray
+            Solution in float64 or complex128, the same on all ranks. With `local`, only the rows of this rank.
+        info : DistributedInfo
+            Outcome, backward errors, precision, iterations, condition and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid or differs between ranks.
+        SingularMatrixError
+            A pivot of the fp64 factors is exactly zero.
+        ResourceError
+            Memory is too small.
+
+        Warns
+        -----
+        IllConditionedWarning
+            x may have no correct digit. For example, A is singular to working precision.
+        NotSolvedWarning
+            x is not finite, or less accurate than with a plain LU factorization.
+
+        Examples
+        --------
+        >>> import mxpeak as mx
+        >>> A = mx.DistributedMatrix.from_function(lambda i, j: 2.0 * (i == j), 4)
+        >>> x, info = mx.lu_factor(A).solve(lambda i: 2.0 * i)
+        >>> x
+        array([0., 1., 2., 3.])
         """
         return warned(*self.solve_quietly(b, transposed=transposed, local=local))
 
     def solve_quietly(
         self, b: Any, *, transposed: bool | str = False, local: bool = False
     ) -> tuple[Array, DistributedInfo]:
-        """The same without a warning."""
+        """Solve A x = b as `solve` does, without warnings.
+
+        Parameters
+        ----------
+        b : array_like or callable
+            Right-hand side (n,), or several as (n, k), with the same values on all ranks. Alternatively, a
+            function that returns these values for an array of row indices.
+        transposed : bool or {"N", "T", "H"}, default False
+            True or "T" solves A^T x = b. "H" solves A^H x = b.
+        local : bool, default False
+            If True, b and x are only the rows `A.own_rows` of this rank.
+
+        Returns
+        -------
+        x : ndarray
+            Solution in float64 or complex128, the same on all ranks. With `local`, only the rows of this rank.
+        info : DistributedInfo
+            Outcome, backward errors, precision, iterations, condition and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid or differs between ranks.
+        SingularMatrixError
+            A pivot of the fp64 factors is exactly zero.
+        ResourceError
+            Memory is too small.
+        """
         self._check_there()
         A, comm = self.A, self.A.comm
         form = agreed(comm, lambda: form_of(transposed), lambda made: f'transposed="{made}", local={bool(local)}')
@@ -387,9 +468,9 @@ def _chosen(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
 def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
     """How many right-hand sides the real system has; stops at a precision or device that is not there."""
     if precision != "auto" and (not isinstance(precision, str) or precision not in PRECISIONS):
-        raise UsageError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
+        raise UsageError(f"unknown precision {precision!r}; use one of auto, {', '.join(PRECISIONS)}")
     if device not in ("auto", "cpu"):
-        raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; say device="cpu"')
+        raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; use device="cpu"')
     try:
         one = read(b, "b")
     except UsageError:  # none, a function, or what will be refused

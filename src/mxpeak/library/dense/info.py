@@ -1,4 +1,4 @@
-"""What a solve of a dense system tells of itself."""
+"""Diagnostics that a dense solve returns with x, and the texts of its notes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def note_of_columns(moved: float) -> str:
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
-        f"correction would {how}; choose units of the unknowns in which columns are alike"
+        f"correction would {how}; use units of the unknowns in which columns are alike"
     )
 
 
@@ -69,7 +69,7 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
-        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or take {wider}"
+        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or use {wider}"
         "regularisation or least squares (numpy.linalg.lstsq)"
     )
 
@@ -98,29 +98,61 @@ def doubt(*, singular: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SolveInfo(Info):
-    """How a solve went, and how far its result can be trusted.
+    """Diagnostics of a dense solve.
 
-    u               the unit roundoff of x's type
+    An info has no truth value. Test `info.solved`.
 
-    backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst right-hand side
-                    (of more than 8, solved in one precision: about the root mean square, from a random combination)
-    componentwise_error
-                    max_i |b-Ax|_i / ((|A||x|+|b|)_i·n·u), row by row; the worst right-hand side.  Computed when first
-                    asked for, with A, b and x as they are then: NaN where one was changed after the solve
-    iterations      steps of classical refinement, or of GMRES, of the right-hand side that took most
-    precision       the precision of the factors in the end
-    why             why it is that one: asked for, quickest at this order, pivots fade …
-    emulated        their products' operands were rounded in software: right numbers, but fp32's speed
-    condition       estimate of the one-norm condition number of A, as scaled
-    growth          max |u_ij| / max |a_ij|, as scaled
-                    (both are computed when first asked for; until then this object keeps the factors)
-    ill_conditioned x may have no correct digit, however small the backward error: A is singular to working precision,
-                    or its columns differ too much in size
-    scaled          rows and columns were scaled before the factorization
-    fallback        the precision asked for did not do, and A was factored again in fp64
-    times           seconds by phase: solve, elimination or LAPACK and a check; where that did not do, or was not asked,
-                    equilibrate, factor, deflate, refine; estimate, once condition or growth was asked for
-    history         the worst backward error at the start and after each step, of the scaled system
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended.
+    solved : bool
+        Whether x is as accurate as a stable solver in the input's type makes it.
+    converged : bool
+        The same as `solved`.
+    n : int
+        Order of A.
+    rhs : int
+        Number of right-hand sides.
+    precision : str
+        Precision of the factors at the end.
+    why : str
+        Reason for this precision, such as "quickest at this order".
+    emulated : bool
+        Whether operands were rounded to the precision in software. The speed is then that of fp32.
+    iterations : int
+        Refinement steps of the right-hand side that needed most. A step is one correction or one GMRES iteration.
+    backward_error : float
+        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst right-hand side. If more than 8
+        right-hand sides need no refinement, the value is about their root mean square.
+    componentwise_error : float
+        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes the value when you
+        first read it.
+    condition : float
+        Estimate of the one-norm condition number of A after scaling. mxpeak computes the value when you first read it.
+    growth : float
+        Pivot growth max |u_ij| / max |a_ij| after scaling. mxpeak computes the value when you first read it.
+    scaled : bool
+        Whether rows and columns were scaled before the factorization.
+    fallback : bool
+        Whether the requested precision failed and A was factored again in fp64.
+    ill_conditioned : bool
+        Whether x may have no correct digit, although the backward error is small. Possible reasons are a singular A,
+        columns of very different sizes, and an underflow of x.
+    message : str
+        Notes and advice, one per line. The text is empty if there are none.
+    u : float
+        Unit roundoff of the type of x.
+    times : dict of str to float
+        Seconds per phase: solve, or equilibrate, factor, deflate and refine. The phase estimate appears after you read
+        `condition` or `growth`.
+    history : tuple of float
+        Largest backward error at the start and after each step, of the scaled system if A was scaled.
+
+    Notes
+    -----
+    This object refers to the factors until you read `condition` or `growth`. This object refers to A, b and x until you
+    read `componentwise_error`.
     """
 
     outcome: Outcome = Outcome.SOLVED
@@ -143,31 +175,37 @@ class SolveInfo(Info):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
-        """cls(**facts) without the 2 us in which a frozen dataclass sets its fields one by one."""
+        """Return cls(**facts) without the 2 µs that a frozen dataclass needs to set its fields."""
         info = object.__new__(cls)
         info.__dict__.update(facts)
         return info
 
     @property
     def condition(self) -> float:
-        """An estimate by Higham's method, from a few solves with the factors; rarely 3 times too small."""
+        """Return an estimate of the one-norm condition number of A after scaling.
+
+        Higham's method computes the estimate with a few solves. The estimate is rarely too small by a factor of 3.
+        """
         return self._estimated()[0]
 
     @property
     def growth(self) -> float:
-        """How much larger than A's entries the elimination made them."""
+        """Return the pivot growth max |u_ij| / max |a_ij|, after scaling."""
         return self._estimated()[1]
 
     @property
     def componentwise_error(self) -> float:
-        """The worst row-wise backward error, in n·u; NaN where A, b or x was changed after the solve."""
+        """Return the largest row-wise backward error, in units of n·u.
+
+        The value is NaN if A, b or x was changed after the solve.
+        """
         if isinstance(self._row_error, tuple):
             self.__dict__["_row_error"] = row_error_of(*self._row_error)
         assert isinstance(self._row_error, Estimates)
         return self._row_error.values()[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields with the row-wise error as a number: A is not pickled."""
+        """Return the fields with the row-wise error as a number, because A is not pickled."""
         return self.__dict__ | {"_row_error": Estimates.known((self.componentwise_error,))}
 
     def _estimated(self) -> tuple[float, ...]:
@@ -177,7 +215,7 @@ class SolveInfo(Info):
 
     @property
     def solved(self) -> bool:
-        """Whether x is as accurate as a stable solver in the input's type makes it."""
+        """Return whether x is as accurate as a stable solver in the input's type makes it."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:

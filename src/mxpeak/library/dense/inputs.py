@@ -34,7 +34,9 @@ def matrix(values: Any) -> Input:
     """A, square."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
-        raise UsageError(f"A has shape {A.shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
+        raise UsageError(
+            f"A has shape {A.shape}; solve takes square matrices (for least squares use numpy.linalg.lstsq)"
+        )
     return A
 
 
@@ -42,7 +44,7 @@ def right_hand_side(values: Any, n: int) -> Input:
     """b as (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
-        raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
+        raise UsageError(f"b has shape {b.shape}; use one right-hand side as (n,), k of them as (n, k)")
     if b.shape[0] != n:
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it needs {n} rows")
     return b

@@ -48,7 +48,7 @@ def check_memory(
     if not enough:
         instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
     raise ResourceError(
-        f"{what} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} a rank "
+        f"{what} and panels take {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} a rank "
         f"can be planned for, {most} to a node; {instead}"
     )
 
@@ -67,7 +67,7 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
         instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks a node"
         raise ResourceError(
             f"b with {k} column{'s' * (k > 1)}, x and their residuals take {VECTORS}*{8 * parts}*{n}*{k} bytes on "
-            f"every rank, {size_text(need)}, but {size_text(free)} a rank can be planned for; {instead}"
+            f"every rank, {size_text(need)}, but {size_text(free)} per rank can be used; {instead}"
         )
 
 

@@ -25,7 +25,7 @@ def rows_here(values: Any, name: str) -> Array:
     """This rank's rows: numbers, finite, of two dimensions."""
     A = read(values, name)
     if len(A.shape) != 2:
-        raise UsageError(f"{name} has shape {A.shape}; give rows as (m, n), none as an array of shape (0, n)")
+        raise UsageError(f"{name} has shape {A.shape}; use rows as (m, n), none as an array of shape (0, n)")
     wide_type(A.dtype, name)
     rows = A.on(None)
     check_finite(rows, name, np)
@@ -47,7 +47,7 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     if total != n or n == 0:
         each = " + ".join(map(str, counts)) + f" = {total}" if comm.size > 1 else str(total)
         raise UsageError(
-            f"the ranks have {each} rows of {n} entries; A is square and not empty: every row once, in order of ranks"
+            f"the ranks have {each} rows of {n} entries; pass every row of a square A once, in the order of ranks"
         )
     return 0, *accumulate(counts)
 

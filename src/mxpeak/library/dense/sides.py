@@ -31,7 +31,7 @@ def _whole(A: DistributedMatrix, b: Any) -> Array:
     given, mine = read(b, "b").shape, len(A.own_rows)
     if given and given[0] == mine != A.n:
         raise UsageError(
-            f"A is {A.n}x{A.n}, but b has shape {given}: give all {A.n} rows on every rank, or say local=True for the "
+            f"A is {A.n}x{A.n}, but b has shape {given}: use all {A.n} rows on every rank, or use local=True for the "
             f"{mine} of this rank"
         )
     return _numbers(right_hand_side(b, A.n))

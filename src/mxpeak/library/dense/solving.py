@@ -70,44 +70,47 @@ def solve(
 ) -> tuple[Any, SolveInfo | StackInfo | DistributedInfo]:
     """Solve A x = b to the accuracy of the input's type.
 
-    The matrix is factored in the fastest precision that reaches this accuracy, and the solution is refined. If low
-    precision fails, A is factored again in fp64.
+    `solve` factors A in the fastest precision that reaches this accuracy, and then refines x. If low precision fails,
+    `solve` factors A again in fp64.
 
     Parameters
     ----------
     A : array_like, tensor or DistributedMatrix
-        Square matrix (n, n) in any memory order, or a stack (..., n, n). It is never changed.
-    b : array_like or tensor
-        Right-hand side (n,), or several (n, k). It is never changed.
+        Square matrix (n, n) in any memory order, or a stack (..., n, n). `solve` never changes A.
+    b : array_like, tensor or callable
+        Right-hand side (n,), or several as (n, k). A stack accepts (n,) or (..., n, k). If A is a DistributedMatrix,
+        b can be a function of the row indices.
     transposed : bool or {"N", "T", "H"}, default False
-        True or "T" solves A^T x = b, "H" solves A^H x = b.
-    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}
+        True or "T" solves A^T x = b. "H" solves A^H x = b.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     device : str, default "auto"
-        "auto" (the device of the tensors, otherwise the host), "cpu", "cuda" or "cuda:0".
+        "auto" solves on the device of the tensors, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
     local : bool, default False
-        If A is a DistributedMatrix, b and x are only the rows of this rank.
+        If True, b and x are only the rows of this rank. A must be a DistributedMatrix.
 
     Returns
     -------
     x : ndarray or tensor
-        Solution in the type that A and b promote to; a tensor if b is one.
-    info : SolveInfo
-        Outcome, backward errors, precision, iterations, condition and times.
+        Solution in the type to which A and b promote. x is a tensor if b is one.
+    info : SolveInfo, StackInfo or DistributedInfo
+        Outcome, backward errors, precision, iterations, condition and times. StackInfo describes a stack, and
+        DistributedInfo a DistributedMatrix.
 
     Raises
     ------
     UsageError
-        A is not square, not finite or not numeric. It is a ValueError.
+        An argument is invalid. For example, A is not square, not finite or not numeric. UsageError is also a
+        ValueError.
     SingularMatrixError
-        A pivot is exactly zero. It is a numpy.linalg.LinAlgError.
+        A pivot is exactly zero. SingularMatrixError is also a numpy.linalg.LinAlgError.
     ResourceError
-        The device does not exist, or its memory is too small.
+        The device does not exist, or memory is too small.
 
     Warns
     -----
     IllConditionedWarning
-        A is singular to working precision, so x may have no correct digit.
+        x may have no correct digit. For example, A is singular to working precision.
     NotSolvedWarning
         x is not finite, or less accurate than with a plain LU factorization.
 
@@ -125,7 +128,7 @@ def solve(
         return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
     if local:
         raise UsageError(
-            "local=True is for rows of a DistributedMatrix, which ranks share; leave it out, or give each rank's rows: "
+            "local=True is for rows of a DistributedMatrix, which ranks share; remove it, or use each rank's rows: "
             "mxpeak.DistributedMatrix.from_rows(A)"
         )
     if stack := stack_of(A):
@@ -163,11 +166,11 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     Parameters
     ----------
     A : array_like, tensor or DistributedMatrix
-        Square matrix. It is kept and not copied, so do not change it while you use the factors.
-    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}
+        Square matrix. The factors refer to A, so do not change A while you use them.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     device : str, default "auto"
-        "auto" (the device of a tensor, otherwise the host), "cpu", "cuda" or "cuda:0".
+        "auto" factors on the device of a tensor, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
 
     Returns
     -------
@@ -177,9 +180,11 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     Raises
     ------
     UsageError
-        A is not square, not finite or not numeric.
+        An argument is invalid. For example, A is not square, not finite or not numeric.
     SingularMatrixError
         A pivot is exactly zero.
+    ResourceError
+        The device does not exist, or memory is too small.
 
     Examples
     --------
@@ -331,9 +336,18 @@ def _most(n: int, precision: str) -> int:
 
 
 class LUFactors:
-    """A and its factors.  A is needed for residuals and must not be changed while these are used.
+    """The LU factors of a matrix in one process, returned by `lu_factor`.
 
-    Where A is tiny, `A` is 2^exponent times as large, and so are the factors.
+    The residuals need A, so do not change A while you use the factors.
+
+    Attributes
+    ----------
+    A : ndarray or tensor
+        The matrix. If its entries are tiny, `A` and the factors are larger by a power of two.
+    precision : str
+        Precision of the factors.
+    condition : float
+        Estimate of the one-norm condition number of A after scaling.
     """
 
     def __init__(
@@ -363,12 +377,15 @@ class LUFactors:
 
     @property
     def precision(self) -> str:
-        """The precision of the factors."""
+        """Return the precision of the factors."""
         return self._factors.precision
 
     @property
     def condition(self) -> float:
-        """Estimate of the one-norm condition number of A, as scaled; computed when first asked for."""
+        """Return an estimate of the one-norm condition number of A after scaling.
+
+        mxpeak computes the estimate when you first read it.
+        """
         return self._factors.condition
 
     def __repr__(self) -> str:
@@ -376,11 +393,43 @@ class LUFactors:
         return f"LUFactors({n}x{n} {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Solve A x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is.
+        """Solve A x = b with the factors.
 
-        `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
-        Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept; on the host also
-        where the precision was left open and b has so many columns that refining them would take longer.
+        If the factors are too coarse, `solve` factors A in fp64 and keeps these factors. On the CPU, `solve` does the
+        same if you left the precision open and fp64 factors are faster for this number of right-hand sides.
+
+        Parameters
+        ----------
+        b : array_like or tensor
+            Right-hand side (n,), or several as (n, k). `solve` never changes b.
+        transposed : bool or {"N", "T", "H"}, default False
+            True or "T" solves A^T x = b. "H" solves A^H x = b.
+
+        Returns
+        -------
+        x : ndarray or tensor
+            Solution in the precision of A. x is a tensor if b is one.
+        info : SolveInfo
+            Outcome, backward errors, precision, iterations, condition and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid.
+
+        Warns
+        -----
+        IllConditionedWarning
+            x may have no correct digit. For example, A is singular to working precision.
+        NotSolvedWarning
+            x is not finite, or less accurate than with a plain LU factorization.
+
+        Examples
+        --------
+        >>> import mxpeak as mx
+        >>> F = mx.lu_factor([[2.0, 1.0], [0.0, 4.0]])
+        >>> F.solve([2.0, 5.0], transposed="T")[0]
+        array([1., 1.])
         """
         form = form_of(transposed)
         one = right_hand_side(b, self.A.shape[0])
@@ -416,7 +465,7 @@ class LUFactors:
         return self._transposed
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
-        """The same for b as a block; x is returned as b was passed."""
+        """Solve for right-hand sides that are already a block of the kernels; return x in the form of b."""
         # The factorization's time belongs to the first solve.
         kernels, k = self._factors.kernels, columns(b)
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
@@ -525,7 +574,7 @@ class LUFactors:
 
 
 class EmptyFactors(LUFactors):
-    """The factors of a matrix of order 0: every b has an empty solution."""
+    """The factors of a matrix of order 0, for which every x is empty."""
 
     def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
         self.A, self._dtype, self._kernels = A.array, dtype, kernels
@@ -533,21 +582,21 @@ class EmptyFactors(LUFactors):
 
     @property
     def precision(self) -> str:
-        """The precision that factors would have."""
+        """Return the precision that factors of this type would have."""
         return self._precision
 
     @property
     def condition(self) -> float:
-        """Return 0: there is no vector to grow."""
+        """Return 0, the condition number of an empty matrix."""
         return 0.0
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Return an empty x of b's shape."""
+        """Return an empty x of the shape of b."""
         form_of(transposed)
         return self.solve_empty(right_hand_side(b, 0))
 
     def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
-        """The same for a b that was read."""
+        """Return an empty x for a right-hand side that has already been read."""
         of_b = working_type(b.dtype)
         x = np.empty(
             b.shape, typed(is_complex="c" in (self._dtype.kind, of_b.kind), wide=roundoff(self._dtype) < 2.0**-24)

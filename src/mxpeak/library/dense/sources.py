@@ -61,18 +61,18 @@ class Source:
         if not np.can_cast(wide_type(A.dtype, self.what), self.dtype):
             raise UsageError(
                 f"{self.what} gave {A.dtype} for i = {i[0]}… and j = {j[0]}…, but real numbers for i = j = 0, which "
-                "say what A is: give complex numbers everywhere, for example A.astype(complex)"
+                "set the type of A; use complex numbers everywhere, for example A.astype(complex)"
             )
         shape = len(i), len(j)
         if A.shape != shape:
             raise UsageError(
                 f"{self.what} gave shape {A.shape} for i of shape ({shape[0]}, 1) and j of shape (1, {shape[1]}); it "
-                f"must give {shape}: compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
+                f"must give {shape}; compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
             )
         A = np.ascontiguousarray(A, self.dtype)  # products read rows
         if not np.isfinite(A).all():
             r, c = np.argwhere(~np.isfinite(A))[0]
-            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}: all entries of A must be finite")
+            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}; all entries of A must be finite")
         return A
 
 
@@ -158,7 +158,7 @@ def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
     """The type in which these numbers are solved with: float64, or complex128; stops at what is neither."""
     if dtype.kind not in "biufc":
         raise UsageError(
-            f"{what} has dtype {dtype}; systems over ranks have NumPy's real or complex numbers, or integers: "
+            f"{what} has dtype {dtype}; systems over ranks need a real, complex or integer NumPy type; "
             "convert it, for example A.astype(float)"
         )
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)

@@ -26,14 +26,46 @@ TOLD = 5
 
 @dataclass(frozen=True, slots=True)
 class StackInfo(Info):
-    """How the systems of a stack were solved; `one_by_one` has the infos of those that were looked at by themselves.
+    """Diagnostics of the solve of a stack of systems.
 
-    outcome         solved if all are, else that of the first that is not
-    backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst of all systems
-    componentwise_error  max_i |b-Ax|_i / ((|A||x|+|b|)_i·n·u), the row-wise backward error, the worst of all systems;
-                    computed when first asked for, with A as it is then: NaN where it was changed after the solve
-    ill_conditioned some x may have no correct digit, however small its backward error: `message` tells which, and why
-    times           seconds for all at once, and for those one by one
+    NumPy solves all systems together. `solve` then solves again, individually, each system that fails a check. An info
+    has no truth value. Test `info.solved`.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended. If a system was not solved, this is the outcome of the first such system.
+    solved : bool
+        Whether each x is as accurate as a stable solver in the input's type makes it.
+    converged : bool
+        The same as `solved`.
+    systems : int
+        Number of systems in the stack.
+    n : int
+        Order of each matrix.
+    rhs : int
+        Number of right-hand sides per system.
+    iterations : int
+        Largest number of refinement steps of a system.
+    backward_error : float
+        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst system.
+    componentwise_error : float
+        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst system. mxpeak computes the value when you first read
+        it.
+    condition : float or None
+        Largest condition estimate of the systems that `solve` solved individually, or None without such systems.
+    scaled : bool
+        Whether rows and columns of a system were scaled.
+    ill_conditioned : bool
+        Whether some x may have no correct digit. `message` names the systems and the reasons.
+    message : str
+        Notes and advice, one per line. The text is empty if there are none.
+    u : float
+        Unit roundoff of the type of x.
+    one_by_one : dict of tuple of int to SolveInfo
+        Infos of the systems that `solve` solved individually, by their indices in the stack.
+    times : dict of str to float
+        Seconds for the joint solve, `"all at once"`, and for the individual solves, `"one by one"`.
     """
 
     outcome: Outcome
@@ -51,22 +83,28 @@ class StackInfo(Info):
 
     @property
     def componentwise_error(self) -> float:
-        """The worst row-wise backward error, in n·u; NaN where A was changed after the solve."""
+        """Return the largest row-wise backward error, in units of n·u.
+
+        The value is NaN if A was changed after the solve.
+        """
         return self._row_error.values()[0]
 
     @property
     def condition(self) -> float | None:
-        """The largest condition estimate of the systems that were solved by themselves; None if there are none."""
+        """Return the largest condition estimate of the individually solved systems, or None."""
         return max((one.condition for one in self.one_by_one.values()), default=None)
 
     @property
     def iterations(self) -> int:
-        """The most refinement steps of a system; 0 for those that were solved all at once."""
+        """Return the largest number of refinement steps of a system.
+
+        Systems that were solved together need 0 steps.
+        """
         return max((one.iterations for one in self.one_by_one.values()), default=0)
 
     @property
     def solved(self) -> bool:
-        """Whether each x is as accurate as a stable solver in the input's type makes it."""
+        """Return whether each x is as accurate as a stable solver in the input's type makes it."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:
@@ -110,7 +148,9 @@ def solve_stack(
 ) -> tuple[Any, StackInfo]:
     """Solve all systems; `solve_one` solves those that NumPy's solver does not, and all in a precision of its own."""
     if device_for(device, A.device, b.device) is not None:
-        raise UsageError("a stack of systems is solved on the host: A.cpu() and b.cpu(), or one matrix after the other")
+        raise UsageError(
+            "mxpeak solves stacks on the host only; use A.cpu() and b.cpu(), or solve each matrix separately"
+        )
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = np.result_type(of_A, of_b)
     M, side = A.on(None, dtype), b.on(None, dtype)
@@ -190,14 +230,15 @@ def _sides(A: tuple[int, ...], b: Array) -> Array:
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:
         raise UsageError(
-            f"A is a stack of {n}x{n}, but b has shape {b.shape}: give ({n},), one vector for all, or (..., {n}, k)"
+            f"A is a stack of {n}x{n}, but b has shape {b.shape}: use ({n},), one vector for all, or (..., {n}, k)"
         )
     try:
         np.broadcast_shapes(A[:-2], B.shape[:-2])
     except ValueError:
         raise UsageError(
-            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not fit together: they must be equal, or 1 where "
-            f"they differ; vectors of their own are b[..., None], of shape {(*b.shape, 1)}"
+            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not match: each dimension must be equal, or 1 "
+            f"where "
+            f"they differ; for one vector per matrix use b[..., None], of shape {(*b.shape, 1)}"
         ) from None
     return B
 

@@ -20,11 +20,11 @@ def opened(path: Path, dataset: str | None) -> Any:
     if library is None:
         return _mapped(path, dataset)
     if not path.exists():
-        raise UsageError(f"{path}: No such file or directory; all ranks have to see it")
+        raise UsageError(f"{path}: No such file or directory; use a path that all ranks can read")
     try:
         module = import_module(library)
     except ImportError:
-        raise UsageError(f"{path} is read by {library}, which is not installed; type: pip install {library}") from None
+        raise UsageError(f"{path} is read by {library}, which is not installed; run pip install {library}") from None
     try:
         store = module.File(path, "r") if library == "h5py" else module.open(str(path), mode="r")
     except (OSError, ValueError, RuntimeError, LookupError) as error:
@@ -44,7 +44,7 @@ def _mapped(path: Path, dataset: str | None) -> Any:
 
 def _check_single(path: Path, dataset: str | None) -> None:
     if dataset is not None:
-        raise UsageError(f"dataset={dataset!r} is for files of several arrays; {path} is one array: leave it out")
+        raise UsageError(f"dataset={dataset!r} is for files of several arrays; {path} is one array: remove it")
 
 
 def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
@@ -54,7 +54,7 @@ def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
         return store
     names = sorted(name for name in store if hasattr(store[name], "shape"))
     if dataset is None and len(names) != 1:
-        raise UsageError(f"{path} has {len(names)} datasets, {', '.join(names)}: say which one: dataset=…")
+        raise UsageError(f"{path} has {len(names)} datasets, {', '.join(names)}: use dataset= with one of them")
     name = names[0] if dataset is None else dataset
     if name not in store or not hasattr(store[name], "shape"):
         raise UsageError(f"{path} has no dataset {name!r}; there are {', '.join(names)}")

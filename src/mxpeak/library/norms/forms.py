@@ -1,4 +1,4 @@
-"""Matrices that are not a single array: tiles, ScaLAPACK's local arrays, LAPACK's band storage; nothing is copied."""
+"""Describe matrices in tiles, in ScaLAPACK's local arrays or in LAPACK's band storage, without copying them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,28 @@ def from_tiles(
 ) -> TileMatrix:
     """Return a matrix in tiles anywhere in memory, without copying them.
 
+    If there are several ranks, all must call this function.
+
     Parameters
     ----------
     tiles : dict or nested sequence
         {(I, J): array}, or rows of arrays with None for a tile that is not stored. With several ranks, the tiles of
         this rank.
     heights, widths : sequence of int, optional
-        Heights of block rows and widths of block columns; by default those of the tiles. The same on all ranks.
+        Heights of block rows and widths of block columns. By default, mxpeak uses the sizes of the tiles. With several
+        ranks, pass both, with the same values on all ranks.
     comm : communicator, optional
-        Communicator of mpi4py.
+        Communicator of mpi4py, or "world" for all ranks of the launcher.
 
     Returns
     -------
     TileMatrix
         A matrix for `norm`, `norms`, `column_norms` and `row_norms`.
+
+    Raises
+    ------
+    UsageError
+        The sizes or types of the tiles do not match, or two ranks pass the same tile.
 
     Examples
     --------
@@ -57,12 +65,12 @@ def from_tiles(
 
     def build() -> TileMatrix:
         if ranks.size > 1 and (heights is None or widths is None):
-            raise UsageError("with several ranks no rank knows the sizes of all tiles: give heights and widths")
+            raise UsageError("with several ranks no rank knows the sizes of all tiles; add heights and widths")
         stored = dict(tiles) if isinstance(tiles, Mapping) else _indexed(tiles)
         arrays = {at: _tile(A, at) for at, A in stored.items() if A is not None}
         types.update(A.dtype.name for A in arrays.values())
         if len(types) > 1:
-            raise UsageError(f"tiles of one matrix have one dtype, but these have {', '.join(sorted(types))}")
+            raise UsageError(f"all tiles of a matrix need the same dtype, but these have {', '.join(sorted(types))}")
         down = _lengths(arrays, stored, 0) if heights is None else sizes(heights, "heights")
         across = _lengths(arrays, stored, 1) if widths is None else sizes(widths, "widths")
         return tile_matrix({at: A.array for at, A in arrays.items()}, down, across, ranks)
@@ -75,25 +83,32 @@ def from_tiles(
 def from_scalapack(
     local: Any, desc: Sequence[int], *, grid: tuple[int, int] = (1, 1), comm: Any = None, order: str = "row"
 ) -> CyclicMatrix:
-    """Return a ScaLAPACK matrix, without copying it.  All ranks call.
+    """Return a ScaLAPACK matrix, without copying it.
+
+    All ranks must call this function.
 
     Parameters
     ----------
-    local : ndarray
-        The array of this rank, column-major or flat.
+    local : ndarray or tensor
+        Array of this rank, column-major or flat.
     desc : sequence of int
         ScaLAPACK's descriptor with nine numbers.
     grid : tuple of int, default (1, 1)
         P and Q of the BLACS grid.
     comm : communicator, optional
-        Communicator of mpi4py.
-    order : {"row", "column"}
+        Communicator of mpi4py, or "world" for all ranks of the launcher.
+    order : {"row", "column"}, default "row"
         Order in which ranks fill the grid.
 
     Returns
     -------
     CyclicMatrix
         A matrix for the norms, and for `DistributedMatrix.from_blocks`.
+
+    Raises
+    ------
+    UsageError
+        The descriptor, the grid or the local array is invalid.
 
     Examples
     --------
@@ -106,7 +121,7 @@ def from_scalapack(
 
     def shape() -> ProcessGrid:
         if len(sizes(grid, "grid")) != 2:
-            raise UsageError(f"grid = {grid!r}: give P and Q")
+            raise UsageError(f"grid = {grid!r}: use P and Q")
         P, Q = grid
         if ranks.size != P * Q:
             raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but the communicator has {ranks.size}")
@@ -116,7 +131,7 @@ def from_scalapack(
 
     def build() -> CyclicMatrix:
         if not isinstance(desc, Sequence | np.ndarray):
-            raise UsageError(f"desc = {desc!r} is not a descriptor: give ScaLAPACK's nine integers")
+            raise UsageError(f"desc = {desc!r} is not a descriptor: use ScaLAPACK's nine integers")
         rows, cols, lld = scalapack_parts(integers(desc, "desc"), process)
         array = _fortran(dense(local, "local"), lld, rows.local_size, cols.local_size)
         return CyclicMatrix(process, rows, cols, array)
@@ -130,17 +145,22 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
     Parameters
     ----------
     AB : ndarray or tensor
-        AB[ku + i - j, j] = a_ij.
+        AB[ku + i - j, j] = a_ij. A row-major tensor is copied.
     kl, ku : int
         Numbers of diagonals below and above the main one. For a symmetric or Hermitian matrix, 0 for the triangle
         that is not stored.
     m : int, optional
-        Number of rows; by default the number of columns.
+        Number of rows. The default is the number of columns.
 
     Returns
     -------
     TileMatrix
         A matrix for the norms.
+
+    Raises
+    ------
+    UsageError
+        AB has too few rows, or an argument is invalid.
 
     Examples
     --------
@@ -191,7 +211,7 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
                 mistake = f"{both}: each tile belongs to one rank"
     if len(types) > 1:
         found = ", ".join(f"{dtype} on rank {rank}" for dtype, rank in types.items())
-        mistake = f"tiles of one matrix have one dtype, but these have {found}"
+        mistake = f"all tiles of a matrix need the same dtype, but these have {found}"
     if mistake := M.comm.bcast_object(mistake):
         raise UsageError(mistake)
 
@@ -199,10 +219,10 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
 def _tile(values: Any, at: Any) -> Input:
     """A tile at a block row and block column."""
     if not (isinstance(at, tuple) and len(at) == 2 and all(isinstance(k, Integral) for k in at)):
-        raise UsageError(f"{at!r} is not the index of a tile; write (I, J), its block row and block column")
+        raise UsageError(f"{at!r} is not the index of a tile; use (I, J), its block row and block column")
     A = dense(values, f"tile {at}")
     if len(A.shape) != 2:
-        raise UsageError(f"tile {at} has {len(A.shape)} dimensions; a tile has two")
+        raise UsageError(f"tile {at} has {len(A.shape)} dimensions; use two")
     return A
 
 
@@ -210,7 +230,7 @@ def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
     """Rows of tiles as {(I, J): tile}."""
     if len(lengths := {len(row) for row in rows}) > 1:
         raise UsageError(
-            f"block rows of {min(lengths)} and of {max(lengths)} tiles; write None for one that is not stored"
+            f"block rows of {min(lengths)} and of {max(lengths)} tiles; use None for one that is not stored"
         )
     return {(k, j): A for k, row in enumerate(rows) for j, A in enumerate(row)}
 
@@ -222,7 +242,7 @@ def _lengths(arrays: Mapping[tuple[int, int], Input], stored: Mapping[tuple[int,
         lengths = [A.shape[axis] for at, A in arrays.items() if at[axis] == k]
         if not lengths:
             what = ("row", "heights") if axis == 0 else ("column", "widths")
-            raise UsageError(f"block {what[0]} {k} has no tile, so its size is unknown; give {what[1]}")
+            raise UsageError(f"block {what[0]} {k} has no tile, so its size is unknown; add {what[1]}")
         found.append(lengths[0])
     return found
 

@@ -1,4 +1,4 @@
-"""norm, norms, column_norms and row_norms: their arguments checked, on all ranks alike, and computed."""
+"""Check the arguments of norm, norms, column_norms and row_norms, the same on all ranks, and compute the norms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,19 @@ ALIASES: dict[Any, str] = {1: "one", np.inf: "inf", "infinity": "inf", "frobeniu
 
 
 class Norms(NamedTuple):
-    """The four norms of a matrix."""
+    """The four norms of a matrix, as a named tuple.
+
+    Attributes
+    ----------
+    max : float
+        Largest absolute value of an entry.
+    one : float
+        Largest sum of absolute values of a column.
+    inf : float
+        Largest sum of absolute values of a row.
+    fro : float
+        Frobenius norm, the square root of the sum of squares.
+    """
 
     max: float
     one: float
@@ -56,13 +68,15 @@ def norm(
 ) -> float:
     """Compute one norm of a matrix.
 
-    NaN entries give NaN. No intermediate result overflows or underflows. For a distributed A, all ranks call.
+    NaN entries give NaN. Intermediate results neither overflow nor underflow. If A is distributed, all ranks must call
+    this function.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order; a vector is a column. It is never changed or copied.
-    kind : {"fro", "max", "one", "inf"} or 1 or numpy.inf
+        Matrix in any memory order. A vector is a column. `norm` never changes A, and reads floating-point
+        arrays without a copy.
+    kind : {"fro", "max", "one", "inf"} or 1 or numpy.inf, default "fro"
         Norm to compute.
     structure : str, default "general"
         Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
@@ -70,15 +84,15 @@ def norm(
     uplo : {"lower", "upper"}, optional
         Triangle to read, for triangular, symmetric and Hermitian matrices.
     diag : {"nonunit", "unit"}, optional
-        "unit" takes the diagonal as ones, for triangular matrices.
+        "unit" replaces the diagonal by ones, for triangular matrices.
     kl, ku : int, optional
         Numbers of diagonals below and above the main one, for bands.
     deterministic : bool, default False
-        Return a bitwise identical result for any grid, storage and number of threads.
+        If True, the result is bitwise identical for any grid, storage and number of threads.
     threads : int, optional
-        Threads on the CPU; one per core by default.
+        Threads on the CPU. The default is one per core.
     device : str, default "auto"
-        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
 
     Returns
     -------
@@ -89,6 +103,8 @@ def norm(
     ------
     UsageError
         An argument is invalid.
+    ResourceError
+        The device does not exist, or memory is too small.
 
     Examples
     --------
@@ -123,30 +139,39 @@ def norms(
 ) -> Norms:
     """Compute the max, one, infinity and Frobenius norms in one pass over memory.
 
+    If A is distributed, all ranks must call this function.
+
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order.
+        Matrix in any memory order. A vector is a column.
     structure : str, default "general"
         Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
         "hessenberg". Other entries are never read.
     uplo : {"lower", "upper"}, optional
         Triangle to read, for triangular, symmetric and Hermitian matrices.
     diag : {"nonunit", "unit"}, optional
-        "unit" takes the diagonal as ones, for triangular matrices.
+        "unit" replaces the diagonal by ones, for triangular matrices.
     kl, ku : int, optional
         Numbers of diagonals below and above the main one, for bands.
     deterministic : bool, default False
-        Return bitwise identical results for any grid, storage and number of threads.
+        If True, the result is bitwise identical for any grid, storage and number of threads.
     threads : int, optional
-        Threads on the CPU; one per core by default.
+        Threads on the CPU. The default is one per core.
     device : str, default "auto"
-        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
 
     Returns
     -------
     Norms
         Named tuple with `max`, `one`, `inf` and `fro`.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid.
+    ResourceError
+        The device does not exist, or memory is too small.
 
     Examples
     --------
@@ -171,32 +196,40 @@ def column_norms(
 ) -> Any:
     """Compute the norm of every column.
 
-    The results are bitwise identical for any grid. For a distributed A, all ranks call and get all norms.
+    The results are bitwise identical for any grid. If A is distributed, all ranks must call this function, and all
+    ranks get all norms.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order.
-    kind : {"fro", "max", "one", "inf"}
-        "max" and "inf" are the largest entry, "one" the sum, "fro" the length.
+        Matrix in any memory order. A vector is a column.
+    kind : {"fro", "max", "one", "inf"}, default "fro"
+        "max" and "inf" are the largest absolute value, "one" is the sum of absolute values, and "fro" is the length.
     structure : str, default "general"
         Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
         "hessenberg". Other entries are never read.
     uplo : {"lower", "upper"}, optional
         Triangle to read, for triangular, symmetric and Hermitian matrices.
     diag : {"nonunit", "unit"}, optional
-        "unit" takes the diagonal as ones, for triangular matrices.
+        "unit" replaces the diagonal by ones, for triangular matrices.
     kl, ku : int, optional
         Numbers of diagonals below and above the main one, for bands.
     threads : int, optional
-        Threads on the CPU; one per core by default.
+        Threads on the CPU. The default is one per core.
     device : str, default "auto"
-        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
 
     Returns
     -------
     ndarray or tensor
         One fp64 number per column.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid.
+    ResourceError
+        The device does not exist, or memory is too small.
 
     Examples
     --------
@@ -221,32 +254,40 @@ def row_norms(
 ) -> Any:
     """Compute the norm of every row.
 
-    The results are bitwise identical for any grid. For a distributed A, all ranks call and get all norms.
+    The results are bitwise identical for any grid. If A is distributed, all ranks must call this function, and all
+    ranks get all norms.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order.
-    kind : {"fro", "max", "one", "inf"}
-        "max" and "inf" are the largest entry, "one" the sum, "fro" the length.
+        Matrix in any memory order. A vector is a column.
+    kind : {"fro", "max", "one", "inf"}, default "fro"
+        "max" and "inf" are the largest absolute value, "one" is the sum of absolute values, and "fro" is the length.
     structure : str, default "general"
         Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
         "hessenberg". Other entries are never read.
     uplo : {"lower", "upper"}, optional
         Triangle to read, for triangular, symmetric and Hermitian matrices.
     diag : {"nonunit", "unit"}, optional
-        "unit" takes the diagonal as ones, for triangular matrices.
+        "unit" replaces the diagonal by ones, for triangular matrices.
     kl, ku : int, optional
         Numbers of diagonals below and above the main one, for bands.
     threads : int, optional
-        Threads on the CPU; one per core by default.
+        Threads on the CPU. The default is one per core.
     device : str, default "auto"
-        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
 
     Returns
     -------
     ndarray or tensor
         One fp64 number per row.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid.
+    ResourceError
+        The device does not exist, or memory is too small.
 
     Examples
     --------
@@ -364,8 +405,8 @@ def _check_tiles(M: Matrix, S: Structure) -> None:
     needed = band.entries(S.m, S.n)
     if stored[0] != needed:
         raise UsageError(
-            f"the tiles have {stored[0]:.0f} of the {needed} entries that structure {S.name!r} reads: give all of "
-            f"these tiles, or the structure, uplo or band that is stored"
+            f"the tiles have {stored[0]:.0f} of the {needed} entries that structure {S.name!r} reads; pass all of "
+            f"these tiles, or use the structure, uplo or band that they store"
         )
 
 
@@ -378,7 +419,7 @@ def _entries(tile: Tile, band: Band) -> int:
 def _kind(kind: Any) -> str:
     name = ALIASES.get(kind, kind) if isinstance(kind, str | Real) and not isinstance(kind, bool) else kind
     if not isinstance(name, str) or name not in KINDS:
-        raise UsageError(f"unknown kind {kind!r}; choose one of {', '.join(KINDS)} (or 1, inf as NumPy has)")
+        raise UsageError(f"unknown kind {kind!r}; use one of {', '.join(KINDS)} (or 1, inf as NumPy has)")
     return name
 
 
@@ -386,7 +427,7 @@ def _threads(threads: Any, ranks: int) -> int:
     """The number of threads: the argument; else OMP_NUM_THREADS; else one a core, but one where ranks share cores."""
     if threads is not None:
         if not isinstance(threads, Integral) or threads < 1:
-            raise UsageError(f"threads = {threads!r}: give an integer, at least one thread computes")
+            raise UsageError(f"threads = {threads!r}: use an integer of at least 1")
         return int(threads)
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > 0:

@@ -1,10 +1,11 @@
-"""Sparse systems A x = b of one's own: GMRES in a low precision, refined to the accuracy that is asked for.
+"""Solve sparse systems A x = b: GMRES in low precision, refined to the requested accuracy.
 
     x, info = mxpeak.gmres(A, b)
 
-GMRES-IR (Kashi et al., algorithm 3): residuals b - A x and x itself in fp64, everything between in a lower precision,
-preconditioned from the right; what that does not solve goes on in fp64.  Rows and columns are scaled by powers of two
-where the range or the spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on
+The method is GMRES-IR (Kashi et al., algorithm 3). Residuals b - A x and x are in fp64. The inner iteration uses a
+lower precision and a preconditioner on the right. If it stops converging, fp64 continues. If the range or the spread
+of A requires it, rows and columns are scaled by powers of two (Higham, Pranesh, Zounon 2019). The iteration then uses
+the scaled system
 
     A_s y = b_s,   A_s = D_r A D_c,   b_s = 2^k D_r b,   x = 2^-k D_c y.
 """

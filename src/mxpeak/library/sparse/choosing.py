@@ -74,7 +74,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
         solve = "; of a factorization pass its method: preconditioner=ilu.solve" if hasattr(asked, "solve") else ""
         shown = repr(asked) if isinstance(asked, str) else f"an object of type {type(asked).__name__}"
         raise UsageError(
-            f"preconditioner={shown} is unknown; choose one of {', '.join(PRECONDITIONERS)}, or pass a function "
+            f"preconditioner={shown} is unknown; use one of {', '.join(PRECONDITIONERS)}, or pass a function "
             f"that returns M^-1 r for a vector r{solve}"
         )
     if not everybody.alone:
@@ -134,7 +134,7 @@ def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody
     """The same for the rows of several ranks.  Collective."""
     if asked not in ("auto", *OVER_RANKS):
         raise UsageError(
-            f'preconditioner="{asked}" is for one process, and {everybody.comm.size} ranks share A; choose one of '
+            f'preconditioner="{asked}" is for one process, and {everybody.comm.size} ranks share A; use one of '
             f"auto, {', '.join(OVER_RANKS)}, or pass a function that returns this rank's part of M^-1 r"
         )
     zeros = np.flatnonzero(A.diagonal() == 0) + everybody.first
@@ -157,7 +157,7 @@ def _asked(name: str) -> Choice:
 def _check_pyamg(name: str) -> None:
     if name == "amg" and not has_pyamg():
         raise UsageError(
-            f'preconditioner="amg" needs PyAMG, which is not installed; use {install_command("amg")}, '
+            f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, '
             'or preconditioner="gs"'
         )
 
@@ -300,8 +300,9 @@ def has_pyamg() -> bool:
 
 def _no_stencil() -> Choice:
     raise UsageError(
-        'preconditioner="stencil" is for the 27-point matrices of HPG-MxP and HPCG, 26 and -1 (or -1.5 and -0.5 below '
-        'and above in z) on a box of even sides, x fastest; A is none of them: type preconditioner="auto"'
+        'preconditioner="stencil" works only for the 27-point matrices of HPG-MxP and HPCG: 26 and -1 (or -1.5 and '
+        "-0.5 below "
+        'and above in z) on a box of even sides, x fastest; A is not such a matrix; use preconditioner="auto"'
     )
 
 

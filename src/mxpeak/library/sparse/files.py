@@ -1,4 +1,4 @@
-"""Rows of a Matrix Market file for each rank: everybody reads some of its bytes, and sends entries to their owners."""
+"""Read the rows of each rank from a Matrix Market file."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from mxpeak.runtime.nodes import by_root
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
     """Read the rows of this rank from a Matrix Market file.
 
-    Rank r of R gets rows n*r//R to n*(r+1)//R with all n columns. It reads and parses one R-th of the file. All ranks
-    call.
+    Rank r of R gets the rows from n*r//R to n*(r+1)//R, with all n columns. Each rank reads and parses one R-th of the
+    file. All ranks must call this function.
 
     Parameters
     ----------
     path : str or Path
-        File that all ranks can read.
-    comm : communicator, "world" or None
-        Ranks that share the rows; None reads the whole matrix.
+        Uncompressed file (.mtx) that all ranks can read.
+    comm : communicator, "world" or None, default "world"
+        Ranks that share the rows. None reads the whole matrix.
 
     Returns
     -------
     csr_array
-        The rows, for `mxpeak.gmres(rows, b_rows, comm=comm)`.
+        Rows of this rank in fp64, for `mxpeak.gmres(rows, b_rows, comm=comm)`.
 
     Raises
     ------
     UsageError
-        The file cannot be read, or is not a valid matrix.
+        The file cannot be read, or does not contain a valid matrix.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def _finite(path: Path, entries: Entries) -> Entries:
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
         row, column, value = (one[bad[0]] for one in entries.arrays)
-        raise UsageError(f"{path}: the entry in row {row + 1}, column {column + 1} is {value}; entries must be finite")
+        raise UsageError(f"{path}: the entry in row {row + 1}, column {column + 1} is {value}; use finite entries")
     return entries
 
 

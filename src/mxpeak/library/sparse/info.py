@@ -1,4 +1,4 @@
-"""What `gmres` tells about a solve, and how it reads."""
+"""Diagnostics that `gmres` returns with x."""
 
 from __future__ import annotations
 
@@ -10,25 +10,69 @@ from mxpeak.library.outcomes import Info
 
 @dataclass(frozen=True, slots=True)
 class GmresInfo(Info):
-    """How a solve went, and how far its result can be trusted.
+    """Diagnostics of a sparse solve.
 
-    tol             the relative residual that was asked for: rtol, or atol / ||b|| where that is more
-    residual        ||b - A x|| / ||b|| of what was returned, in fp64; the worst right-hand side
-    iterations      steps of GMRES, of the right-hand side that took most, as are cycles and history
-    history         the relative residual at the start and after each cycle, of the scaled system if there is one
-    values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
-    reason          why this preconditioner
-    levels          of multigrid, else 1
-    colours         groups of rows that a sweep takes one after the other, on the rank that has most; None where it
-                    takes single rows
-    condition       estimate of the one-norm condition of A, as scaled, if factors of A show that it is large; else None
-    ill_conditioned x may have no correct digit, however small the residual: A is singular to working precision
-    scaled          rows and columns were scaled by powers of two
-    fallback        the precision asked for did not do, and fp64 took over
-    bytes           of matrices, preconditioner and basis
-    device          where it was solved: cpu, cuda:0 …
-    ranks           how many shared the system: n, nnz and residual are those of all, bytes those of the largest
-    setup_s, times  seconds before the first step, and seconds by phase; of this rank
+    An info has no truth value. Test `info.converged`.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        How the solve ended.
+    converged : bool
+        Whether every right-hand side reached the tolerance.
+    n : int
+        Order of A, over all ranks.
+    nnz : int
+        Number of stored entries of A, over all ranks.
+    rhs : int
+        Number of right-hand sides.
+    tol : float
+        Requested relative residual, max(rtol, atol / ||b||). With several right-hand sides, `tol` is the largest value.
+    residual : float
+        ||b - A x|| / ||b|| of the returned x, in fp64 of the worst right-hand side.
+    iterations : int
+        Iterations of the right-hand side that needed most.
+    cycles : int
+        Restart cycles of that right-hand side.
+    values : str
+        Format of the matrix values in the inner iteration at the end.
+    vectors : str
+        Format of the vectors in the inner iteration at the end.
+    preconditioner : str
+        Name of the preconditioner.
+    reason : str
+        Reason for this preconditioner.
+    levels : int
+        Number of multigrid levels, or 1 without multigrid.
+    storage : str
+        Storage format of the matrix.
+    colours : int or None
+        Number of colors, the groups of rows that a sweep updates together, on the rank with most colors. The number is
+        1 without sweeps. None means that a sweep updates single rows.
+    scaled : bool
+        Whether rows and columns were scaled by powers of two.
+    fallback : bool
+        Whether low precision stopped converging and fp64 continued.
+    message : str
+        Notes and advice, one per line. The text is empty if there are none.
+    bytes : int
+        Bytes of the matrix, the preconditioner and the basis, on the rank with most.
+    device : str
+        Device of the solve, such as "cpu" or "cuda:0".
+    ranks : int
+        Number of ranks that shared the system.
+    setup_s : float
+        Seconds of this rank before the first iteration.
+    times : dict of str to float
+        Seconds of this rank per phase.
+    history : tuple of float
+        Relative residual at the start and after each cycle, of the right-hand side that needed most iterations. If A
+        was scaled, these are residuals of the scaled system.
+    condition : float or None
+        Estimate of the one-norm condition number of A after scaling. None means that there are no complete
+        factors, or that they show a small condition number.
+    ill_conditioned : bool
+        Whether A is singular to working precision. If so, x may have no correct digit, although the residual is small.
     """
 
     outcome: Outcome

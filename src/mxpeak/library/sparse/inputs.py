@@ -34,7 +34,7 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     """Rows of A in that form: all of them, or a rank's."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
-            f"A is {type(values).__name__}, not a sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
+            f"A is {type(values).__name__}, not a sparse matrix of SciPy; use scipy.sparse.csr_array(A), "
             "or mxpeak.solve(A, b) for a dense one"
         )
     _check_shape(values, square)
@@ -58,22 +58,22 @@ def rows(values: Any, *, square: bool = False) -> Csr:
 
 def _check_shape(A: Any, square: bool) -> None:
     if not square and len(A.shape) != 2:
-        raise UsageError(f"A has shape {tuple(A.shape)}; give this rank's rows of A, m of them, as (m, n)")
+        raise UsageError(f"A has shape {tuple(A.shape)}; use this rank's rows of A, m of them, as (m, n)")
     if square and (len(A.shape) != 2 or A.shape[0] != A.shape[1]):
         raise UsageError(
             f"A has shape {tuple(A.shape)}; gmres takes square matrices (of rows that ranks share, with "
-            'comm="world"; for least squares: scipy.sparse.linalg.lsqr)'
+            'comm="world"; for least squares use scipy.sparse.linalg.lsqr)'
         )
     if A.shape[0] > MOST_ROWS:
-        raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit columns can tell apart")
+        raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit column indices can count")
 
 
 def _check_type(dtype: Any, name: str) -> None:
     kind = kind_of(dtype)
     if kind == "complex":
         raise UsageError(
-            f"{name} is complex ({dtype}); gmres takes real numbers: solve [[Re A, -Im A], [Im A, Re A]] for the real "
-            "and imaginary parts, or use scipy.sparse.linalg.gmres"
+            f"{name} is complex ({dtype}); gmres supports real numbers only; solve [[Re A, -Im A], [Im A, Re A]] "
+            "for the real and imaginary parts, or use scipy.sparse.linalg.gmres"
         )
     if kind != "real" or dtype.itemsize > 8:
         how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
@@ -157,7 +157,7 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
     if len(X.shape) not in (1, 2):
-        raise UsageError(f"{name} has shape {X.shape}; give one vector as (n,), k of them as (n, k)")
+        raise UsageError(f"{name} has shape {X.shape}; use one vector as (n,), k of them as (n, k)")
     if X.shape[0] != n:
         here = f"this rank has {n} rows of A" if part else f"A is {n}x{n}"
         raise UsageError(f"{here}, but {name} has shape {X.shape}: it needs {n} rows")

@@ -102,11 +102,11 @@ class Workshop:
 
     def _refuse(self, lengths: Array, matrix: int, basis: int, free: str) -> None:
         use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
-        instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
+        instead = f'use storage="auto", or {use}' if self.storage == "ell" else use
         raise ResourceError(
             f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing "
             f"{self.kernels.chunk_rows} rows side by side takes about {size_text(matrix)}, and the basis "
-            f"{size_text(basis)}, but {free} is free; {'give a smaller restart' if basis > matrix else instead}"
+            f"{size_text(basis)}, but {free} is free; {'use a smaller restart' if basis > matrix else instead}"
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
@@ -132,7 +132,7 @@ def _check_filling(nnz: int) -> None:
     if free is not None and need > free:
         raise ResourceError(
             f"sweeps need a symmetric pattern, and filling up that of {nnz} entries takes about {size_text(need)}, but "
-            f'{size_text(free)} of memory is free; type preconditioner="jacobi", which takes none'
+            f'{size_text(free)} of memory is free; use preconditioner="jacobi", which takes none'
         )
 
 
@@ -222,7 +222,7 @@ class Users:
         what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__}, no tensor"
         raise UsageError(
             f"the preconditioner returned {what}; A x = b is solved on {device.where}, where its argument is a dense "
-            f'tensor, and it has to return one; for functions of NumPy arrays type device="cpu"'
+            f'tensor, and it must return one; for functions of NumPy arrays use device="cpu"'
         )
 
     def _checked(self, z: Any) -> Vector:
@@ -232,14 +232,14 @@ class Users:
         if prod(shape) != n or kind_of(found.dtype) != "real":
             raise UsageError(
                 f"the preconditioner returned {found.dtype} of shape {shape} for a vector of shape ({n},); "
-                f"it has to return M^-1 r, {n} real numbers"
+                f"it must return M^-1 r, {n} real numbers"
             )
         found = found.reshape(n)
         finite = xp.isfinite(found)
         if not xp.all(finite):
             i = int(xp.argmin(xp.astype(finite, xp.int8)))
             raise UsageError(
-                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it has to return finite "
+                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it must return finite "
                 "numbers"
             )
         return found

@@ -74,14 +74,14 @@ def _starts(told: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
             if value != asked[0][1]:
                 raise UsageError(
                     f"the ranks disagree: {name}: {asked[0][1]} on rank {asked[0][0]}, but {value} on rank {rank}; "
-                    "call gmres with the same on all of them"
+                    "use the same values on all ranks"
                 )
     counts, n = [rows for rows, _ in told], int(told[0][1]["columns of A"])
     if sum(counts) != n:
         shown = " + ".join(map(str, counts[:SHOWN])) + " + …" * (len(counts) > SHOWN)
         raise UsageError(
-            f"A has {n} columns, but the {len(counts)} ranks have {shown} = {sum(counts)} rows; every row belongs to "
-            "one rank: give rank 0 the first ones, rank 1 those that follow, and so on, each with all columns"
+            f"A has {n} columns, but the {len(counts)} ranks have {shown} = {sum(counts)} rows; each row must be on "
+            "one rank; pass the first rows on rank 0, the next rows on rank 1, and so on, each with all columns"
         )
     return list(accumulate(counts, initial=0))
 

@@ -457,7 +457,7 @@ def _hierarchy(
     if not problem:
         return choice, grids
     if not automatic:
-        raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; type preconditioner="gs"')
+        raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; use preconditioner="gs"')
     return replace(choice, name=choosing.sweeping(scaling.everybody), reason=problem), []
 
 

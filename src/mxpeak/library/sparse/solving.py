@@ -57,16 +57,16 @@ class Options:
             ("smoother", self.smoother, SMOOTHERS),
         ):
             if value not in choices:
-                raise UsageError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
+                raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
         for name, count in (("restart", 1 if self.restart is None else self.restart), ("maxiter", self.maxiter)):
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
+                raise UsageError(f"{name}={count!r}: use a whole number of at least 1")
         for name, tolerance in (("rtol", self.rtol), ("atol", self.atol)):
             if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not tolerance >= 0.0:
                 what = "||b - A x|| / ||b||" if name == "rtol" else "||b - A x||"
-                raise UsageError(f"{name}={tolerance!r}: use a number from 0 on, the largest {what} to accept")
+                raise UsageError(f"{name}={tolerance!r}: use a number of at least 0, the largest {what} to accept")
         if self.callback is not None and not callable(self.callback):
-            raise UsageError(f"callback={self.callback!r}: give a function of the relative residual, or None")
+            raise UsageError(f"callback={self.callback!r}: use a function of the relative residual, or None")
 
 
 def gmres(
@@ -90,62 +90,65 @@ def gmres(
 ) -> tuple[Any, GmresInfo]:
     """Solve A x = b for a sparse A with mixed-precision GMRES.
 
-    The inner iteration uses fp32 vectors and matrix values in 8 to 32 bits; residuals and x use fp64. If low precision
-    stops converging, fp64 continues.
+    The inner iteration uses low precision. Residuals and x use fp64. If low precision stops converging, fp64 continues.
 
     Parameters
     ----------
     A : sparse matrix, sparse array or sparse tensor
-        Square matrix of any real type. With `comm`, the consecutive rows of this rank. It is never changed.
+        Square matrix of any real type. With `comm`, the consecutive rows of this rank. `gmres` never changes A.
     b : array_like or tensor
-        Right-hand side (n,), or several (n, k).
+        Right-hand side (n,), or several as (n, k).
     x0 : array_like, optional
         Initial guess, of the shape of b.
     rtol, atol : float
-        The iteration stops if ||b - A x|| <= max(rtol * ||b||, atol), as in SciPy.
+        The iteration stops if ||b - A x|| <= max(rtol * ||b||, atol), as in SciPy. The defaults are 1e-9 and 0.
     restart : int, optional
-        Iterations per cycle.
-    maxiter : int
-        Largest number of iterations in all.
+        Iterations per cycle. The default is 30, or 50 with the preconditioner "sgs".
+    maxiter : int, default 10000
+        Largest total number of iterations.
     M : sparse matrix, LinearOperator or callable, optional
         Approximation of the inverse of A.
     callback : callable, optional
-        Receives the relative residual after each cycle.
+        Function that receives the relative residual after each cycle.
+    precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
+        Format of the matrix values in the inner iteration. "mixed" is the narrowest of bf16, fp16 and fp32 that is
+        exact. If none is exact, "mixed" is fp32, or fp64 with complete factors.
     preconditioner : str or callable, default "auto"
-        "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi", "none", or a function.
-    precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}
-        Format of the matrix values in the inner iteration.
-    storage : {"auto", "packed", "sell", "ell", "rows"}
-        Storage format.
-    smoother : {"auto", "coloured", "natural"}
-        Order of the sweeps.
+        "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi", "none", or a function that approximates the inverse of A.
+    storage : {"auto", "packed", "sell", "ell", "rows"}, default "auto"
+        Storage format of the matrix.
+    smoother : {"auto", "coloured", "natural"}, default "auto"
+        Order of the rows in the sweeps of the preconditioner.
     threads : int, optional
-        Number of threads; one per core by default.
+        Number of threads. The default is one per core, or one for fewer than 200,000 entries.
     device : str, default "auto"
-        "auto", "cpu", "cuda" or "cuda:0".
+        "auto" solves on the device of the tensors, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
     comm : communicator or "world", optional
-        MPI ranks that share the rows.
+        Communicator of mpi4py, or "world" for all ranks of the launcher. These ranks share the rows and must all call
+        `gmres`.
 
     Returns
     -------
     x : ndarray or tensor
-        Solution in fp64.
+        Solution in fp64. x is a tensor if b is one.
     info : GmresInfo
         Outcome, residual, iterations, preconditioner and the reason for it, formats and times.
 
     Raises
     ------
     UsageError
-        A is not square, not sparse, not real or not finite.
+        An argument is invalid. For example, A is not square, not sparse, not real or not finite.
     SingularMatrixError
-        A is singular. It is a numpy.linalg.LinAlgError.
+        A is singular. SingularMatrixError is also a numpy.linalg.LinAlgError.
     ResourceError
         The device does not exist, or memory is too small.
 
     Warns
     -----
     IllConditionedWarning
-        With complete factors: A is singular to working precision.
+        A is singular to working precision. Only solves with complete factors detect this.
+    NotSolvedWarning
+        x is not finite.
 
     Examples
     --------
@@ -156,7 +159,7 @@ def gmres(
     (True, True)
     """
     if isinstance(x0, str):
-        raise UsageError(f"x0={x0!r} is no vector; a precision is given by its name: precision={x0!r}")
+        raise UsageError(f"x0={x0!r} is not a vector; for a precision use precision={x0!r}")
 
     def options() -> Options:
         before = _before(M, preconditioner)
@@ -179,13 +182,13 @@ def _before(M: Any, preconditioner: Any) -> Any:
     if M is None:
         return preconditioner
     if preconditioner != "auto":
-        raise UsageError("M and preconditioner were both given, but one of them stands before A; leave one out")
+        raise UsageError("M and preconditioner both set the preconditioner; remove one of them")
     if callable(M) and not hasattr(M, "matvec"):
         return M
     if not hasattr(M, "shape"):
-        raise UsageError(f"M is {type(M).__name__}; give a matrix, a LinearOperator, or a function r -> M^-1 r")
+        raise UsageError(f"M is {type(M).__name__}; use a matrix, a LinearOperator, or a function r -> M^-1 r")
     if hasattr(M, "solve") and not hasattr(M, "__matmul__"):
-        raise UsageError(f"M is {type(M).__name__}, a factorization; give its method, M=….solve")
+        raise UsageError(f"M is {type(M).__name__}, a factorization; use its method, M=….solve")
     return lambda r: M @ r
 
 
@@ -195,8 +198,8 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     right_side = inputs.vectors(b, "b", whole.shape[0])
     if options.storage == "rows" and device is not None:
         raise UsageError(
-            'storage="rows" is for CPUs, where a core takes one row after the other; a device takes many at a time: '
-            'type storage="auto"'
+            'storage="rows" is for CPUs, where a core computes row by row; a device computes many rows at once; '
+            'use storage="auto"'
         )
     threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
     kernels = sparse_kernels(device, threads)
@@ -227,7 +230,7 @@ def _turn(threads: int) -> Iterator[None]:
 
 def _threads_of_rank(device: Any, A: Any, options: Options, most: int) -> int:
     if device is not None:
-        raise UsageError(f"rows of ranks are solved with on CPUs, not on {device.where}; copy them with .cpu()")
+        raise UsageError(f"systems over ranks are solved on CPUs, but A is on {device.where}; copy it with .cpu()")
     return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
 
 
