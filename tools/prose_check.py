@@ -1,12 +1,13 @@
 """Check the project's prose for patterns that its style guide forbids:  python tools/prose_check.py [--update] [FILE…]
 
-Without files: README, CHANGELOG, docs/, the help of every command, and the public docstrings.  A pattern
-of ERRORS fails.  WARNINGS are counted per source; a count above the one in tools/prose_warnings.json fails, so that
-counts can only fall.  --update stores the current counts.
+Without files: README, CHANGELOG, docs/, the help of every command, the messages of exceptions, and the public
+docstrings.  A pattern of ERRORS fails.  WARNINGS are counted per source; a count above the one in
+tools/prose_warnings.json fails, so that counts can only fall.  --update stores the current counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import re
@@ -165,8 +166,25 @@ def help_texts() -> Iterator[Sentence]:
     from site_hooks import commands, help_of
 
     for words, command in commands():
-        for text in (command.description or "", *(help_of(command, action) for action in command._actions)):
+        shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
+        for text in (command.description or "", *(help_of(command, action) for action in shown)):
             yield from sentences(f"help of {words}", text)
+
+
+def error_texts() -> Iterator[Sentence]:
+    """Yield the messages of the exceptions that the package raises, with `x` for each inserted value, by clause."""
+    for file in sorted((ROOT / "src" / "mxpeak").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                for clause in "; ".join(map(_text, node.exc.args)).split("; "):
+                    yield from sentences(f"errors of {file.relative_to(ROOT)}", clause, node.lineno)
+
+
+def _text(node: ast.expr) -> str:
+    """Return the text of a string literal; empty if the node is none."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) if isinstance(part, ast.Constant) else "`x`" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def project() -> Iterator[Sentence]:
@@ -174,6 +192,7 @@ def project() -> Iterator[Sentence]:
     for file in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))):
         yield from sentences(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
     yield from help_texts()
+    yield from error_texts()
     yield from public_docstrings()
 
 

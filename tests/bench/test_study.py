@@ -207,7 +207,7 @@ def test_json_goes_to_a_file_too(here, capsys):
             "--diagonal-scale applies only to gmres; pivots leaves the diagonal unchanged",
         ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
-        (["pivots", "--nb", "8"], "mxpeak study does not know --nb 8"),
+        (["pivots", "--nb", "8"], "mxpeak study does not accept --nb 8"),
     ],
 )
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(here, capsys, argv, message):

@@ -297,16 +297,16 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--threshold", "-inf"], "--threshold: '-inf' is not a finite number"),
         (["run", "hpcg", "--rt", "-30s"], "--rt: '-30s' is not a time"),
         (["history", "--last", "-1"], "--last: -1 is out of range (1 to "),
-        (["run", "hpl", "-5%"], "mxpeak run hpl does not know -5%"),
+        (["run", "hpl", "-5%"], "mxpeak run hpl does not accept -5%"),
         (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not a whole number"),
         (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; use seconds, or a number and s, m or h"),
-        (["--quik"], "mxpeak run all does not know --quik; did you mean --quick?"),
+        (["--quik"], "mxpeak run all does not accept --quik; did you mean --quick?"),
         (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range (1 to "),
         (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; use one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (
             ["run", "hpl", "--thresh", "3"],
-            "does not know --thresh 3; did you mean --threshold? See mxpeak run hpl --help",
+            "does not accept --thresh 3; did you mean --threshold? See mxpeak run hpl --help",
         ),
         (["run", "hpl", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1; start 4 ranks"),
         (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),
@@ -323,7 +323,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--watchdog", "9" * 400], "says no limit"),
         (["run", "hpl", "--config", "other.toml"], "unknown table [hpx]; the tables are hpl"),
         (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
-        (["run", "all", "--nb", "64"], "mxpeak run all does not know --nb 64"),
+        (["run", "all", "--nb", "64"], "mxpeak run all does not accept --nb 64"),
     ],
 )
 def test_a_mistake_is_named_and_exits_with_two(

@@ -159,7 +159,7 @@ def test_the_report_goes_where_line_four_of_the_dat_says(mxp: Bench, capsys: pyt
         (["run", "hpl", "--format", "mxp"], "run hpl has no --format mxp; use text or hpl"),
         (["run", "all", "--format", "mxp"], "run all has no --format mxp; use text"),
         (["run", "hpl-mxp", "--precision", "fp12"], "--precision: 'fp12' is unknown; use one of fp64"),
-        (["run", "hpl-mxp", "--pfact", "left"], "mxpeak run hpl-mxp does not know --pfact left"),
+        (["run", "hpl-mxp", "--pfact", "left"], "mxpeak run hpl-mxp does not accept --pfact left"),
         (
             ["run", "hpl-mxp", "--dat", "cut.dat"],
             "cut.dat line 3 (output file name): the file ends after line 2; expected 14 lines",

@@ -111,10 +111,10 @@ MISTAKES = [
     (["-N", "100", "-m", "50", "--structure", "hermitian-band"], "structure 'band' takes any shape"),
     (["-N", "100", "--dtype", "int8"], "--dtype: 'int8' is unknown; use one of float64"),
     (["-N", "100", "--kind", "two"], "--kind: 'two' is unknown"),
-    (["-N", "100", "--dat", "HPL.dat"], "mxpeak run norms does not know --dat HPL.dat"),
+    (["-N", "100", "--dat", "HPL.dat"], "mxpeak run norms does not accept --dat HPL.dat"),
     (["-N", "100", "--format", "hpl"], "run norms has no --format hpl; use text"),
     (["-N", "100", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1"),
-    (["-N", "100", "--bcast", "lib"], "mxpeak run norms does not know --bcast lib"),
+    (["-N", "100", "--bcast", "lib"], "mxpeak run norms does not accept --bcast lib"),
 ]  # fmt: skip
 
 

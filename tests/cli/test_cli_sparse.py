@@ -258,7 +258,7 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; use one of auto, rows, ell, sell,"),
         (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
         (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
-        (["-N", "100"], "mxpeak run hpg-mxp does not know -N 100"),
+        (["-N", "100"], "mxpeak run hpg-mxp does not accept -N 100"),
     ],
 )
 def test_a_mistake_is_named_before_anything_runs_and_exits_with_two(

@@ -374,4 +374,4 @@ def test_benchmarks_that_measure_for_a_set_time_have_no_target(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", "hpcg", "--target", "100"]) == 2
-    assert "does not know --target 100; --target is for hpl, hpl-mxp" in capsys.readouterr().err
+    assert "does not accept --target 100; --target is for hpl, hpl-mxp" in capsys.readouterr().err

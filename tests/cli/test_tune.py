@@ -81,7 +81,7 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
         (["hpl", "--device", "tpu"], "--device"),
         (["hpl", "--job", "nothing.json"], "--job nothing.json"),
         (["hpl", "--json", "no/such/folder/x.json"], "cannot write"),
-        (["hpl", "--nb", "64"], "does not know --nb"),
+        (["hpl", "--nb", "64"], "does not accept --nb"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

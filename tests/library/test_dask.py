@@ -206,7 +206,7 @@ def test_workers_that_are_not_there_are_refused(client: Any) -> None:
 
 
 def test_a_cluster_that_speaks_tls_is_refused() -> None:
-    with pytest.raises(mx.UsageError, match="speaks TLS, but ranks connect by plain sockets"):
+    with pytest.raises(mx.UsageError, match="uses TLS, but ranks would send A and x unencrypted"):
         ranks.the_workers(SimpleNamespace(nthreads=lambda: {"tls://1.2.3.4:5": 1}), None)
 
 

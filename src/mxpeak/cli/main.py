@@ -150,7 +150,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
         meant = of_flags(unknown, flags_after(top, words), flags_elsewhere(top, words))
-        raise UsageError(_with_help(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}", verb))
+        raise UsageError(_with_help(f"{verb} does not accept {_shortened(' '.join(unknown))}{meant}", verb))
     return args
 
 

@@ -36,9 +36,8 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "resume",
         help="continue a run from its newest checkpoint",
-        description="Continue a run of HPL or HPL-MxP that was started with --checkpoint DIR: same settings, same "
-        "process grid or another. Its time is that of both parts, and it is never official. The folder says what is "
-        "computed; only this command line says which files are written.",
+        description="Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The time "
+        "includes both parts, and the result is never official.",
         epilog=EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", help="the folder of --checkpoint")

@@ -106,7 +106,7 @@ def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> No
     known = flags_after(top, verb)
     unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in known]
     if unknown:
-        raise UsageError(f"mxpeak {' '.join(verb)} does not know {' '.join(unknown)}{of_flags(unknown, known)}")
+        raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, known)}")
 
 
 def _name(word: str) -> str:

@@ -145,10 +145,12 @@ def _check(name: str, m: int, n: int, uplo: str | None, diag: str | None, kl: in
         if width is not None and name not in WITH_WIDTHS:
             raise UsageError(f"structure {name!r} does not use {option}; remove it, or use band or hermitian-band")
         if width is not None and width < 0:
-            raise UsageError(f"{option} = {width}: a band has 0 or more diagonals beside the main one")
+            raise UsageError(f"{option} = {width}: use 0 or more diagonals next to the main one")
     if name == "band" and (kl is None or ku is None):
         raise UsageError("structure 'band' needs kl and ku, the numbers of diagonals below and above the main one")
     if name == "hermitian-band" and kl is None and ku is None:
-        raise UsageError("structure 'hermitian-band' needs kl (or ku), the number of diagonals beside the main one")
+        raise UsageError(
+            "structure 'hermitian-band' needs kl (or ku), the number of diagonals on each side of the main one"
+        )
     if name == "hermitian-band" and None not in (kl, ku) and kl != ku:
         raise UsageError(f"a hermitian band has as many diagonals below as above, but kl = {kl} and ku = {ku}")

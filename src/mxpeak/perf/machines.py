@@ -132,7 +132,7 @@ class Machine:
         have = ", ".join(curves) or "none"
         raise UsageError(
             f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; use a precision that "
-            f"it has, or use a --machine FILE whose table [{self.name}.{kernel}] says {precision}"
+            f"it has, or use a --machine FILE whose table [{self.name}.{kernel}] has {precision}"
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:

@@ -44,10 +44,9 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
     if need > limit:
         size = 8 * parts * (parts + 2)
         raise ResourceError(
-            f"A in chunks and in blocks, and its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} a "
-            f"worker on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more memory, or start "
-            f"more of "
-            "them: client.cluster.scale(...)"
+            f"A in chunks and in blocks, its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} "
+            f"per worker on {len(workers)}, but memory_limit is {size_text(limit)}; use workers with more memory, or more "
+            "workers: client.cluster.scale(...)"
         )
 
 

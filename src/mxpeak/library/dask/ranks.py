@@ -151,9 +151,8 @@ def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
         raise UsageError("the cluster has no workers; use client.cluster.scale(4)")
     if secured := [worker for worker in there if worker.startswith("tls://")]:
         raise UsageError(
-            f"{secured[0]} speaks TLS, but ranks connect by plain sockets, which would send A and x unencrypted; use "
-            f"a cluster "
-            "without TLS on a network that you trust, or ranks of MPI: mxpeak.DistributedMatrix"
+            f"{secured[0]} uses TLS, but ranks would send A and x unencrypted through plain sockets; use a cluster "
+            "without TLS on a network that you trust, or mxpeak.DistributedMatrix on MPI ranks"
         )
     if workers is None:
         return sorted(there)

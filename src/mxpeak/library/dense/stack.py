@@ -236,9 +236,8 @@ def _sides(A: tuple[int, ...], b: Array) -> Array:
         np.broadcast_shapes(A[:-2], B.shape[:-2])
     except ValueError:
         raise UsageError(
-            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not match: each dimension must be equal, or 1 "
-            f"where "
-            f"they differ; for one vector per matrix use b[..., None], of shape {(*b.shape, 1)}"
+            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not match: a dimension "
+            f"that differs must be 1; for one vector per matrix use b[..., None], of shape {(*b.shape, 1)}"
         ) from None
     return B
 

@@ -65,7 +65,7 @@ def from_tiles(
 
     def build() -> TileMatrix:
         if ranks.size > 1 and (heights is None or widths is None):
-            raise UsageError("with several ranks no rank knows the sizes of all tiles; add heights and widths")
+            raise UsageError("the sizes of the other ranks' tiles are unknown; add heights and widths")
         stored = dict(tiles) if isinstance(tiles, Mapping) else _indexed(tiles)
         arrays = {at: _tile(A, at) for at, A in stored.items() if A is not None}
         types.update(A.dtype.name for A in arrays.values())

@@ -300,9 +300,9 @@ def has_pyamg() -> bool:
 
 def _no_stencil() -> Choice:
     raise UsageError(
-        'preconditioner="stencil" works only for the 27-point matrices of HPG-MxP and HPCG: 26 and -1 (or -1.5 and '
-        "-0.5 below "
-        'and above in z) on a box of even sides, x fastest; A is not such a matrix; use preconditioner="auto"'
+        'preconditioner="stencil" needs a 27-point matrix of HPG-MxP or HPCG, with 26 and -1 (or -1.5 and -0.5 '
+        "in z) on a box of even sides, x fastest; A is not such a matrix; "
+        'use preconditioner="auto"'
     )
 
 

@@ -221,8 +221,8 @@ class Users:
             return z.detach()  # x does not depend on the preconditioner, and so has no gradient by it
         what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__}, no tensor"
         raise UsageError(
-            f"the preconditioner returned {what}; A x = b is solved on {device.where}, where its argument is a dense "
-            f'tensor, and it must return one; for functions of NumPy arrays use device="cpu"'
+            f"the preconditioner returned {what}; on {device.where} it must return a dense tensor, "
+            f'which is also its argument; for functions of NumPy arrays use device="cpu"'
         )
 
     def _checked(self, z: Any) -> Vector:

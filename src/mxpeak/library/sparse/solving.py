@@ -197,10 +197,7 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
     if options.storage == "rows" and device is not None:
-        raise UsageError(
-            'storage="rows" is for CPUs, where a core computes row by row; a device computes many rows at once; '
-            'use storage="auto"'
-        )
+        raise UsageError('storage="rows" needs a CPU, because a device computes many rows at once; use storage="auto"')
     threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
     kernels = sparse_kernels(device, threads)
     with TURN, kernels.computing():

@@ -48,8 +48,8 @@ def rows_to_diagonal(A: Csr) -> Array:
             return matched
     rank = int(np.count_nonzero(matched >= 0))
     raise SingularMatrixError(
-        f"A is structurally singular: at most {rank} of {n} rows can be matched with different columns in which they "
-        "have an entry, so A is singular for any values of its entries; check how A was built"
+        f"A is structurally singular: at most {rank} of {n} rows can be matched with different columns, "
+        "so A is singular for any values of its entries; check how A was built"
     )
 
 
