@@ -36,8 +36,8 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "resume",
         help="continue a run from its newest checkpoint",
-        description="Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The time "
-        "includes both parts, and the result is never official.",
+        description="Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The "
+        "time includes both parts, and the result is never official.",
         epilog=EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", help="the folder of --checkpoint")

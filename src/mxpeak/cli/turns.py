@@ -51,7 +51,7 @@ def command(name: str, text: str) -> Command:
     if "run" not in words:
         raise UsageError(
             f"{name}: --rounds alternates both commands, and {text!r} runs no benchmark; use a command in quotes "
-            "such as 'mxpeak run hpl -N 8000', 'mxpeak run hpl --config RESULT.json' to repeat a run, or remove --rounds"
+            "such as 'mxpeak run hpl -N 8000', 'mxpeak run hpl --config RESULT.json', or remove --rounds"
         )
     if own := [word for word in words if word.split("=")[0] in OWN]:
         raise UsageError(f"{name}: mxpeak compare gives each run its own folder; remove {' '.join(own)}")

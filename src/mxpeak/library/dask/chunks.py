@@ -45,8 +45,8 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
         size = 8 * parts * (parts + 2)
         raise ResourceError(
             f"A in chunks and in blocks, its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} "
-            f"per worker on {len(workers)}, but memory_limit is {size_text(limit)}; use workers with more memory, or more "
-            "workers: client.cluster.scale(...)"
+            f"per worker on {len(workers)}, but memory_limit is {size_text(limit)}; use workers with more memory, or "
+            "more workers: client.cluster.scale(...)"
         )
 
 
