@@ -50,7 +50,7 @@ def test_doctor_ends_in_a_verdict_and_as_json(capsys: pytest.CaptureFixture[str]
     assert all(one["fix"] for one in missing)
     assert len(body["verdict"]["to_do"]) <= len(missing)
     assert main(["doctor"]) == 0
-    assert capsys.readouterr().out.startswith("a run on the CPU is possible")
+    assert capsys.readouterr().out.startswith("ready: mxpeak runs on the CPU")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -138,7 +138,7 @@ def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch:
 def test_what_answers_at_once_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     assert main(["run", "hpl", "-N", "500", "--device", "cpu", "--threads", "1", "--dry-run"]) == 0
-    assert "a run on the CPU is possible" in capsys.readouterr().out
+    assert "ready: mxpeak runs on the CPU" in capsys.readouterr().out
 
 
 def test_every_page_with_python_is_run() -> None:

@@ -31,6 +31,9 @@ LABELS = {
     "governor": "frequency governor",
 }
 
+#: Parts that a run can do without.
+OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores")
+
 EXAMPLE = """\
 example:
   mxpeak doctor --ranks 4
@@ -44,7 +47,7 @@ def add_verb(verbs: Any) -> None:
         "doctor",
         help="show hardware and software, and what to install",
         epilog=EXAMPLE,
-        description="Show processor, memory, BLAS, MPI and GPUs. Exit code 0 means that a run on the CPU is possible.",
+        description="Show processor, memory, BLAS, MPI and GPUs. Exit code 0 means that mxpeak can run on the CPU.",
     )
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
@@ -76,8 +79,8 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
         ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
         ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
-        ("MPI", _mpi_facts, f"{install_command('mpich')}; mxpeak runs on one rank until then"),
-        ("GPU", _gpu_facts, f"install a GPU driver, then {install_command('gpu')}; mxpeak uses the CPU until then"),
+        ("MPI", _mpi_facts, f"{install_command('mpich')}"),
+        ("GPU", _gpu_facts, f"install a GPU driver and {install_command('gpu')}"),
         ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
     ]
 
@@ -93,7 +96,8 @@ def _section(facts: Callable[[], Mapping[str, Any]], remedy: str) -> dict[str, A
 def _part_text(title: str, found: Mapping[str, Any]) -> str:
     """Return one part with a label and a value per line, or the reason why it is missing."""
     if "missing" in found:
-        return f"✗ {title}\n  missing: {found['missing']}\n  fix: {found['fix']}"
+        mark, remedy = ("–", "to use it") if title in OPTIONAL else ("✗", "fix")
+        return f"{mark} {title}\n  missing: {found['missing']}\n  {remedy}: {found['fix']}"
     labels = {name: LABELS.get(name, name.replace("_", " ")) for name in found}
     width = max(map(len, labels.values()), default=0)
     return "\n".join([f"✓ {title}", *(f"  {labels[name]:<{width}}  {_shown(name, found[name])}" for name in found)])
@@ -104,13 +108,13 @@ def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     able = {name: "missing" not in sections[name] for name in sections}
     cpu = able["host"] and able["BLAS"]
     where = "on the CPU and on GPUs" if able["GPU"] else "on the CPU"
-    text = f"a run {where} is possible{'' if able['MPI'] else ', with one rank'}: use mxpeak"
+    text = f"ready: mxpeak runs {where}{'' if able['MPI'] else ', on one rank'}"
     to_do = [str(sections[name]["fix"]) for name in ("host", "BLAS") if not able[name]]
     return {
         "cpu": cpu,
         "mpi": able["MPI"],
         "gpu": able["GPU"],
-        "text": text if cpu else f"a run on the CPU is not possible yet: {'; '.join(to_do)}",
+        "text": text if cpu else f"not ready: mxpeak cannot run yet; {'; '.join(to_do)}",
         "to_do": to_do,
     }
 
