@@ -146,7 +146,7 @@ def settings_page() -> str:
             f"`{o.name}`",
             "" if o.default is None else f"`{cell(as_text(o.default))}`",
             "all" if len(names) == len(BENCHMARKS) else ", ".join(names),
-            cell(o.help),
+            cell(o.help.replace("%%", "%")),
         )
         for o, names in sorted(rows.values(), key=lambda row: row[0].name)
     ]

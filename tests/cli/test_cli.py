@@ -277,8 +277,8 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["run", "hpx"], "'hpx' (choose from "),
-        (["fly"], "'fly' (choose from "),
+        (["run", "hpx"], "'hpx' is unknown (choose from "),
+        (["fly"], "'fly' is unknown (choose from "),
         (["hpl"], "'hpl' is a benchmark; did you mean: mxpeak run hpl?"),
         (["plann"], "did you mean plan?"),
         (["run", "hpl_mxp"], "did you mean hpl-mxp?"),

@@ -76,8 +76,8 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
 @for_each(
     ("number", "line", "message"),
     [
-        (6, "29 30 Ns", "HPL.dat line 6 (Ns): 10 values asked for by line 5, found 2: '29 30 Ns'"),
-        (6, "", "HPL.dat line 6 (Ns): 10 values asked for by line 5, found 0: ''"),
+        (6, "29 30 Ns", "HPL.dat line 6 (Ns): 10 values requested by line 5, found 2: '29 30 Ns'"),
+        (6, "", "HPL.dat line 6 (Ns): 10 values requested by line 5, found 0: ''"),
         (5, "21", "HPL.dat line 5 (number of Ns): 21 is out of range (1 to 20): '21'"),
         (5, "0", "HPL.dat line 5 (number of Ns): 0 is out of range (1 to 20): '0'"),
         (5, "many", "HPL.dat line 5 (number of Ns): 'many' is not a whole number: 'many'"),
@@ -85,7 +85,7 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
         (8, "3 0 NBs", "HPL.dat line 8 (NBs): 0 is out of range (1 to 100000000): '3 0 NBs'"),
         (8, "3 4.5", "HPL.dat line 8 (NBs): '4.5' is not a whole number: '3 4.5'"),
         (9, "2", "HPL.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
-        (12, "2", "HPL.dat line 12 (Qs): 2 values asked for by line 10, found 1: '2'"),
+        (12, "2", "HPL.dat line 12 (Qs): 2 values requested by line 10, found 1: '2'"),
         (13, "nan", "HPL.dat line 13 (threshold): 'nan' is not a finite number: 'nan'"),
         (13, "inf", "HPL.dat line 13 (threshold): 'inf' is not a finite number: 'inf'"),
         (19, "1 NDIVs", "HPL.dat line 19 (NDIVs): 1 is out of range (2 to 100000000): '1 NDIVs'"),

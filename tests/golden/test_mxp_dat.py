@@ -51,7 +51,7 @@ def test_any_line_ending_reads_the_same(newline: str):
     ("number", "line", "message"),
     [
         (5, "21", "HPL-MxP.dat line 5 (number of Ns): 21 is out of range (1 to 20): '21'"),
-        (6, "1000 Ns", "HPL-MxP.dat line 6 (Ns): 2 values asked for by line 5, found 1: '1000 Ns'"),
+        (6, "1000 Ns", "HPL-MxP.dat line 6 (Ns): 2 values requested by line 5, found 1: '1000 Ns'"),
         (6, "0 2000", "HPL-MxP.dat line 6 (Ns): 0 is out of range (1 to 100000000): '0 2000'"),
         (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
         (10, "P", "HPL-MxP.dat line 10 (P): 'P' is not a whole number: 'P'"),

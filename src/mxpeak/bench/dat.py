@@ -62,12 +62,14 @@ class Dat:
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
         """The list that stands `below` the line that says how many values it has."""
         count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
-        asked = f"{count} {'value' if count == 1 else 'values'} asked for by line {number}"
+        asked = f"{count} {'value' if count == 1 else 'values'} requested by line {number}"
         return self._leading(number + below, name, count, asked, parse)
 
     def _leading(self, number: int, name: str, count: int, asked: str, parse: Callable[[str], Any]) -> tuple[Any, ...]:
         words = self._line(number, name).split()[:count]
         found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
+        if words and not found:
+            raise self._error(number, name, f"{shown(words[0])} is not a number")
         if found < count:
             raise self._error(number, name, f"{asked}, found {found}")
         return tuple(self._value(number, name, word, parse) for word in words)

@@ -31,7 +31,7 @@ def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> st
     meant = near(value, known)
     if meant is None and "run" in known and (benchmark := near(value, benchmarks)):
         meant = f"run {benchmark}"
-    return f"{value!r} {choices}" if meant is None else f"{value!r} {choices}; did you mean {meant}?"
+    return f"{value!r} is unknown {choices}" + ("" if meant is None else f"; did you mean {meant}?")
 
 
 def of_flags(
