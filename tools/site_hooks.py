@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -164,39 +164,81 @@ def settings_page() -> str:
 def result_page() -> str:
     """Return the keys of a result file, from the JSON schema."""
     schema = json.loads((resources.files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8"))
-    parts = [f"# Result file\n\n{schema.get('description', '')}\n"]
-    for name, definition in schema["$defs"].items():
+    parts = [f"# Result file\n\n{RESULT_INTRODUCTION}\n{schema['description']}\n\n{RESULT_CONVENTIONS}"]
+    for name, definition in sorted(schema["$defs"].items(), key=lambda one: one[0].startswith("study")):
         if "properties" in definition:
-            required = definition.get("required", ())
-            rows = [
-                (f"`{key}`", kind(value), "yes" * (key in required), cell(value.get("description", "")))
-                for key, value in definition["properties"].items()
-            ]
             text = definition.get("description", "")
-            parts.append(f"## {name}\n\n{text}\n\n{table(('key', 'type', 'required', 'meaning'), rows)}")
+            head = ("key", "type", "required", "meaning")
+            parts.append(f"## {name}\n\n{text}\n\n{table(head, list(keys(definition)))}")
     return "\n".join(parts)
+
+
+RESULT_INTRODUCTION = """This page is for readers and programs that use `result.json`. It lists every key with its unit.
+
+```sh
+mxpeak run hpl -N 4000 --json result.json
+python -c "import json; print(json.load(open('result.json'))['results'][0]['result']['rate_flops'])"
+```
+"""
+RESULT_CONVENTIONS = """- In `a.b`, the object `a` contains the key `b`. `[]` means every item of a list.
+  `*` means every key of an object.
+- Required keys are always present in their object. The other keys depend on the benchmark, the options and the machine.
+- mxpeak does not check the type of keys that are marked as not checked.
+
+[What the numbers mean](../explanation/numbers.md) defines rates, checks and limits. [Phases and telemetry](phases.md)
+defines the phases. The [glossary](glossary.md) defines the terms.
+"""
+
+
+def keys(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, ...]]:
+    """Yield a row per key of an object, each followed by the keys below it."""
+    required = schema.get("required", ())
+    for key, value in schema.get("properties", {}).items():
+        below = f"{path}{key}"
+        yield f"`{below}`", kind(value), "yes" * (key in required), cell(value.get("description", ""))
+        yield from keys_below(value, below)
+
+
+def keys_below(value: dict[str, Any], path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the keys in a value: an object, a list of objects, or one of several alternatives."""
+    yield from keys(value, f"{path}.")
+    for alternative in (*value.get("oneOf", ()), *value.get("anyOf", ())):
+        yield from keys_below(alternative, path)
+    for part, place in (("items", "[]"), ("additionalProperties", ".*")):
+        if part in value:
+            yield from keys_below(value[part], f"{path}{place}")
 
 
 def kind(value: dict[str, Any]) -> str:
     """Return the type of a value of the schema in a few words."""
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})" if name in OBJECTS else name
+        return f"[{name}](#{name.lower()})" if name in OBJECTS else kind(DEFINITIONS[name])
     if "enum" in value:
         return ", ".join(f"`{one}`" for one in value["enum"])
     if "const" in value:
-        return f"`{value['const']}`"
-    if value.get("type") == "array":
-        return f"list of {kind(value.get('items', {}))}"
-    types = value.get("type", "any")
-    return " or ".join(types) if isinstance(types, list) else str(types)
+        return f"`{value['const']}`".replace("False", "false")
+    if "type" not in value and ("oneOf" in value or "anyOf" in value):
+        return either(kind(one) for one in value.get("oneOf") or value["anyOf"])
+    names = value.get("type", "object" if "properties" in value or "required" in value else "not checked")
+    return either(typed(name, value) for name in ([names] if isinstance(names, str) else names))
 
 
-#: The parts of the schema that have a section of their own.
-OBJECTS = frozenset(
-    name
-    for name, definition in json.loads(
-        (resources.files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8")
-    )["$defs"].items()
-    if "properties" in definition
-)
+def typed(name: str, value: dict[str, Any]) -> str:
+    """Return a type of the schema, with the type of the items that it contains."""
+    if name == "array" and "items" in value:
+        return f"list of {kind(value['items'])}"
+    named = kind(value["additionalProperties"]) if "additionalProperties" in value else ""
+    return f"object of {named}" if name == "object" and named.startswith("[") else name
+
+
+def either(kinds: Iterable[str]) -> str:
+    """Return alternative types; null is the last."""
+    return " or ".join(sorted(dict.fromkeys(kinds), key=lambda one: one == "null"))
+
+
+#: The definitions of the schema, and those that have a section of their own.
+DEFINITIONS: dict[str, Any] = json.loads(
+    (resources.files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8")
+)["$defs"]
+OBJECTS = frozenset(name for name, definition in DEFINITIONS.items() if "properties" in definition)

@@ -123,7 +123,7 @@ class Outcome(StrEnum):
     SOLVED = "solved"
     SINGULAR = (
         "the matrix is singular to working precision: a whole column of candidates for the pivot is zero; "
-        "check the matrix, or regularise it"
+        "check the matrix, or regularize it"
     )
     NOT_FINITE = (
         "the result is not finite: the input holds NaN or Inf, or the elimination overflowed; "
@@ -133,12 +133,12 @@ class Outcome(StrEnum):
         "a pivot is zero: this matrix has no LU factorization without pivoting; use a generator that needs no pivoting"
     )
     UNPROVEN = (
-        "the solution is accurate, but the factors are not those of an LU of the matrix: something computed wrongly, "
-        "and refinement made up for it; test the memory, the processor or device, and its libraries (where the bound "
-        "of the proof is 1 or more, the precision is too coarse for this matrix to prove anything)"
+        "the solution is accurate, but the factors are not an LU of the matrix: a step computed wrongly, and "
+        "refinement corrected it; test the memory, the processor or device, and its libraries (if the bound of the "
+        "proof is 1 or more, the precision is too coarse to prove an LU of this matrix)"
     )
     NOT_CONVERGED = (
-        "refinement did not reach the accuracy asked for in the steps allowed: the factors are too coarse for this "
+        "refinement did not reach the requested accuracy in the allowed steps: the factors are too coarse for this "
         "matrix; try a wider precision, or a better conditioned matrix"
     )
     UNREACHED = (
@@ -147,6 +147,6 @@ class Outcome(StrEnum):
         "scipy.sparse.linalg.spsolve"
     )
     INACCURATE = (
-        "the residual is above the threshold: the arithmetic went wrong somewhere; "
+        "the residual is above the threshold: some arithmetic was wrong; "
         "try --threads 1 or another BLAS, and test the memory"
     )

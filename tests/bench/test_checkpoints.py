@@ -87,31 +87,34 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "parts of another problem": (
         lambda slot: keep(slot.parent, 4, about=another(seed="7")),
-        "0-0: it is of another problem: 'seed' is '7' there and '100' in run.json",
+        "0-0: it belongs to another problem: 'seed' is '7' there and '100' in run.json",
     ),
     "parts of a problem with one more setting": (
         lambda slot: keep(slot.parent, 4, about=another(scaling="auto")),
-        "0-0: it is of another problem: 'scaling' is 'auto' there and None in run.json",
+        "0-0: it belongs to another problem: 'scaling' is 'auto' there and None in run.json",
     ),
     "parts of another version": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "version": "0"}),
-        "0-0: it is of another run: 'version' is '0' there",
+        "0-0: it belongs to another run: 'version' is '0' there",
     ),
     "parts of another run": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "run": "other"}),
-        "0-0: it is of another run: 'run' is 'other' there and 'this' in run.json",
+        "0-0: it belongs to another run: 'run' is 'other' there and 'this' in run.json",
     ),
-    "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it is of another matrix: 36 rows"),
+    "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it belongs to another matrix: 36 rows"),
     "parts of another grid": (lambda slot: keep(slot.parent, 4, P=2, Q=2, only=(1, 1)), "1-1: it belongs to another"),
     "a slot in place of the other": (
         lambda slot: [path.write_bytes((slot.parent / "b" / path.name).read_bytes()) for path in slot.iterdir()],
-        "0-0: checkpoint 3 belongs in the other slot",
+        "0-0: checkpoint 3 is in the wrong slot",
     ),
-    "notes that are too short": (lambda slot: keep(slot.parent, 4, notes={"blocks": [1.0]}), "note 'blocks' has 1 num"),
-    "notes that are missing": (lambda slot: keep(slot.parent, 4, notes={"singular": [0.0]}), "no note of its diagonal"),
+    "notes that are too short": (lambda slot: keep(slot.parent, 4, notes={"blocks": [1.0]}), "data 'blocks' has 1 num"),
+    "notes that are missing": (
+        lambda slot: keep(slot.parent, 4, notes={"singular": [0.0]}),
+        "its data on the diagonal blocks is missing",
+    ),
     "notes that no LU writes": (
         lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "x": [0.0]}),
-        "note 'x' has 1 num",
+        "data 'x' has 1 num",
     ),
     "a column that is none": (
         lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "singular": [float("nan")]}),

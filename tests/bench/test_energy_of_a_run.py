@@ -61,7 +61,7 @@ def test_the_page_says_that_energy_was_not_measured_and_why(
     result = run_ranks(2, lambda comm: hpl.run(config, comm)[0])[0]
     assert result.telemetry["energy"] is None
     why = result.telemetry["energy_unknown"]
-    assert why.startswith("this user may not read" if counters else "this system has no RAPL")
+    assert why.startswith("this user cannot read" if counters else "this system has no RAPL")
     page = html_report(document([result]))
     assert f"<p>energy: not measured on this machine, because {why}</p>" in page
     VALIDATOR.validate(document([result]))

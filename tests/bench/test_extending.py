@@ -186,7 +186,7 @@ def test_the_generator_is_solved_on_ranks_and_the_rules_do_not_name_it() -> None
     for (found,) in run_ranks(4, lambda comm: run_hpl_mxp(config, comm)):
         assert (found.status, found.problem["generator"]) == ("valid", "log-n")
         assert [one["rule"] for one in found.rules["violations"]] == ["generator"]
-        assert found.rules["violations"][0]["text"].startswith("log-n: the rules do not name it")
+        assert found.rules["violations"][0]["text"].startswith("log-n: it is not in the rules")
 
 
 def test_the_broadcast_carries_panels_on_ranks() -> None:

@@ -114,7 +114,8 @@ def test_every_option_has_a_flag_a_help_and_a_place(config: type):
     for option in options(config):
         assert option.help
         assert option.group
-        assert option.flags[-1] == "--" + option.name.replace("_", "-")
+        name = {"study": "scaling-study"}.get(option.name, option.name)
+        assert option.flags[-1] == "--" + name.replace("_", "-")
     names = {o.name for o in options(config)}
     assert {"nx", "npx", "rt", "mode", "mem", "threads", "ranks", "repeat", "quick"} <= names
     assert names.isdisjoint({"n", "nb", "P", "Q", "grid", "bcast"})
@@ -139,7 +140,9 @@ def test_formats_of_levels_are_one_for_all_or_one_each():
     each = ("fp32", "fp16", "fp16", "fp64")
     assert HpgMxpConfig(mg_precision=each).mg_precisions(4) == each
     assert HpgMxpConfig(mg_precision=("fp32",)).mg_precisions(1) == ("fp32",)
-    with pytest.raises(UsageError, match="--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4"):
+    with pytest.raises(
+        UsageError, match="--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all levels, or 4"
+    ):
         HpgMxpConfig(mg_precision=("fp32", "fp16")).mg_precisions(4)
 
 
@@ -342,12 +345,12 @@ def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that
     text = str(caught.value)
     nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.most)
     assert "a local box of 104x104x104 takes matrix " in text
-    assert f"the largest cube that fits is --nx {nx}: use that" in text
-    assert "2 GiB of a node can be planned for" in text
+    assert f"use --nx {nx}, the largest cube that fits" in text
+    assert "2 GiB per node can be used" in text
     need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
     more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]
     assert need <= budget.most < more
-    assert "does NOT fit, a node can give 2 GiB" in line(box, [DOUBLE, MIXED], budget)
+    assert "does not fit: a node has 2 GiB" in line(box, [DOUBLE, MIXED], budget)
 
 
 def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
@@ -355,7 +358,7 @@ def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
     smaller, caution = fitted(box, HpgMxpConfig(), [DOUBLE, MIXED], budget)
     assert caution is not None
     assert caution.code == "size"
-    assert "local boxes of 104x104x104 would take" in caution.text
+    assert "local boxes of 104x104x104 need" in caution.text
     assert smaller.shape == (smaller.nx,) * 3
     assert smaller.nx == largest_fitting(box, [DOUBLE, MIXED], budget, 2**30) < 104
     assert (smaller.coords, smaller.grid) == (box.coords, box.grid)
@@ -364,7 +367,7 @@ def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
 @pytest.mark.parametrize("config", [HpgMxpConfig(), HpgMxpConfig(nx=104)])
 def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
     budget = Budget(most=10**6, default=10**6, ranks_a_node=1)
-    with pytest.raises(ResourceError, match=r"0\.954 MiB of a node can be planned for .*; not even --nx 16 fits"):
+    with pytest.raises(ResourceError, match=r"0\.954 MiB per node can be used .*; even --nx 16 does not fit"):
         fitted(Box(104, 104, 104), config, [DOUBLE, MIXED], budget)
 
 

@@ -41,7 +41,7 @@ def broken(**values: Any) -> list[str]:
         ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official takes formats of 16 bits or more"),
         (
             {"mg_precision": ("fp32", "fp16")},
-            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4",
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all levels, or 4",
         ),
         (
             {"value_tolerance": 0.01},
@@ -162,7 +162,7 @@ def test_every_rule_that_a_run_breaks_is_named(values: dict[str, Any], rules: li
 
 def test_a_rule_says_what_was_found_and_what_it_asks_for() -> None:
     (one,) = foreseen(HpgMxpConfig(**GOOD), 60.0, "sell")
-    assert one.text == "--rt 60: the rules ask for 1800 s"
+    assert one.text == "--rt 60: the rules require 1800 s"
     (one,) = foreseen(HpgMxpConfig(**{**GOOD, "threshold": 1e-6}), 1800.0, "sell")
     assert one.text == "--threshold 1e-06 is above 1e-9"
 
@@ -175,7 +175,7 @@ def test_a_quarter_of_all_nodes_memory_is_asked_for(used: int, rules: list[str])
 
 def test_the_rule_about_memory_shows_its_arithmetic() -> None:
     (one,) = of_memory(2**30, {"memory_total_bytes": 64 * 2**30, "nodes": 1})
-    assert one.text == "the problem takes 1 GiB, 1.56 % of 64 GiB; the rules ask for a quarter"
+    assert one.text == "the problem takes 1 GiB, 1.56 % of 64 GiB; the rules require 25 %"
 
 
 def test_where_gpus_compute_a_quarter_of_theirs_is_asked_for() -> None:

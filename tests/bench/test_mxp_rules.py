@@ -240,8 +240,8 @@ def test_a_system_that_needs_no_lu_says_how_few_steps_and_which_scale_needs_one(
     (one,) = foreseen(case(n=1000, diagonal_scale=1.0))
     assert one.rule == "lu-needed"
     assert one.text == (
-        "at N = 1000 GMRES without the factors shrinks the residual to rho = 0.577 of itself a step and is through "
-        "after about 43; mxpeak asks for a system that takes more than 50; with the default --diagonal-scale, 0.625, "
+        "at N = 1000 GMRES without the factors reduces the residual by rho = 0.577 per step and converges in "
+        "about 43; mxpeak requires a system that needs more than 50; with the default --diagonal-scale, 0.625, "
         "it takes about 177"
     )
     assert "lu-needed" in [one.rule for one in foreseen(case(generator="icl"))]
@@ -264,7 +264,7 @@ def test_fasi_higham_needs_no_lu_and_its_run_says_after_how_many_steps():
     good: dict[str, Any] = {"iterations": 3, "residual": 0.5, "passed": True, "proof_passed": True}
     (found,) = violations(wanted, **good, unpreconditioned_steps=13)
     assert found.rule == "lu-needed"
-    assert "passes the check after 13 steps, and mxpeak asks for a system that takes more than 50" in found.text
+    assert "passes the check after 13 steps, but mxpeak requires a system that needs more than 50" in found.text
     assert violations(wanted, **good, unpreconditioned_steps=None) == []  # a run that measured more than fifty
 
 

@@ -45,11 +45,11 @@ def test_every_rank_stops_before_anything_runs_where_a_node_grid_lies_on_two_nod
         return said
 
     for said in run_ranks(4, body):
-        assert all("ranks 0 to 1 are on 2 nodes: a has 0, b has 1; start 2 ranks a node" in text for text in said)
+        assert all("ranks 0 to 1 are on 2 nodes: a has 0, b has 1; start 2 ranks per node" in text for text in said)
 
 
 @pytest.mark.parametrize(
-    ("names", "hints"), [("aabb", []), ("aaaa", ["start 2 ranks a node, or use --node-grid 2x2"])], ids=str
+    ("names", "hints"), [("aabb", []), ("aaaa", ["start 2 ranks per node, or use --node-grid 2x2"])], ids=str
 )
 def test_a_node_with_several_node_grids_is_a_warning(
     names: str, hints: list[str], monkeypatch: pytest.MonkeyPatch

@@ -272,7 +272,7 @@ def test_ranks_without_a_block_are_said():
     (found,) = measured(2, nb=(64,), kind=("one",))
     assert found.passed
     (warning,) = (w for w in found.warnings if w.code == "idle")
-    assert "is 1x1 blocks for 1x2 ranks: some have none" in warning.text
+    assert "is 1x1 blocks for 1x2 ranks: some ranks have none" in warning.text
     assert warning.hint == f"use --nb {N // 2} or less"
     assert not [w for w in measured(2, nb=(N // 2,), kind=("one",))[0].warnings if w.code == "idle"]
 

@@ -71,7 +71,7 @@ def test_too_little_free_memory_makes_the_order_smaller_and_says_so() -> None:
     n, (caution,) = lu._quick_n(Machine(cores=2), budget, footprint, 192, LuCase(n=1, nb=192, P=1, Q=1))
     assert n == 4608
     assert caution.text.startswith(
-        "a quick run here has N = 9216, which takes 716 MiB a node, but 256 MiB can be planned"
+        "--quick uses N = 9216 here, which takes 716 MiB per node, but 256 MiB can be used; N = 4608"
     )
 
 

@@ -59,7 +59,7 @@ def test_counts_rise_and_by_default_double(asked: Any, most: int, found: Any) ->
     assert scaling.counts(asked, most, "") == found
 
 
-@pytest.mark.parametrize(("asked", "says"), [((1, 2, 2), "has 2 twice"), ((4,), "4 is one"), (None, "1 is one (so)")])
+@pytest.mark.parametrize(("asked", "says"), [((1, 2, 2), "repeats 2"), ((4,), "4 has one"), (None, "1 has one (so)")])
 def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
         scaling.counts(asked, 1, "so")
@@ -70,16 +70,16 @@ def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
     ("config", "says"),
     [
         (HplConfig(study="weak", grid=((1, 2),)), "--grid is for one"),
-        (HplConfig(study="weak", P=(1,), Q=(2,)), "remove -P and -Q"),
+        (HplConfig(study="weak", P=(1,), Q=(2,)), "remove -P or -Q, or both"),
         (HplConfig(study="weak", n=(10, 20)), "make 2"),
         (HplConfig(study="weak", target=1.0), "--target is for one"),
         (HplConfig(study="weak", baseline="last"), "--baseline is for one"),
         (NormsConfig(study="weak", n=(10,)), "make 5"),
         (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "remove -m"),
-        (HpgMxpConfig(study="weak", matrix="a.mtx"), "use --study strong"),
-        (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is no multiple of 8"),
+        (HpgMxpConfig(study="weak", matrix="a.mtx"), "use --scaling-study strong"),
+        (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is not a multiple of 8"),
         (HpcgConfig(study="strong", nx=16), "use --nx 32"),
-        (RunConfig(study="weak"), "no sizes that grow"),
+        (RunConfig(study="weak"), "whose sizes do not grow"),
     ],
 )
 def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
@@ -93,8 +93,8 @@ def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
     [
         (["hpl", "--ranks-list", "1,2"], "add --scaling-study weak or strong"),
         (["hpl", "--study", "weak", "--ranks-list", "1,x"], "'x' is not a whole number"),
-        (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, and --ranks says 2"),
-        (["all", "--study", "weak"], "--study is of one benchmark"),
+        (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, and --ranks is 2"),
+        (["all", "--study", "weak"], "--scaling-study needs one benchmark"),
     ],
 )
 def test_mistakes_are_said_before_anything_starts(

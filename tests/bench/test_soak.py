@@ -66,7 +66,7 @@ def test_a_run_with_a_flipped_bit_fails_and_is_named_with_its_rank(
     assert [one["runs"] for one in differ] == [[3]] * len(differ)
     assert 1 in [one["rank"] for one in differ]
     (caution,) = [one for one in result.warnings if one.code == "soak"]
-    assert "of 6 runs of the same case some gave other bits than most: run 3 on rank" in caution.text
+    assert "of 6 runs of the same case, these are not bitwise identical to most: run 3 on rank" in caution.text
     assert result.validation["residual"] < result.validation["threshold"]
     assert not result.validation["passed"]
 
@@ -76,5 +76,5 @@ FILLED_BEFORE = {"hpl": 1, "hpl-mxp": 2}
 
 
 def test_a_soak_keeps_no_checkpoints(tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match=r"--soak 1s were asked for.*no --soak"):
+    with pytest.raises(UsageError, match=r"not --soak 1s.*remove --repeat and --soak"):
         hpl.run(HplConfig(n=(64,), nb=(16,), soak="1s", checkpoint=str(tmp_path)), run_ranks(1, lambda comm: comm)[0])

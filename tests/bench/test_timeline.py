@@ -165,7 +165,7 @@ def test_a_timeline_that_is_full_says_that_it_ends_early(monkeypatch: pytest.Mon
     result = on_ranks(2, hpl, hpl_config(grid=((1, 2),), trace="unused"))
     assert len(result.telemetry["trace"]) == 40
     (caution,) = [caution for caution in result.warnings if caution.code == "trace"]
-    assert "room for 40 spans, 20 a rank" in caution.text
+    assert "at most 40 spans, 20 per rank" in caution.text
 
 
 def test_norms_have_a_timeline_of_what_is_taken() -> None:

@@ -150,7 +150,7 @@ def test_a_matrix_that_does_not_fit_exits_with_five_and_says_what_would(capsys: 
     most = re.search(r"the largest N that fits is (\d+): use -N \1", err)
     assert most
     assert cli.main(["run", "norms", "-N", most[1], "--mem", "100MB", "--dry-run"]) == 0
-    assert "does NOT fit" not in capsys.readouterr().out
+    assert "does not fit" not in capsys.readouterr().out
     assert cli.main(["run", "norms", "-m", "9000", "-N", "5000", "--mem", "100MB"]) == 5
     assert "a 9000x5000 float64 matrix takes 343 MiB" in capsys.readouterr().err
 
@@ -167,7 +167,7 @@ def test_an_open_size_is_what_memory_holds_and_says_so(capsys: pytest.CaptureFix
     assert cli.main(["run", "norms", "--kind", "max", "--mem", "20MB", "--json", "x.json", "--threads", "1"]) == 0
     n = json.loads(Path("x.json").read_text())["problem"]["n"]
     assert n < 1600
-    assert f"N = {n} instead [size]" in capsys.readouterr().err
+    assert f"N = {n} is used instead [size]" in capsys.readouterr().err
 
 
 def test_quick_is_a_quarter_of_a_gigabyte_of_the_widest_type(capsys: pytest.CaptureFixture[str]):

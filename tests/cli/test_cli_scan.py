@@ -172,6 +172,6 @@ def test_without_mpi_a_scan_says_what_one_rank_would_take(
     monkeypatch.setattr(launch, "respawn", no_mpi)
     monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1]])
     assert main(["scan", "--device", "cpu"]) == 2
-    assert "this host takes 2 ranks, and --ranks 2 needs MPI for Python; use --ranks 1 to run on one" in (
+    assert "mxpeak selected 2 ranks for this host, but --ranks 2 needs MPI for Python; or use --ranks 1" in (
         capsys.readouterr().err
     )

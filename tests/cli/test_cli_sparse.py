@@ -184,13 +184,13 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
     nnz = (3 * 64 - 2) ** 2 * (3 * 128 - 2)
     for storage in ("rows", "packed"):
         assert f"{storage}: local 64x64x128  ranks 1x1x1  global 64x64x128: 524288 rows, {nnz} entries" in out
-    assert "however short --rt is: 4 solves to 1e-09 and 6 of 300 iterations, " in out
+    assert "least work, for any --rt: 4 solves to 1e-09 and 6 of 300 iterations, " in out
     assert not Path("mxpeak-out").exists()
 
 
 def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
-    assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules ask for 1800 s" in capsys.readouterr().err
+    assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules require 1800 s" in capsys.readouterr().err
     assert run("--nx", "50", "--rt", "0") == 2
     assert capsys.readouterr().err.startswith("mxpeak: error: --nx 50: 4 levels"), "no note precedes a refusal"
 
@@ -245,7 +245,7 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "use --mode explore"),
         (
             ["--nx", "16", "--mg-precision", "fp32,fp16"],
-            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all, or 4",
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all levels, or 4",
         ),
         (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
         (
@@ -280,17 +280,17 @@ def test_a_matrix_that_is_not_there_is_a_mistake_and_not_the_27_point_one(capsys
 
 def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "200", "--mem", "1GB") == 5
-    most = re.search(r"the largest cube that fits is --nx (\d+): use that", capsys.readouterr().err)
+    most = re.search(r"use --nx (\d+), the largest cube that fits", capsys.readouterr().err)
     assert most
     assert run("--nx", most[1], "--mem", "1GB", "--dry-run") == 0
-    assert "does NOT fit" not in capsys.readouterr().out
+    assert "does not fit" not in capsys.readouterr().out
 
 
 def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
     """With --mode explore that is rows, whose column numbers take more than packed's."""
     asked = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
     assert run(*asked, "--dry-run") == 0
-    lines = re.findall(r"^(\w+): local .* ([\d.]+) MiB in all a rank", capsys.readouterr().out, re.MULTILINE)
+    lines = re.findall(r"^(\w+): local .* total ([\d.]+) MiB", capsys.readouterr().out, re.MULTILINE)
     needs = {name: float(size) for name, size in lines}
     assert needs["packed"] < 0.9 * needs["rows"]
     assert run(*asked, "--mem", f"{(needs['packed'] + needs['rows']) / 2}MiB") == 5
@@ -301,4 +301,4 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     assert run(*argv) == 0
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
-    assert re.search(r"warning: local boxes of 64x64x64 would take .* instead \[size\]", capsys.readouterr().err)
+    assert re.search(r"warning: local boxes of 64x64x64 need .* instead \[size\]", capsys.readouterr().err)

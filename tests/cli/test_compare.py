@@ -240,7 +240,7 @@ def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixt
     write("d", run(5, benchmark="hpcg"))
     assert main(["compare", "previous", "last"]) == 2
     assert (
-        "no run in mxpeak-out/ before the last one (hpcg) has a case of it; name a folder: mxpeak history"
+        "no run in mxpeak-out/ before the last one (hpcg) has one of its cases; use a folder of mxpeak history"
         in capsys.readouterr().err
     )
 

@@ -82,7 +82,7 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("last", "A: --rounds runs both in turns, and 'last' runs no benchmark"),
+        ("last", "A: --rounds alternates both commands, and 'last' runs no benchmark"),
         ("mxpeak run 'hpl", "No closing quotation"),
         ("mxpeak run hpl --out=there", "remove --out=there"),
         ("OMP_NUM_THREADS=1 mxpeak run hpl", "use 'env OMP_NUM_THREADS=1 mxpeak run hpl'"),
@@ -105,7 +105,7 @@ def test_commands_without_a_common_case_end_after_their_first_runs(capsys: pytes
 
 def test_a_signal_that_ends_a_run_ends_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--rounds", "2", "sh fake run 1", "sh -c 'kill $$' run"]) == 128 + 15
-    assert "B was ended by signal 15; the runs that have come to their end are in" in capsys.readouterr().err
+    assert "B was ended by signal 15; the finished runs are in" in capsys.readouterr().err
 
 
 def test_a_launcher_belongs_into_the_commands(

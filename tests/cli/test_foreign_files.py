@@ -104,14 +104,14 @@ def refusal(read: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     ("data", "said"),
     [
         (b'{"schema": "\xff"}', "0xff"),
-        (b'{"schema": NaN}', "NaN is no number"),
+        (b'{"schema": NaN}', "NaN is not a JSON number"),
         (b'{"schema": 1e400}', "beyond the range of fp64"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "more than 64 bits"),
-        (b'{"schema": "mxpeak.results/1", "schema": "mxpeak.results/1"}', "is twice in one object"),
+        (b'{"schema": "mxpeak.results/1", "schema": "mxpeak.results/1"}', "occurs twice in one object"),
         (b"[" * 100_000, "neither a result file nor a report"),
         (b'{"a": ' * 100_000, "nested too deeply"),
         (b'{"a": ' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1), "nested too deeply"),
-        (b'{"schema": "mxpeak.results/1", "results": {}}', "no list"),
+        (b'{"schema": "mxpeak.results/1", "results": {}}', "not a list"),
         (b"{}", "its schema is not that of a result file"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_run_that_cannot_reach_its_target_is_ended_once_that_is_certain() -> N
     assert at == 10, "not before a tenth of the work, and not later"
     assert why == (
         "10.0 % of the work took 2.00 s, and the rest needs 17.6 s at 102 % of the best rate so far "
-        "(5.00e-09 GFLOP/s): the run reaches at most 5.09e-09 GFLOP/s, and --target is 8.00e-09 GFLOP/s"
+        "(5.00e-09 GFLOP/s), so the run reaches at most 5.09e-09 GFLOP/s, but --target is 8.00e-09 GFLOP/s"
     )
 
 
@@ -348,8 +348,8 @@ def test_a_baseline_of_the_same_problem_is_taken(bench: Bench) -> None:
         (recorded(status="aborted"), ["-N", "1000"], "holds no valid result of hpl"),
         (recorded(telemetry={}), ["-N", "1000"], "has no telemetry.steps"),
         (recorded(), [], "-N is not set; add -N"),
-        ("{", ["-N", "1000"], "is no result of a run: Expecting"),
-        ({"schema": "mxpeak.plan/1"}, ["-N", "1000"], "is no result of a run"),
+        ("{", ["-N", "1000"], "is not the result of a run: Expecting"),
+        ({"schema": "mxpeak.plan/1"}, ["-N", "1000"], "is not the result of a run"),
     ],
 )
 def test_a_baseline_that_forecasts_nothing_is_refused_before_the_run(

@@ -236,8 +236,7 @@ def test_a_file_that_another_run_wrote_meanwhile_is_not_overwritten(
         "result-3.json": "ours, too",
     }
     assert (
-        f"{path} has appeared meanwhile; it is kept, and this is {tmp_path / 'result-2.json'}"
-        in capsys.readouterr().err
+        f"{path} was created during the run; the result is in {tmp_path / 'result-2.json'}" in capsys.readouterr().err
     )
 
 

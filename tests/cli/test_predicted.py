@@ -83,7 +83,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
     ("code", "arguments", "words"),
     [
         (2, ["simulate"], ["no benchmark was named; use one of hpl, hpl-mxp"]),
-        (2, ["simulate", "linpack"], ["'linpack' is none that can be simulated"]),
+        (2, ["simulate", "linpack"], ["mxpeak cannot simulate 'linpack'"]),
         (2, ["simulate", "hpl"], ["--machine is missing", "summit, frontier, crusher"]),
         (2, ["simulate", "hpl", "--machine", "sumit"], ["did you mean summit?"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks makes 9, --grid makes 8"]),
@@ -98,9 +98,9 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
             ["plan", "hpl", "--machine", "frontier", "--grid", "32x8", "--node-grid", "32x4"],
             ["is 128 ranks, and a node of frontier has 8; use --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"],
         ),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["there are 8 ranks, 0 to 7"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["use a rank from 0 to 7"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["a factor above 0"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["use a number above 0"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range (1 to 4)"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--bcast", "star"], ["--bcast: 'star' is unknown"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--nx", "64"], ["--nx does not apply to hpl-mxp"]),
@@ -123,7 +123,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
             ["plan", "hpl", "--machine", "frontier", "-N", "100000", "--mem", "1MiB", "--ranks", "1"],
             ["a rank has 1 MiB; the largest N that fits is 56"],
         ),
-        (2, ["plan", "norms"], ["'norms' is none that can be planned"]),
+        (2, ["plan", "norms"], ["mxpeak cannot plan 'norms'"]),
         (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat to write"]),
         (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
     ],
@@ -138,7 +138,7 @@ def test_a_mistake_is_told_with_what_to_type(
 
 def test_a_bad_machine_file_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text('[mine]\nbased_on = "frontier"\n[mine.network]\nnic_rate = "fast"\n')
-    assert "[mine] network.nic_rate: 'fast' makes no sense" in told(
+    assert "[mine] network.nic_rate: 'fast' is not valid" in told(
         capsys, 2, "simulate", "hpl", "--machine", "mine.toml"
     )
 
@@ -179,7 +179,7 @@ def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None
         for verb in ("plan", "simulate"):
             asked = ("--machine", "frontier", "--ranks", "12", "--ranks-per-node", "5")
             body = json_of(capsys, verb, benchmark, *asked)
-            assert [one["hint"] for one in body["warnings"]] == ["take 10 or 15 ranks"]
+            assert [one["hint"] for one in body["warnings"]] == ["use 10 or 15 ranks"]
     body = json_of(capsys, "plan", "hpl", "--grid", "4x4", "--node-grid", "2x2")
     assert body["config"]["node_grid"] == [2, 2], "nodes as it says"
     body = json_of(capsys, "plan", "hpl", "--grid", "8x1", "-N", "4096", "--nb", "64")

@@ -186,16 +186,12 @@ def changed(folder: str, **values: Any) -> str:
 def test_another_version_seed_or_problem_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     small_run()
     for name, values, says in [
-        (
-            "format",
-            {"schema": "mxpeak.checkpoint/1"},
-            "the format 'mxpeak.checkpoint/1', and this version of mxpeak reads",
-        ),
+        ("format", {"schema": "mxpeak.checkpoint/1"}, "the format 'mxpeak.checkpoint/1', but this mxpeak reads"),
         ("version", {"version": "0.0.9"}, "was written by mxpeak '0.0.9', and this is"),
-        ("seed", {"seed": "8"}, "it is of another problem: 'seed' is '7' there and '8' in run.json"),
+        ("seed", {"seed": "8"}, "it belongs to another problem: 'seed' is '7' there and '8' in run.json"),
         ("order", {"n": "128"}, "'n' is '96' there and '128' in run.json"),
         ("benchmark", {"benchmark": "hpl-mxp"}, "'benchmark' is 'hpl' there and 'hpl-mxp' in run.json"),
-        ("run", {"run": "other"}, "it is of another run: 'run' is"),
+        ("run", {"run": "other"}, "it belongs to another run: 'run' is"),
     ]:
         capsys.readouterr()
         code = cli.main(["resume", changed(name, **values), "--out", f"out-{name}"])
@@ -294,7 +290,7 @@ def test_a_checkpoint_of_another_type_of_matrix_is_refused(
 
     monkeypatch.setattr(keeping, "newest", other)
     assert cli.main(["resume", "kept", "--out", "second"]) == 2
-    assert "is of the matrix (96, 97, 32, 'float32'), and this run's is (96, 97, 32, 'float64')" in " ".join(
+    assert "belongs to the matrix (96, 97, 32, 'float32'), but this run has (96, 97, 32, 'float64')" in " ".join(
         capsys.readouterr().err.split()
     )
 
@@ -310,7 +306,7 @@ def test_a_folder_that_cannot_be_locked_is_stated_in_the_result(monkeypatch: pyt
     monkeypatch.setattr(keeping, "FolderLock", unsupported)
     assert cli.main(["run", "hpl", *KEPT, "--out", "first"]) == 0
     (text,) = [one["text"] for one in result("first")["warnings"] if one["code"] == "checkpoint-lock"]
-    assert text == "kept could not be locked (No locks available): a second run of it is not refused"
+    assert text == "kept could not be locked (No locks available), so a second run in it is not refused"
 
 
 def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,10 +338,10 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
         ("resume old", "old contains checkpoints in the format 'mxpeak.checkpoint/1'"),
         ("resume none", "none holds no intact checkpoint: none has been written yet"),
         ("resume other", "its benchmark 'hpx' is not hpl or hpl-mxp"),
-        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, use mxpeak resume"),
+        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, run mxpeak resume"),
         ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
-        ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint keeps one run, and 2 cases were asked for"),
-        ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "and --repeat 2 were asked for"),
+        ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint supports one run of one case, not 2 cases"),
+        ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "one case, not --repeat 2"),
     ]:
         assert cli.main(line.split()) == 2, line
         assert says in " ".join(capsys.readouterr().err.split()), line

@@ -143,7 +143,7 @@ def test_an_interrupted_tune_says_that_it_goes_on(
         raise Stopped(130)
 
     monkeypatch.setattr(Spawned, "do", interrupted)
-    assert "goes on from there" in told(capsys, 130, *SMALL)
+    assert "the next mxpeak tune continues" in told(capsys, 130, *SMALL)
 
 
 def test_fresh_forgets(

@@ -47,7 +47,7 @@ def test_strided_tensors_are_refused() -> None:
 
 
 def test_only_fp64_numbers_are_summed_over_ranks() -> None:
-    with pytest.raises(UsageError, match=r"fp64 numbers, and these are torch\.bfloat16"):
+    with pytest.raises(UsageError, match=r"need fp64, but the tensor is torch\.bfloat16"):
         Solo().with_transport(HostTensors()).transport.numbers(torch.zeros(3, dtype=torch.bfloat16))
 
 
@@ -86,13 +86,13 @@ def test_a_device_that_fails_on_one_rank_is_staged_on_all_and_one_sentence_says_
     assert run_ranks(size, body) == [Staged.name] * size
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "staged through made-up host memory: threads says that it reads" in err
+    assert "staged through made-up host memory: threads reports support for the memory" in err
 
 
 def test_a_library_that_does_not_claim_device_memory_is_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_ranks(2, lambda comm: check_device_messages(comm, Device("raises")).transport.name)
     assert names == [Staged.name] * 2
-    assert "threads does not say that it reads" in capsys.readouterr().err
+    assert "threads reports no support for the memory" in capsys.readouterr().err
     assert check_device_messages(Solo(), Device("raises")).transport.name == Staged.name
 
 

@@ -75,7 +75,7 @@ WHOLE = [
 ]
 ALL = os.environ.get("TEST_FAULTS") == "all"
 #: What rank 0 says where rank 1 no longer answers.
-WAITS = {"hpl": r"this rank waits for (a message (from|to be taken by) rank 1|.* all 2 ranks of 0 to 1)$"}
+WAITS = {"hpl": r"this rank waits for (a message (from|to be received by) rank 1|.* all 2 ranks of 0 to 1)$"}
 #: Long enough, and sooner at work: small problems, in narrow blocks or again and again.
 NARROW = ("-N", "5000", "--nb", "8")
 SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "3000", "--repeat", "10000")}
@@ -383,5 +383,5 @@ def test_a_full_dev_shm_is_named(tmp_path: Path) -> None:
     print(f"hpl, /dev/shm of 64 KiB: code {code} after {after_s:.1f} s: {said[-300:]}")
     assert code == 128 + signal.SIGBUS, said
     assert "a rank was ended by SIGBUS" in said
-    assert "see whether /dev/shm, or a disk, is full" in said
+    assert "check whether /dev/shm or a disk is full" in said
     nothing_torn(tmp_path / "results")

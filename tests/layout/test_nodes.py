@@ -33,9 +33,9 @@ def test_a_node_grid_on_several_nodes_is_refused_with_those_that_fit():
     with pytest.raises(UsageError) as refused:
         check_node_grid(ProcessGrid(4, 6, "row", (2, 2)), by_node(6, 6, 6, 6))
     assert str(refused.value) == (
-        "--node-grid 2x2 stands for 2*2 = 4 consecutive ranks on one node, but ranks 4 to 7 are on 2 nodes: "
+        "--node-grid 2x2 means 2*2 = 4 consecutive ranks on one node, but ranks 4 to 7 are on 2 nodes: "
         "node0 has 4-5, node1 has 6-7; each node has 6 ranks: use --node-grid 2x3 or --node-grid 1x6, "
-        "or start 4 ranks a node"
+        "or start 4 ranks per node"
     )
 
 
@@ -44,7 +44,7 @@ def test_where_no_node_grid_fits_it_is_said_how_to_start_the_ranks(hosts):
     with pytest.raises(UsageError, match="ranks 0 to 3 are on") as refused:
         check_node_grid(ProcessGrid(2, 4, "row", (2, 2)), hosts)
     assert str(refused.value).endswith(
-        "start 4 ranks a node, numbered node by node (mpiexec -ppn 4, or srun --ntasks-per-node=4 "
+        "start 4 ranks per node, numbered node by node (mpiexec -ppn 4, or srun --ntasks-per-node=4 "
         "--distribution=block), or remove --node-grid"
     )
 

@@ -282,7 +282,7 @@ def test_good_boxes_pass(box: Box):
         ),
         (
             Box(432, 432, 432),
-            "a local box of 432x432x432 has 27 entries a row, 27*432*432*432 = 2176782336, more than "
+            "a local box of 432x432x432 has 27 entries per row, 27*432*432*432 = 2176782336, more than "
             "2^31-1 = 2147483647, the most that 32-bit indices can count; the largest cube is --nx 424: "
             "use that, and start more ranks",
         ),

@@ -149,7 +149,7 @@ def test_columns_that_do_not_fit_are_told_as_they_were_given(monkeypatch: pytest
     for factors in (F, G):
         with pytest.raises(ResourceError, match=r"b with 3 columns.* take 10\*16\*40\*3 bytes.*fewer columns"):
             factors.solve(random_complex(40, 3))
-    with pytest.raises(ResourceError, match=r"b with 1 column, .* take 10\*16\*40\*1 bytes.*fewer ranks a node"):
+    with pytest.raises(ResourceError, match=r"b with 1 column, .* take 10\*16\*40\*1 bytes.*fewer ranks per node"):
         G.solve(random_complex(40, 1)[:, 0])
     assert F.solve(random_complex(40, 1)[:, 0])[1].solved
 

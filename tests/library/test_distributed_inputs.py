@@ -148,21 +148,21 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "bfloat16 of a function": (
         lambda comm: mx.DistributedMatrix.from_function(lambda i, j: (i + j).astype(BFLOAT16), 4, comm=comm),
-        "UsageError: rank 0: fn(i, j) has dtype bfloat16; systems over ranks have",
+        "UsageError: rank 0: fn(i, j) has dtype bfloat16; systems over ranks need",
     ),
     "bfloat16 in rows": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4), BFLOAT16), comm=comm),
-        "UsageError: rank 0: local_rows has dtype bfloat16; systems over ranks have",
+        "UsageError: rank 0: local_rows has dtype bfloat16; systems over ranks need",
     ),
     "bfloat16 in pieces": (
         lambda comm: mx.DistributedMatrix.from_pieces({(comm.rank, 0): np.ones((1, 4), BFLOAT16)}, 4, comm=comm),
-        "UsageError: rank 0: A[0:, 0:] has dtype bfloat16; systems over ranks have",
+        "UsageError: rank 0: A[0:, 0:] has dtype bfloat16; systems over ranks need",
     ),
     "bfloat16 in b": (
         lambda comm: mx.solve(
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 4, comm=comm), np.ones(4, BFLOAT16)
         ),
-        "UsageError: rank 0: b has dtype bfloat16; systems over ranks have",
+        "UsageError: rank 0: b has dtype bfloat16; systems over ranks need",
     ),
     "rows that are too few": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),

@@ -63,7 +63,7 @@ def test_running_out_of_iterations_is_an_outcome_and_no_error(solve: Any) -> Non
     assert not info.converged
     assert info.outcome is Outcome.UNREACHED
     assert info.iterations == 7
-    assert 'maxiter=7 steps were used up; use a larger maxiter, or preconditioner="lu"' in info.message
+    assert 'maxiter=7 steps were used; use a larger maxiter, or preconditioner="lu"' in info.message
     assert info.residual == pytest.approx(residual(A, x, b), rel=1e-6)
     assert info.residual < 1
     text = str(info)
@@ -88,8 +88,8 @@ def test_where_a_low_precision_does_not_do_fp64_takes_over(solve: Any) -> None:
     assert info.converged
     assert info.fallback
     assert (info.values, info.vectors) == ("fp64", "fp64")
-    assert "values in bf16 and vectors in fp32 it went no further" in info.message
-    assert "fp64 took over" in str(info)
+    assert "values in bf16 and vectors in fp32 GMRES stagnated" in info.message
+    assert "it continued in fp64" in str(info)
     assert reached(A, x, b, 1e-9)
 
 
@@ -108,7 +108,7 @@ def test_a_start_beyond_fp64_spoils_its_own_column_alone_and_is_said_not_to_conv
     X, info = solve(A, B, x0=X0, preconditioner="gs")
     assert not info.converged
     assert not info.residual <= 1e-9
-    assert "beyond the range of fp64" in info.message
+    assert "the range of fp64" in info.message
     assert np.array_equal(X[:, first], X0[:, first])
     assert reached(A, X[:, 1 - first], B[:, 1 - first], 1e-9)
 
@@ -135,10 +135,10 @@ def test_info_reads_well() -> None:
     lines = str(info).splitlines()
     assert lines[0] == f"converged: n = 512, 10648 entries, {info.iterations} iterations in {info.cycles} cycles"
     assert lines[1].strip().startswith("residual        ")
-    assert lines[1].endswith("(asked for: 1e-09)")
+    assert lines[1].endswith("(requested: 1e-09)")
     assert lines[2] == "  precision       values bf16, vectors fp32, residuals fp64"
     assert lines[3] == "  preconditioner  stencil, 4 levels (A is the 27-point matrix of a 8x8x8 box)"
-    assert lines[4].startswith("  storage         packed, 8 colours, ")
+    assert lines[4].startswith("  storage         packed, 8 colors, ")
     assert lines[5].startswith("  time            set-up ")
     assert {"gs", "spmv", "ortho", "restriction", "prolongation"} <= info.times.keys()
     assert info.bytes > 2 * info.nnz

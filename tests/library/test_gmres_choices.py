@@ -42,12 +42,12 @@ def star(n: int) -> Any:
 
 
 CHOICES = {
-    "narrow": (poisson(30, 30), "lu", "narrow: factors fill up little"),
-    "narrow, not symmetric": (flow(30, 300.0), "lu", "narrow: factors fill up little"),
+    "narrow": (poisson(30, 30), "lu", "narrow, so factors have little fill-in"),
+    "narrow, not symmetric": (flow(30, 300.0), "lu", "narrow, so factors have little fill-in"),
     "indefinite": (waves(30), "lu", "narrow"),
     "zeros on the diagonal": (saddle(12), "lu", "diagonal entries are zero"),
-    "dominant": (poisson(30, 30) + 10 * sparse.eye_array(900), "gs", "sums to 29% of it at most"),
-    "wide, many neighbours": (star(4000), "gs", "some rows have very many neighbours"),
+    "dominant": (poisson(30, 30) + 10 * sparse.eye_array(900), "gs", "at most 29% of the diagonal"),
+    "wide, many neighbours": (star(4000), "gs", "the mean number of neighbors"),
 }
 
 
@@ -70,7 +70,7 @@ def test_auto_leaves_wide_and_large_matrices_to_multigrid(monkeypatch: pytest.Mo
     monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
     assert mx.gmres(large, vector(900))[1].preconditioner == "amg"
     unlike = {
-        "signs are against it": abs(poisson(30, 30)),
+        "signs of A do not suit it": abs(poisson(30, 30)),
         "A is not symmetric": flow(30, 300.0),
         "A is indefinite": waves(30),
     }

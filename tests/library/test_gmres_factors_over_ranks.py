@@ -65,8 +65,8 @@ def test_factors_over_ranks_solve_in_every_precision(precision: str) -> None:
 def test_beyond_some_rows_factors_are_for_what_multigrid_is_not_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
     expected = {
-        "beside the diagonal have the other sign": ("amg", poisson(30, 30)),
-        "signs are against it": ("lu", abs(poisson(30, 30))),
+        "off-diagonal entries have the opposite sign": ("amg", poisson(30, 30)),
+        "signs of A do not suit it": ("lu", abs(poisson(30, 30))),
         "A is not symmetric": ("lu", flow(30, 300.0)),
         "A is indefinite": ("lu", waves(30)),
     }

@@ -199,7 +199,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"device": "tpu"}, 'unknown device "tpu"'),
     ({"preconditioner": "ilu"}, "preconditioner='ilu' is unknown; use one of auto, stencil"),
     ({"preconditioner": np.eye(3)}, "preconditioner=an object of type ndarray"),
-    ({"preconditioner": "stencil"}, "A is none of them"),
+    ({"preconditioner": "stencil"}, "A is not such a matrix"),
     ({"x0": [1.0, 2.0]}, "x0 has shape"),
     ({"x0": [1.0, 2.0, np.nan]}, r"x0\[2\] is nan"),
     ({"x0": np.ones((3, 1))}, r"x0 has shape \(3, 1\), but b has shape \(3,\)"),

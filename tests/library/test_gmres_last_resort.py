@@ -129,7 +129,7 @@ def test_factors_are_the_last_resort_of_auto_alone_and_info_states_their_memory(
     assert asked.message.endswith('use a restart larger than 30, or preconditioner="lu", complete factors')
     assert np.isfinite(x).all()
     _, short = mx.gmres(A, b, preconditioner="none", maxiter=20)
-    assert 'maxiter=20 steps were used up; use a larger maxiter, or preconditioner="lu"' in short.message
+    assert 'maxiter=20 steps were used; use a larger maxiter, or preconditioner="lu"' in short.message
 
 
 def test_the_last_resort_serves_the_right_hand_sides_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_what_is_almost_the_benchmarks_matrix_is_not_taken_for_it(change: str) -
     x, info = mx.gmres(A, np.ones(A.shape[0]))
     assert info.preconditioner != "stencil"
     assert reached(A, x, np.ones(A.shape[0]), 1e-9)
-    with pytest.raises(UsageError, match='preconditioner="stencil" is for the 27-point matrices'):
+    with pytest.raises(UsageError, match='preconditioner="stencil" needs a 27-point matrix'):
         mx.gmres(A, np.ones(A.shape[0]), preconditioner="stencil")
 
 
@@ -103,7 +103,7 @@ def test_auto_takes_algebraic_multigrid_where_it_suits(monkeypatch: pytest.Monke
     assert mx.gmres(poisson(18, 18), np.ones(324))[1].preconditioner == "amg"
     dense_looking = mx.gmres(random(2000), np.ones(2000))[1]
     assert dense_looking.preconditioner == "gs"
-    assert "of what is beside the diagonal has the other sign" in dense_looking.reason
+    assert "of the off-diagonal sum has the opposite sign" in dense_looking.reason
 
 
 @needs_pyamg

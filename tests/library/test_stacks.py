@@ -94,7 +94,7 @@ def test_another_precision_is_used_for_each_system() -> None:
     [
         (np.zeros((2, 3, 4)), np.ones(3), r"\(2, 3, 4\).*square.*\(\.\.\., n, n\)"),
         (np.zeros((2, 3, 3)), np.ones(4), r"stack of 3x3, but b has shape \(4,\)"),
-        (np.zeros((2, 3, 3)), np.ones((5, 3, 1)), r"\(2,\), and of b, \(5,\), do not fit"),
+        (np.zeros((2, 3, 3)), np.ones((5, 3, 1)), r"\(2,\), and of b, \(5,\), do not match"),
         (np.zeros((4, 3, 3)), np.ones((4, 3)), r"b has shape \(4, 3\)"),
         (np.full((2, 3, 3), np.nan), np.ones(3), r"A\[0, 0, 0\] is nan: 18 of 18"),
         (np.ones((2, 3, 3)), np.array([1.0, np.inf, 0.0]), r"b\[1\] is inf: 1 of 3"),

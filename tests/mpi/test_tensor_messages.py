@@ -16,9 +16,9 @@ pytestmark = needs_mpi
 #: A fault of rank 1's device memory, what the user says of MPI, whose memory is used then, and what is said of it.
 DEVICES = [
     ("", "yes", "made-up device memory", ""),
-    ("", "no", "made-up host memory", "mpi does not say that it reads the memory of these devices"),
-    ("wrong", "yes", "made-up host memory", "a known buffer was lost"),
-    ("raises", "yes", "made-up host memory", "a known buffer was lost"),
+    ("", "no", "made-up host memory", "mpi reports no support for the memory of these devices"),
+    ("wrong", "yes", "made-up host memory", "lost a test message"),
+    ("raises", "yes", "made-up host memory", "lost a test message"),
 ]
 
 
@@ -60,7 +60,7 @@ def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
         assert not takes_devices(kind, {"MXPEAK_GPU_AWARE_MPI": "no"})
         assert not takes_devices(kind, {"MPIR_CVAR_ENABLE_GPU": "0"})
         assert takes_devices(kind, {}) in (True, False)  # asked of the library that is loaded
-    with pytest.raises(UsageError, match="set it to yes or no"):
+    with pytest.raises(UsageError, match="use yes or no"):
         takes_devices("cuda", {"MXPEAK_GPU_AWARE_MPI": "perhaps"})
 
 

@@ -160,4 +160,4 @@ def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, mon
     host, _ = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(2))
     assert host == ["rank  GPU  cores", "0     -    0-31", "1     -    32-63"]
     _, (crowded,) = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(65))
-    assert "65 ranks share fewer cores" in crowded.text
+    assert "65 ranks on a node share fewer cores" in crowded.text

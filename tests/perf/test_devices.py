@@ -75,7 +75,7 @@ def test_the_map_has_a_line_a_rank(node: Path) -> None:
 def test_cores_that_all_lie_on_another_node_than_the_gpu_are_warned_of(node: Path) -> None:
     text = cross_socket(rank_location(1, "n1", [0, 1], "H200", "0001:c3:00.0", node))
     assert text is not None
-    assert "rank 1 on n1 has cores 0-1 of NUMA node 0, but its GPU 0001:c3:00.0 hangs on node 1" in text
+    assert "rank 1 on n1 has cores 0-1 of NUMA node 0, but its GPU 0001:c3:00.0 is attached to node 1" in text
     assert text.endswith("bind it to cores of node 1 (4-7,12-15)")
 
 

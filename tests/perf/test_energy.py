@@ -211,7 +211,7 @@ class Silent:
 def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
     known = Counter(*range(9))
     assert "no RAPL counters" in why_unknown([], None)
-    assert "only root may" in why_unknown([known, Silent()], None)
+    assert "only root can" in why_unknown([known, Silent()], None)
     assert why_unknown([known], None) == ""
     assert why_unknown(None, None) == "", "another rank of the host reads them"
     assert "nvidia-ml-py" in why_unknown([known], Silent())

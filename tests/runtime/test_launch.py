@@ -96,7 +96,7 @@ def test_what_carries_messages_must_be_what_was_asked_for() -> None:
     group.name = "torch"
     confirm("torch", None, group)
     confirm("auto", None, group)
-    with pytest.raises(UsageError, match="--comm mpi was asked for, but 1 ranks of torch were started; run mpiexec"):
+    with pytest.raises(UsageError, match="--comm mpi was requested, but torch started 1 ranks; run mpiexec"):
         confirm("mpi", None, group)
 
 

@@ -89,7 +89,7 @@ def test_the_warning_says_rows_columns_and_process() -> None:
     case = HplCase(n=N, nb=NB, P=2, Q=3)
     (caution,) = bench.not_finite([Witness(1.0, 0), Witness(1.0, 0, (5, 6), 7)], case)
     assert caution.text == (
-        "not finite: block (5, 6), rows 40 to 47, columns 48 to 52, on process (1, 0) of the grid, noticed in step 7"
+        "not finite: block (5, 6), rows 40 to 47, columns 48 to 52, on process (1, 0) of the grid, detected in step 7"
     )
     assert bench.not_finite([Witness(1.0, 0)], case) == []
 

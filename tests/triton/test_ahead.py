@@ -35,4 +35,4 @@ def test_all_that_a_use_launches_is_compiled_ahead_and_nothing_is_left_for_its_l
 
 def test_a_compiler_that_fails_ahead_is_told_of_and_leaves_everything_to_the_launches(told: dict[str, Any]) -> None:
     assert told["left behind by a compiler that fails"] == 0
-    assert "compiled one after the other, not side by side: RuntimeError: no compiler today" in told["said"]
+    assert "compiled one after the other, not in parallel: RuntimeError: no compiler today" in told["said"]

@@ -19,7 +19,7 @@ CHECKED = ("host", "reference")
 
 
 #: What to do about a fault.
-HINT = "test the memory of these hosts, and look at their logs of corrected errors"
+HINT = "test the memory of these hosts, and check their logs for corrected errors"
 
 
 def check_abft(bench: Bench[Any]) -> None:
@@ -87,30 +87,30 @@ def said(fault: Fault, case: LuCase) -> str:
     p, q = fault.process
     where = f"process ({p}, {q})" if q is not None else f"process row {p}"
     if fault.part == "checksum":
-        return f"a checksum of row {fault.row}, {where} of the grid, was hit by step {fault.step}; the matrix was not"
-    rows = f"row {fault.row}" if fault.rows == 1 else f"{fault.rows} rows from row {fault.row} on"
+        return f"a checksum of row {fault.row}, {where} of the grid, changed by step {fault.step}; the matrix is intact"
+    rows = f"row {fault.row}" if fault.rows == 1 else f"{fault.rows} rows starting at row {fault.row}"
     place = f"{rows}, block row {fault.row // case.nb}"
     if fault.column is not None:
         place += f", column {fault.column}, block column {fault.column // case.nb}"
-    became = "it was mended" if fault.corrected else "it could not be mended"
-    return f"a number changed that no step had changed: {place}, on {where} of the grid, by step {fault.step}; {became}"
+    became = "it was corrected" if fault.corrected else "it could not be corrected"
+    return f"a number changed unexpectedly: {place}, on {where} of the grid, by step {fault.step}; {became}"
 
 
 def said_of_solve(fault: SolveFault) -> str:
     """A fault of an iterative solve in words."""
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":
-        return f"a number changed that no step had changed: {fault.array}, on rank {fault.rank}; {when}"
+        return f"a number changed unexpectedly: {fault.array}, on rank {fault.rank}; {when}"
     if fault.part == "directions":
-        what = "a direction is not conjugate to the one before, not orthogonal to r, or has another p^T A p"
+        what = "a search direction is not conjugate to the previous one, not orthogonal to r, or its p^T A p differs"
         return f"{what}: {_off_by(fault, 'their product')}; {when}"
     off = _off_by(fault, "the residual")
-    return f"the residual that was carried is not b - A x: {off}; most on rank {fault.rank}; {when}"
+    return f"the updated residual is not b - A x: {off}, most on rank {fault.rank}; {when}"
 
 
 def _off_by(fault: SolveFault, what: str) -> str:
     """How far something is from what it should be, if that can still be told."""
     difference, limit = fault.difference, fault.limit
     if difference is None or limit is None or not (isfinite(difference) and isfinite(limit)):
-        return f"{what} is not a number any more"
-    return f"off by {three_digits(difference)}, and rounding may do {three_digits(limit)}"
+        return f"{what} is not finite"
+    return f"off by {three_digits(difference)}, more than rounding explains ({three_digits(limit)})"

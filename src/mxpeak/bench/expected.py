@@ -37,14 +37,12 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     first, ranks = results[0], [_ranks(one) for one in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
     ideal = [rate * R / ranks[0] for R in ranks]
-    said = f"the rate measured on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}, times the ranks"
+    said = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
     if first.benchmark not in (*LU, *SPARSE):
         return "measured", said, ideal
     tables = {R: path for (R, T), path in measured_layouts().items() if threads == T}
     if not tables:
-        advice = (
-            f"mxpeak tune {first.benchmark} --ranks {ranks[-1]} --threads {threads} measures what a simulation needs"
-        )
+        advice = f"for a simulation, run mxpeak tune {first.benchmark} --ranks {ranks[-1]} --threads {threads}"
         return "measured", f"{said} ({advice})", ideal
     most = max(tables)
     try:
@@ -53,7 +51,7 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     except UsageError as error:
         return "measured", f"{said}; no simulation: {error}", ideal
     layouts = sorted({R if R in tables else most for R in ranks})
-    return "tuned", f"simulated, this machine as mxpeak tune measured it with {_listed(layouts)} ranks", rates
+    return "tuned", f"simulated with the rates that mxpeak tune measured on {_listed(layouts)} ranks", rates
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -43,7 +43,7 @@ from mxpeak.spans import Observer, Spans
 #: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
 MOST_SPANS = 8
 #: Why a run has no result, where it had no time to say so itself.
-CUT_SHORT = "the run was cut short without a word, or is still going on"
+CUT_SHORT = "the run ended without a message, or is still running"
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
@@ -193,7 +193,7 @@ class Bench(Generic[AnyConfig]):
         used = energy([(host, used) for host, used, _ in everybody], rate_flops)
         if used is not None and used["joules"] is not None:
             return {"energy": used}
-        return {"energy": used, "energy_unknown": next((why for *_, why in everybody if why), "nothing was metered")}
+        return {"energy": used, "energy_unknown": next((why for *_, why in everybody if why), "no energy was measured")}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
@@ -355,10 +355,10 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
         if (count := _node_grids_a_node(shape, comm)) > 1:
             ranks = count * p * q
             text = (
-                f"--node-grid {p}x{q} stands for {p}*{q} = {p * q} ranks on a node, but a node has {ranks} of the grid"
+                f"--node-grid {p}x{q} means {p}*{q} = {p * q} ranks per node, but a node has {ranks} ranks of the grid"
             )
             others = " or ".join(fitting_node_grids(shape, ranks)[:2])
-            found.append(Caution("node-grid", text, f"start {p * q} ranks a node, or use {others}"))
+            found.append(Caution("node-grid", text, f"start {p * q} ranks per node, or use {others}"))
     return found
 
 
@@ -385,5 +385,5 @@ def badness(scaled: float) -> float:
 
 def depth_caution(depth: int, ran: int) -> Caution:
     """What to know of a look-ahead deeper than one step."""
-    text = f"look-ahead depth {depth} was asked for and ran as {ran}"
-    return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
+    text = f"look-ahead depth {depth} was requested, but {ran} was used"
+    return Caution("depth", text, "a deeper look-ahead has no effect; use --depth 1")

@@ -379,9 +379,9 @@ class Run:
         result.result["resumed"] = {"before_s": self.before_s, "after_s": after_s, "gap_s": self.gap_s, "steps": steps}
         times = [three_digits(value) for value in (self.before_s, after_s, self.gap_s)]
         text = f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
-        result.warnings.append(Caution("resumed", text, "run it in one piece for an official result"))
+        result.warnings.append(Caution("resumed", text, "for an official result, run it without interruption"))
         if result.rules:
-            break_rule(result.rules, Violation("resumed", "a run in two pieces is not an official run"))
+            break_rule(result.rules, Violation("resumed", "a resumed run is not official"))
 
 
 def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:
@@ -407,7 +407,7 @@ def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -
         record, generation, missing = by_root(comm, begin)
         run = Run(folder, record, generation, seconds(config.every), lock=next(iter(locks), None))
         if missing:
-            text = f"{folder} could not be locked ({missing}): a second run of it is not refused"
+            text = f"{folder} could not be locked ({missing}), so a second run in it is not refused"
             run.cautions.append(Caution("checkpoint-lock", text, "run only one mxpeak resume of a folder at a time"))
         if config.resumed:
             run.cautions += [Caution("checkpoint-run", note) for note in record.notes]
@@ -555,7 +555,7 @@ class Keeping:
         cautions = list(self._run.cautions)
         if texts and any(texts):
             text = f"a checkpoint could not be written: {next(filter(None, texts))}"
-            cautions.append(Caution("checkpoint", text, "use a --checkpoint folder on a disk with more room"))
+            cautions.append(Caution("checkpoint", text, "use a --checkpoint folder on a disk with more free space"))
         return cautions
 
 

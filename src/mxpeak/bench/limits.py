@@ -35,8 +35,8 @@ LEAST_BYTES, GPU_LEAST_BYTES = 2**28, 2**29
 
 READ, READ_IN_CACHE = "read bandwidth", "read bandwidth in cache"
 DRIFTED = (
-    f"the machine's speed changed by more than {100 * DRIFT:.0f} % between two readings of the limit, or during the "
-    "run: a share marked * is uncertain by as much"
+    f"the machine's speed changed by more than {100 * DRIFT:.0f} % during the run, or between two measurements of the "
+    "limit, so shares marked * are uncertain by as much"
 )
 
 

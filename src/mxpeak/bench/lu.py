@@ -262,8 +262,8 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
         runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
         runs = f"--soak {bench.config.soak}" if bench.config.soak is not None else runs
         raise UsageError(
-            f"--checkpoint supports one case, but these settings make {runs}; use one -N and one --nb, and remove "
-            f"--repeat and --soak"
+            f"--checkpoint supports one run of one case, not {runs}; use one -N and one --nb, and remove --repeat and "
+            "--soak"
         )
     if bench.kernels.name not in IN_HOST_MEMORY:
         raise UsageError(
@@ -319,8 +319,8 @@ def _quick_n(
     smaller = most // machine.step * machine.step or most
     need = size_text(budget.need(footprint, n, nb, case.P, case.Q))
     text = (
-        f"a quick run here has N = {n}, which takes {need} {budget.of}, but {size_text(budget.default)} can be planned "
-        f"for: N = {smaller} instead, so that it cannot be compared with other quick runs here"
+        f"--quick uses N = {n} here, which takes {need} {budget.of}, but {size_text(budget.default)} can be used; "
+        f"N = {smaller} runs instead, and cannot be compared with other quick runs here"
     )
     return smaller, [Caution("size", text, "free memory, or use -N or a larger --mem")]
 
@@ -429,7 +429,7 @@ def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
     rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
     text = (
         f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
-        f"grid, noticed in step {found.step}"
+        f"grid, detected in step {found.step}"
     )
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
@@ -461,12 +461,12 @@ def outlook(
         footprint = footprint_of(problem, config, case)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
-            lines.append(f"does NOT fit, a node can give {budget.most / 2**30:.3g} GiB:")
+            lines.append(f"does not fit (a node has {budget.most / 2**30:.3g} GiB):")
             fits = False
         lines.append(
             f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {need['matrix'] / 2**30:.3g} GiB "
             f"and buffers {need['buffers'] / 2**30:.3g} GiB, "
-            f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB a rank; {hpl_flops(case.n):.3g} flops"
+            f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB per rank; {hpl_flops(case.n):.3g} flops"
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
     known = as_found(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)

@@ -30,7 +30,7 @@ from mxpeak.options import DIGITS, shown
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 #: What is said where no line is wrong by itself.
-UNLIKE = "its entries cannot be told apart"
+UNLIKE = "its entries cannot be parsed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
     for name, word in zip(("row", "column"), words):
         if not word.isdecimal():
-            yield f"has no whole number for its {name}" + ("; comments stand above the sizes" if "%" in word else "")
+            yield f"has no whole number for its {name}" + ("; put comments above the sizes" if "%" in word else "")
         elif len(word) > DIGITS or not 1 <= int(word) <= header.n:
             yield f"is in {name} {shown(word)[1:-1]}, but the {name}s are 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
@@ -236,7 +236,7 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
         )
         yield f"has no {header.field} number for its value{fortran}"
     if header.symmetry == "skew-symmetric" and words[0] == words[1]:
-        yield "is on the diagonal, but a skew-symmetric matrix has nothing there; call it general"
+        yield "is on the diagonal, which is zero in a skew-symmetric matrix; declare it general"
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
@@ -255,18 +255,18 @@ def _check(path: Path, header: Header, A: Any) -> None:
         i = int(np.searchsorted(A.indptr, k, side="right"))
         bad = A.nnz - int(finite.sum())
         raise UsageError(
-            f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]}, one of {bad} not finite ones; "
-            "fix the program that wrote the file"
+            f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]}, one of {bad} that are not "
+            "finite; fix the program that wrote the file"
         )
     empty = np.flatnonzero(np.diff(A.indptr) == 0)
     if empty.size:
         _refuse_empty_row(path, header, empty[0], empty.size)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size:
-        always = "; of a skew-symmetric matrix all of them are" if header.symmetry == "skew-symmetric" else ""
+        always = " (in a skew-symmetric matrix, all are zero)" if header.symmetry == "skew-symmetric" else ""
         raise UsageError(
-            f"{path}: the diagonal entry of row {zeros[0] + 1} is zero or missing, as are {zeros.size} of {header.n}, "
-            f"by which Gauss-Seidel divides{always}; reorder the rows (scipy.sparse.csgraph."
+            f"{path}: {zeros.size} of {header.n} diagonal entries are zero or missing, first in row {zeros[0] + 1}, "
+            f"but Gauss-Seidel divides by them{always}; reorder the rows (scipy.sparse.csgraph."
             "maximum_bipartite_matching finds how), or read the file with scipy.io.mmread and call mxpeak.gmres"
         )
 

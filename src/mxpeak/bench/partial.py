@@ -58,7 +58,7 @@ def aborted(benchmark: str, under_way: UnderWay, facts: Facts, why: str) -> Resu
             "passed": None,
             "residual": None,
             "threshold": None,
-            "formula": "none: the run did not come to its end",
+            "formula": "none: the run did not finish",
             "iterations": None,
             "outcome": why,
         },

@@ -176,7 +176,9 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
         if n % p:
             return f"{head}: {n} / {p} leaves {n % p}"
         if n // p % STEP:
-            return f"{head}: {n} / {p} = {n // p} is no multiple of {STEP}, and {LEVELS} levels of multigrid halve it"
+            return (
+                f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, and {LEVELS} levels of multigrid halve it"
+            )
     try:
         check_box(Box.of(0, _divided(whole, grid), grid), rules=rules)
     except UsageError as error:
@@ -212,7 +214,9 @@ def study(
     """The section `study` of a result file: a point for each count of ranks, beside what was expected."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
-    source, said, curve = expected(valid) if valid and points[0]["rate"] else ("none", "no rate to begin with", [])
+    source, said, curve = (
+        expected(valid) if valid and points[0]["rate"] else ("none", "no rate on the fewest ranks", [])
+    )
     for point, rate in zip([p for p in points if p["rate"]], curve):
         point["expected_rate"] = rate
     for name in ("", "expected_"):

@@ -68,4 +68,4 @@ def _said(differ: list[dict[str, Any]], runs: int) -> str:
         for one in differ[:TOLD]
     ]
     more = f" and {len(differ) - TOLD} more ranks" if len(differ) > TOLD else ""
-    return f"of {runs} runs of the same case some gave other bits than most: {'; '.join(found)}{more}"
+    return f"of {runs} runs of the same case, these are not bitwise identical to most: {'; '.join(found)}{more}"

@@ -118,7 +118,7 @@ def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
     if not present or used >= OFFICIAL_SHARE * present:
         return []
     share = three_digits(100 * used / present)
-    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules ask for a quarter"
+    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules require 25 %"
     return [Violation("memory", text)]
 
 

@@ -145,8 +145,8 @@ def fitted(
     if given or not nx:
         raise ResourceError(_too_large(box, memory_need(box, hierarchies), need, node_bytes, nx))
     text = (
-        f"local boxes of {times(box.shape)} would take {size_text(need)} a node, but {size_text(node_bytes)} of a "
-        f"node can be planned for: {times((nx, nx, nx))} instead"
+        f"local boxes of {times(box.shape)} need {size_text(need)} per node, but {size_text(node_bytes)} per node "
+        f"can be used; {times((nx, nx, nx))} is used instead"
     )
     return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "use --nx, or a larger --mem")
 
@@ -164,10 +164,10 @@ def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
     parts = memory_need(box, hierarchies)
     text = (
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "
-        f"{box.global_nnz} entries; matrices {size_text(parts['matrix'])} and {size_text(parts['total'])} in all a rank"
+        f"{box.global_nnz} entries; per rank: matrices {size_text(parts['matrix'])}, total {size_text(parts['total'])}"
     )
     fits = fits_in(box, hierarchies, budget)
-    return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
+    return text if fits else f"{text}; does not fit: a node has {size_text(budget.most)}"
 
 
 def fits_in(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> bool:
@@ -182,9 +182,9 @@ def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> in
 
 def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, most: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    advice = f"the largest cube that fits is --nx {most}: use that" if most else f"not even --nx {LEAST_SIDE} fits"
+    advice = f"use --nx {most}, the largest cube that fits" if most else f"even --nx {LEAST_SIDE} does not fit"
     return (
         f"a local box of {times(box.shape)} takes {what}; with the larger of the last two {size_text(parts['total'])} "
-        f"a rank and {size_text(need)} a node, but {size_text(node_bytes)} of a node can be planned for (what is free "
+        f"per rank and {size_text(need)} per node, but {size_text(node_bytes)} per node can be used (free memory "
         f"less {1 - MARGIN:.0%}, or --mem); {advice}"
     )

@@ -73,5 +73,5 @@ def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
         counts[event["rank"]] += 1
     if max(counts) < most:
         return []
-    text = f"--trace has room for {MOST_EVENTS} spans, {most} a rank: the timeline ends before the run does"
+    text = f"--trace stores at most {MOST_EVENTS} spans, {most} per rank, so the timeline ends before the run"
     return [Caution("trace", text, "trace a smaller run")]

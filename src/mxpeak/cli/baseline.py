@@ -46,7 +46,7 @@ def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) 
     try:
         machine, name = find_machine(str(file)), request.benchmark.name
     except UsageError as error:
-        say(f"note: no forecast: {error}; mxpeak tune measures this machine again")
+        say(f"note: no forecast: {error}; run mxpeak tune to measure this machine again")
         return lambda case: None
 
     def forecast(case: Any) -> Forecast | None:

@@ -37,7 +37,7 @@ def dry_run(wanted: list[Request], session: Session) -> int:
         settled, _ = on_device(request.config, request.settings)
         ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
-            verdict = "fits in memory" if seen.fits else "does NOT fit in memory"
+            verdict = "fits in memory" if seen.fits else "does not fit in memory"
             lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, seen, comm.size)]
             lines += [f"warning: {one.text}; {one.hint}" for one in cautions]
             lines += [seen.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
@@ -63,16 +63,16 @@ def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
     from mxpeak.watch.progress import duration
 
     if seen.time_s is not None:
-        return f"expected time: {duration(seen.time_s)} for the timed part, and at least as much again around it"
+        return f"expected time: {duration(seen.time_s)} for the timed part, at least twice as long in total"
     if seen.flops is None or not seen.fits:
         return ""
     orders = seen.settings["n"].value if "n" in seen.settings else ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
     if rate is None and request.config.quick:
-        return "expected time: unknown until it has run here once; use the same without --dry-run"
+        return "expected time: unknown, because this case has not run here; run it without --dry-run"
     if rate is None:
         first = f"mxpeak run {request.benchmark.name} --quick"
-        return f"expected time: unknown until a run of about this size here; use {first}"
+        return f"expected time: unknown, because no case of about this size has run here; use {first}"
     return f"expected time: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
 
 

@@ -126,7 +126,7 @@ def write_new(path: Path, text: str) -> None:
         name = next(name for name in _names(path) if _taken(part, name))
         if name != path:
             with suppress(OSError):  # a broken stderr must not end a run
-                text = f"warning: {path} has appeared meanwhile; it is kept, and this is {name}"
+                text = f"warning: {path} was created during the run; the result is in {name}"
                 print(printable(text), file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)

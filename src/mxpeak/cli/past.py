@@ -111,7 +111,8 @@ def _previous(last: Path) -> Path:
     if (path := next(found, None)) is None:
         named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
         raise UsageError(
-            f"previous: no run in {OUT}/ before the last one ({named}) has a case of it; name a folder: mxpeak history"
+            f"previous: no run in {OUT}/ before the last one ({named}) has one of its cases; "
+            "use a folder of mxpeak history"
         )
     return path
 

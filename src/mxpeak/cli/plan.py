@@ -103,7 +103,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
     if args.node_grid is not None and args.nodes is None:
         here = args.node_grid[0] * args.node_grid[1]
     per_node = args.ranks_per_node or (here if args.nodes is None else 1)
-    notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks a node"]
+    notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks per node"]
     unknown = Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     machine = Machine(
         name="this machine", title="nodes like this one", nodes=None, ranks_per_node=per_node, cores=cores,
@@ -142,9 +142,9 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
         f"{benchmark} on {machine.title}",
         f"N         {run.n}",
         f"NB        {run.nb}",
-        f"grid      {run.P}x{run.Q}, {block[0]}x{block[1]} a node, {run.order} order",
+        f"grid      {run.P}x{run.Q}, {block[0]}x{block[1]} per node, {run.order} order",
         f"bcast     {run.bcast}{why}",
-        f"memory    {size_text(total / run.ranks)} a rank, of it {size_text(parts['matrix'] / run.ranks)} matrix",
+        f"memory    {size_text(total / run.ranks)} per rank (matrix {size_text(parts['matrix'] / run.ranks)})",
         *prediction_lines(section, run.ranks),
         *([] if forecast is None else forecast_lines(forecast)),
         *caution_lines(cautions),
@@ -195,9 +195,9 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
     cautions = [*prime_caution(run.ranks), *part_node_caution(run.ranks, machine.ranks_per_node)]
     lines = [
         f"{benchmark} on {machine.title}",
-        f"box       {box.nx}x{box.ny}x{box.nz} a rank, {box.gnx}x{box.gny}x{box.gnz} in all",
+        f"box       {box.nx}x{box.ny}x{box.nz} per rank, {box.gnx}x{box.gny}x{box.gnz} in total",
         f"ranks     {box.npx}x{box.npy}x{box.npz}",
-        f"memory    {size_text(need)} a rank",
+        f"memory    {size_text(need)} per rank",
         *prediction_lines(section, run.ranks),
         *([] if forecast is None else forecast_lines(forecast)),
         *caution_lines(cautions),

@@ -338,7 +338,7 @@ def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
         if seconds >= 5e-4 * forecast.time_s
     )
     return [
-        f"exposed   {100 * forecast.exposed:.1f} % of the time is communication that nothing hides",
+        f"exposed   {100 * forecast.exposed:.1f} % of the time is communication without overlap",
         *wrapped("phases    ", shares),
     ]
 
@@ -349,7 +349,7 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
         return ["rate      unknown"]
     rate = prediction["rate_flops"]
     return [
-        f"rate      {rate_text(rate)}, {rate_text(rate / ranks)} a rank",
+        f"rate      {rate_text(rate)}, {rate_text(rate / ranks)} per rank",
         f"interval  {rate_text(prediction['low'])} to {rate_text(prediction['high'])}",
         f"time      {three_digits(prediction['time_s'])} s",
     ]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: Where to look for why a rank was ended by a signal.
-LOG = "; the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)"
+LOG = "; see the system's log for the cause (dmesg: Linux sends SIGKILL when memory is full)"
 WHY: dict[int, str] = {
     signal.SIGPIPE: "",
-    signal.SIGBUS: "; memory that it had mapped from a file was not there: see whether /dev/shm, or a disk, is full",
+    signal.SIGBUS: "; a mapped file had no memory left: check whether /dev/shm or a disk is full",
 }
 
 
@@ -78,7 +78,7 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
     except UsageError as error:
         if config.ranks is not None:
             raise
-        raise UsageError(f"this host takes {ranks} ranks, and {error}; use --ranks 1 to run on one") from None
+        raise UsageError(f"mxpeak selected {ranks} ranks for this host, but {error}; or use --ranks 1") from None
     if code > 128 and code - 128 not in ENDING:
         session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code
@@ -87,4 +87,4 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
 def _ended_by(number: int) -> str:
     """The signal that ended a rank, and where to look for why."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"{name}, and all others with it{WHY.get(number, LOG)}"
+    return f"{name}, which ended all ranks{WHY.get(number, LOG)}"

@@ -209,9 +209,7 @@ def _check_floors(made: Sequence[Request]) -> None:
     """Stop at a share of a limit that is not measured."""
     for one in made:
         if one.config.min_share is not None and one.config.warmup == "none":
-            raise UsageError(
-                "--min-share is one of the measured limit, which --warmup none leaves out; remove one of them"
-            )
+            raise UsageError("--min-share needs the measured limit, but --warmup none skips it; remove one of them")
 
 
 def _check_format(name: str, made: Sequence[Request]) -> None:

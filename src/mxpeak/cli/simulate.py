@@ -119,7 +119,7 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
     if benchmark == "hpl-mxp":
         bound = upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
     split = f"  split {run.split:g}" if run.split else ""
-    grid = f"grid {run.P}x{run.Q}, {block[0]}x{block[1]} a node"
+    grid = f"grid {run.P}x{run.Q}, {block[0]}x{block[1]} per node"
     lines = [
         f"{benchmark} on {machine.title}",
         f"N {run.n}  NB {run.nb}  {grid}  {run.bcast}  depth {run.depth}{split}  {run.precision}",

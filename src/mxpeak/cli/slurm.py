@@ -133,9 +133,9 @@ def _header(job: Job) -> list[str]:
     lines += [f"#SBATCH --account={job.account}"] if job.account else []
     return [
         *lines,
-        "# No other job on these nodes: a rate is of the whole node.",
+        "# Exclude other jobs from these nodes, because a rate is that of whole nodes.",
         "#SBATCH --exclusive",
-        "# A SIGTERM two minutes before the end lets mxpeak write what it knows by then.",
+        "# SIGTERM two minutes before the end, so that mxpeak can write its results so far.",
         "#SBATCH --signal=TERM@120",
     ]
 
@@ -146,7 +146,7 @@ def _environment() -> list[str]:
         "# Load the site's MPI and activate the environment that has mxpeak, for example:",
         '#   module load openmpi && source "$HOME/mxpeak/bin/activate"',
         "",
-        "# Compiled kernels lie on each node's own disk, not on a file system that thousands of ranks share.",
+        "# Store compiled kernels on each node's own disk, not on a file system that thousands of ranks share.",
         'export MXPEAK_CACHE_DIR="${TMPDIR:-/tmp}/mxpeak-cache-$USER"',
     ]
 
@@ -168,15 +168,13 @@ def _srun(job: Job, command: str) -> list[str]:
     flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_a_node}"]
     lines = []
     if job.cores_a_rank:
-        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task: it is given again.")
+        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task, so repeat it.")
         flags.append(f"--cpus-per-task={job.cores_a_rank}")
-    lines.append(
-        "# mxpeak binds each rank to its cores, and would keep a binding by srun.  --dry-run on a node shows them."
-    )
+    lines.append("# mxpeak binds each rank to its cores, but keeps a binding by srun.  --dry-run on a node shows them.")
     flags.append("--cpu-bind=none")
     if job.gpus_a_node:
         lines.append(
-            "# Each rank sees all GPUs: rank r of a node takes GPU r, and cores near that GPU if Linux names them."
+            "# Each rank sees all GPUs: rank r of a node uses GPU r, and cores near that GPU if Linux lists them."
         )
         flags.append("--gpu-bind=none")
     return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
@@ -184,8 +182,8 @@ def _srun(job: Job, command: str) -> list[str]:
 
 def _mpiexec(job: Job, command: str) -> list[str]:
     return [
-        "# mpiexec finds the nodes of the job by itself; it has to be that of the MPI which MPI for Python uses.",
-        "# mxpeak binds each rank itself; Open MPI would bind them first.",
+        "# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.",
+        "# mxpeak binds each rank, so Open MPI must not.",
         f"mpiexec -n {job.ranks} --bind-to none mxpeak {command}",
     ]
 
@@ -193,7 +191,7 @@ def _mpiexec(job: Job, command: str) -> list[str]:
 def _torchrun(job: Job, command: str) -> list[str]:
     cores = f" --cpus-per-task={job.ranks_a_node * job.cores_a_rank}" if job.cores_a_rank else ""
     return [
-        "# One torchrun per node starts the ranks there; they meet at the first node.  mxpeak binds them to cores:",
+        "# One torchrun per node starts its ranks, which connect to the first node.  mxpeak binds them to cores:",
         "# srun would bind torchrun, and so all ranks of a node, to the cores of one task.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\",

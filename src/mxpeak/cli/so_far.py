@@ -39,8 +39,8 @@ class SoFarFile:
         except (OSError, ValueError) as error:  # the run goes on without it
             self._able = False
             self._session.say(
-                f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; a "
-                "run that is killed will leave nothing"
+                f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; if "
+                "the run is killed, no result remains"
             )
         self._written_s = now
 

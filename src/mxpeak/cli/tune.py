@@ -125,7 +125,7 @@ def budget_seconds(text: str) -> float:
         raise UsageError(f"{text!r} is not a time; use a number and s, m or h, for example 5m")
     time_s = seconds(text)
     if not LEAST_S <= time_s <= MOST_S:
-        raise UsageError(f"{text} is {time_s:g} s; the least is {LEAST_S:g} s, the most 168h; 2m is a good beginning")
+        raise UsageError(f"{text} is {time_s:g} s; use {LEAST_S:g} s to 168h, for example 2m")
     return time_s
 
 
@@ -194,7 +194,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: Standing | None,
     try:
         body = Tuner(plan, store, standing or Spawned(), say).run()
     except Stopped as stopped:
-        session.say("mxpeak tune was stopped; what it has measured is kept: mxpeak tune goes on from there")
+        session.say("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
         return stopped.code
     return _show(args, session, plan, store, body)
 

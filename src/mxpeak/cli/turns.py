@@ -77,7 +77,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
             if not list(pairs(first.rounds[-1], second.rounds[-1])):
                 raise UsageError(nothing_in_common("AB", first.rounds[-1], second.rounds[-1]))
     except EndedError as ended:
-        session.say(f"mxpeak: {ended}; the runs that have come to their end are in {folder.path}/")
+        session.say(f"mxpeak: {ended}; the finished runs are in {folder.path}/")
         raise
     finally:
         folder.remove_if_empty()

@@ -30,16 +30,16 @@ def check_device_messages(
         return staged
     direct = comm.direct(transport)
     if direct is None:
-        _say(comm, transport, f"{comm.name} does not say that it reads the memory of these devices ({transport.kind})")
+        _say(comm, transport, f"{comm.name} reports no support for the memory of these devices ({transport.kind})")
         return staged
     if not comm.agree(_works(direct, transport, patience_s)):
-        _say(comm, transport, f"{comm.name} says that it reads these devices' memory, but a known buffer was lost")
+        _say(comm, transport, f"{comm.name} reports support for the memory of these devices, but lost a test message")
         return staged
     return direct
 
 
 def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
-    remedy = "; if it can, set MXPEAK_GPU_AWARE_MPI=yes" if comm.name == "mpi" and "does not say" in why else ""
+    remedy = "; if it supports it, set MXPEAK_GPU_AWARE_MPI=yes" if comm.name == "mpi" and "no support" in why else ""
     if comm.rank == 0:
         with suppress(OSError):  # a broken stderr must not end a run
             text = f"note: messages are staged through {transport.staged().name}: {why}{remedy}"

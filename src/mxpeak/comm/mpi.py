@@ -104,7 +104,7 @@ class _Persistent:
         for buffer, rank in sends:
             self._requests.append(comm.Send_init(buffer, rank))
         about = [f"a message from rank {world[rank]}" for _, rank in receives]
-        about += [f"a message to be taken by rank {world[rank]}" for _, rank in sends]
+        about += [f"a message to be received by rank {world[rank]}" for _, rank in sends]
         self._all = list(zip(self._requests, about))
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class Mpi:
         """MPI_Isend, once the buffer's content is there."""
 
         def begin(memory: Any) -> Request:
-            return _pending(self._comm.Isend(memory, dest, tag), "a message to be taken by", self._world[dest])
+            return _pending(self._comm.Isend(memory, dest, tag), "a message to be received by", self._world[dest])
 
         return _posts.post(self.transport.outgoing(buffer), begin, (id(self._comm), "send", dest, tag))
 
@@ -235,7 +235,7 @@ class Mpi:
         if mine:
             above = (self.rank - distance) % self.size
             request = self._comm.isend(packed, above, tag=7000)
-            _Awaited(lambda: request.test()[0], "a message to be taken by", self._world[above]).wait()
+            _Awaited(lambda: request.test()[0], "a message to be received by", self._world[above]).wait()
             return None
         return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
 

@@ -268,8 +268,9 @@ def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
         _check_grid_aspect(box.grid)
     if STENCIL * box.rows > INT32_MAX:
         raise UsageError(
-            f"a local box of {times(box.shape)} has {STENCIL} entries a row, {STENCIL}*{'*'.join(map(str, box.shape))} "
-            f"= {STENCIL * box.rows}, more than 2^31-1 = {INT32_MAX}, the most that 32-bit indices can count; "
+            f"a local box of {times(box.shape)} has {STENCIL} entries per row, {STENCIL}*"
+            f"{'*'.join(map(str, box.shape))} = {STENCIL * box.rows}, more than "
+            f"2^31-1 = {INT32_MAX}, the most that 32-bit indices can count; "
             f"the largest cube is --nx {largest_cube(levels)}: use that, and start more ranks"
         )
 

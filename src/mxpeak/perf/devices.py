@@ -99,7 +99,7 @@ def cross_socket(rank: RankLocation) -> str | None:
     near = f" ({short_list(rank.gpu_location.cores)})" if rank.gpu_location.cores else ""
     return (
         f"rank {rank.rank} on {rank.host} has cores {short_list(rank.cores)} of NUMA node {mine}, but its GPU "
-        f"{rank.bus_id} hangs on node {node}: every message crosses between them; bind it to cores of node {node}"
+        f"{rank.bus_id} is attached to node {node}, so every message crosses nodes; bind it to cores of node {node}"
         f"{near}"
     )
 

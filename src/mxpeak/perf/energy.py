@@ -204,11 +204,9 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
     if packages is not None and not packages:
         reasons.append("this system has no RAPL counters in /sys/class/powercap")
     elif packages and total(counter.joules() for counter in packages) is None:
-        reasons.append(
-            "this user may not read the RAPL counters in /sys/class/powercap (on many systems only root may)"
-        )
+        reasons.append("this user cannot read the RAPL counters in /sys/class/powercap (on many systems only root can)")
     if gpu is not None and gpu.joules() is None:
-        nvidia = "NVML gives no energy of the GPU (it needs the package nvidia-ml-py and a GPU that counts energy)"
+        nvidia = "NVML reports no energy of the GPU (it needs nvidia-ml-py and a GPU with an energy counter)"
         reasons.append("mxpeak does not read the energy of AMD GPUs" if amd else nvidia)
     return "; ".join(reasons)
 

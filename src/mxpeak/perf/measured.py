@@ -50,13 +50,13 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
         "memory_bytes": layout.memory_bytes,
         "memory_rate": _said(read, "measured: products of a matrix and a vector, all ranks at once"),
         "memory_share": _said(_share(records, read), "measured: Gauss-Seidel in fp64"),
-        "generate_rate": _said(_rate(records, "generate"), "measured: A x, with A made anew"),
+        "generate_rate": _said(_rate(records, "generate"), "measured: A x, with A generated again"),
         "cast_rate": _said(_rate(records, "cast"), "measured"),
         "solve_rate": _said(_rate(records, "solve"), "measured: L and U in fp32"),
         **_turns(records),
         # a step's residual and solve, two more of each, A in fp32 and its norm
         "refine_steps": _said(steps + 2, f"{counted}: {steps} steps of GMRES, a first and a last residual"),
-        "extra_passes": _said(2, "A is made in fp32 and its norm taken within the clock"),
+        "extra_passes": _said(2, "A is generated in fp32 and its norm computed in the timed part"),
         "devices": int(any(str(r.get("device", "")).startswith("cuda") for r in records)),
         "network": _network(records, read, layout.ranks),
         "gemm": {
@@ -175,13 +175,13 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
     rows = min(_of(records, "rows"), key=lambda r: float(r["seconds"]) / r["bytes"], default=None)
     passes = 4.0 if rows is None else rows["seconds"] * read / rows["bytes"]
     return {
-        "fact": {"fp64": {"points": points, "source": "measured: panels on the cores that update too"}},
+        "fact": {"fp64": {"points": points, "source": "measured: panels on the cores that also update"}},
         "panel": {
-            "sync_s": _said(median(syncs), "measured: a column of a panel, its flops aside"),
+            "sync_s": _said(median(syncs), "measured: a column of a panel, without its flops"),
             **(
                 {}
                 if exchange_s is None
-                else {"exchange_s": _said(exchange_s, "measured: a panel that two ranks share, its messages aside")}
+                else {"exchange_s": _said(exchange_s, "measured: a panel that two ranks share, without its messages")}
             ),
             "row_passes": _said(min(1000.0, max(1.0, passes)), "measured" if rows else "assumed"),
         },
@@ -218,7 +218,7 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
     if ranks > 1 and link is None:
         raise _missing("pingpong")
     if link is None:
-        alone = "one rank was measured, which sends nothing: the rate of memory stands in"
+        alone = "measured on one rank, which sends no messages: the rate of memory"
         return {
             "nics": 1,
             "nic_rate": _said(read, alone),

@@ -72,7 +72,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
     fits = largest_n(int(per_rank) * P * Q, nb, P, Q, footprint)
     entry = 8 if benchmark == "hpl" else precision(stored_as(low)).bytes
     raise ResourceError(
-        f"N = {n} takes {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} a rank for the matrix, and "
+        f"N = {n} takes {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} per rank for the matrix, and "
         f"{size_text(need['total'] / P / Q)} with buffers, but a rank has {size_text(per_rank)}; the largest N that "
         f"fits is {fits}: use -N {fits}, or use more ranks"
     )
@@ -83,7 +83,7 @@ def prime_caution(ranks: int) -> list[Caution]:
     if ranks <= 3 or squarest(ranks)[0] > 1:
         return []
     near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
-    text = f"{ranks} is prime: the only grids are lines of {ranks} ranks, and messages cross all of them"
+    text = f"{ranks} is prime, so its only grids are 1x{ranks} and {ranks}x1, where messages cross all ranks"
     return [Caution("prime-ranks", text, f"use {near} ranks, {'x'.join(map(str, squarest(near)))}")]
 
 
@@ -93,7 +93,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
     if ranks < per_node or not over:
         return []
     below = ranks - over
-    text = f"{ranks} ranks on nodes of {per_node} fill the last node only in part: it has {over}"
+    text = f"{ranks} ranks at {per_node} per node leave only {over} on the last node"
     return [Caution("part-of-a-node", text, f"use {below} or {below + per_node} ranks")]
 
 
@@ -104,7 +104,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
         found.append(
             Caution(
                 "tall-grid",
-                f"P = {P} is {P / Q:.3g} times Q = {Q}: every pivot and every U crosses P ranks",
+                f"P = {P} is {P / Q:.3g} times Q = {Q}, so every pivot and every U crosses P ranks",
                 f"--grid {'x'.join(map(str, squarest(ranks)))}",
             )
         )
@@ -117,7 +117,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
         found.append(
             Caution(
                 "ragged",
-                f"N = {n} is no multiple of what all ranks hold in whole blocks: {', '.join(ragged)}",
+                f"N = {n} does not divide into whole blocks on all ranks: {', '.join(ragged)}",
                 f"-N {below}" if below else "a larger -N",
             )
         )
@@ -126,7 +126,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
         found.append(
             Caution(
                 "leading-dimension",
-                f"a rank has {local} rows, a power of two: its columns fall on the same lines of a cache",
+                f"a rank has {local} rows, a power of two, so its columns map to the same cache sets",
                 f"-N {n - nb * P}" if n > nb * P else "another -N",
             )
         )

@@ -189,12 +189,12 @@ def _summit_rows() -> list[Row]:
         _full("Summit, 162², N = 9,953,280, which fits", 1.411, "summit", summit(162), set_by=True),
         _full("Summit, 162², N = 13,685,760, as printed", 1.411, "summit", summit(162, local=84480), set_by=False),
         _efficiency_row("Summit, 2916 over 36 GPUs, column-major", 91.4, "summit", column, summit(6, (6, 1))),
-        _efficiency_row("Summit, 2916 over 36 GPUs, 3×2 a node", 104.6, "summit", best, summit(6)),
+        _efficiency_row("Summit, 2916 over 36 GPUs, 3×2 per node", 104.6, "summit", best, summit(6)),
         Row("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", ring(max), quick=False),
         Row("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", ring(min), quick=False),
         _gain_row("Summit, port binding, broadcast", 35.6, "summit", *port("lib"), formula=True, quick=False),
         _gain_row("Summit, port binding, 1ringM", 59.7, "summit", *port("1ringM"), formula=True, quick=False),
-        _gain_row("Summit, 3×2 over 6×1 a node", 14.1, "summit", best, column, formula=True, quick=False),
+        _gain_row("Summit, 3×2 over 6×1 per node", 14.1, "summit", best, column, formula=True, quick=False),
         _gain_row("Summit, best over poorest settings", 603.0, "summit", best, poorest, quick=False),
     ]
 
@@ -220,7 +220,7 @@ def _frontier_rows() -> list[Row]:
         Row("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
         _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, SC22, *staged("2ringM")),
         _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, SC22, *staged("lib")),
-        _gain_row("Frontier, 2×4 over 8×1 a node", 2.7, SC22, best, column["2ringM"], formula=True),
+        _gain_row("Frontier, 2×4 over 8×1 per node", 2.7, SC22, best, column["2ringM"], formula=True),
         _gain_row("Frontier, best over poorest settings", 94.6, SC22, best, poorest),
         Row(
             "Frontier, 9216 nodes, list of June 2023",

@@ -95,12 +95,12 @@ def misfit(winner: Winner, wanted: Wanted) -> str:
         n = winner.size["n"]
         far = [one for one in wanted.n if not n / COMPARABLE_N <= one <= n * COMPARABLE_N]
         if far:
-            return f"tuned at N = {n}, more than {COMPARABLE_N:g} times off N = {far[0]}"
+            return f"tuned at N = {n}, more than a factor of {COMPARABLE_N:g} from N = {far[0]}"
     if wanted.shape is not None and "nx" in winner.size:
         points, asked = prod(winner.size.values()), prod(wanted.shape)
         if not points / COMPARABLE_POINTS <= asked <= points * COMPARABLE_POINTS:
-            return (f"tuned on {'x'.join(map(str, winner.size.values()))} points a rank, more than "
-                    f"{COMPARABLE_POINTS:g} times off {'x'.join(map(str, wanted.shape))}")  # fmt: skip
+            return (f"tuned on {'x'.join(map(str, winner.size.values()))} points per rank, more than "
+                    f"a factor of {COMPARABLE_POINTS:g} from {'x'.join(map(str, wanted.shape))}")  # fmt: skip
     return ""
 
 
@@ -142,7 +142,7 @@ def read_book(text: str, facts: Mapping[str, Any]) -> Book:
     try:
         winners = [_winner(one) for one in body["winners"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadBookError(f"a winner lacks something, or has too much: {error}") from None
+        raise BadBookError(f"a winner is not valid: {error}") from None
     return Book(facts, {one.key: one for one in winners})
 
 

@@ -106,8 +106,8 @@ def generator_text(problem: Mapping[str, Any]) -> str:
         return ""
     theta = three_digits(problem.get("diagonal_scale"))
     return (
-        f"ddd is a_ii = {theta} * sum of |a_ij|, j != i: mxpeak's reading of departure from diagonal dominance, as the "
-        "rules give no formula"
+        f"ddd is a_ii = {theta} * sum of |a_ij|, j != i: mxpeak's definition of departure from diagonal dominance, "
+        "because the rules give no formula"
     )
 
 

@@ -205,7 +205,7 @@ def _solver(name: str, check: Section, *, always: bool = False) -> str:
     steps, threshold = _count(check.get(f"{name}_iterations")), check.get("threshold")
     residual = check.get(f"{name}_residual")
     if residual is None or threshold is None or not residual <= threshold:
-        return f"{name} {steps} iterations only to {three_digits(residual)}, not to {three_digits(threshold)}"
+        return f"{name} {steps} iterations to {three_digits(residual)}, not {three_digits(threshold)}"
     return f"{name} {steps} iterations to {three_digits(residual)}" if always else f"{name} {steps}"
 
 

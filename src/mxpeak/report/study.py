@@ -56,7 +56,7 @@ def _pivot_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     summary = part["summary"]
     return rows, (
         "the largest pivot that partial pivoting selects in random matrices; medians over the seeds\n"
-        "  at: its place among the columns; late: the median pivot in the last tenth of them\n"
+        "  at: its position among the columns; late: the median pivot in the last tenth of them\n"
         f"  {_percent(summary['last_tenth'])} of {len(part['cases'])} matrices have it in the last tenth of the "
         f"columns, {_percent(summary['last_percent'])} in the last hundredth; it is above sqrt(N) in "
         f"{_percent(summary['above_sqrt_n'])}"
@@ -103,7 +103,7 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         )
     return rows, (
         "steps of GMRES without a preconditioner until HPL's check passes; the diagonal is c*sqrt(N)\n"
-        "  predicted: by the circular law, at the largest N, as the rules of HPL-MxP count"
+        "  predicted: by the circular law, at the largest N, counted as in the HPL-MxP rules"
     )
 
 
@@ -186,7 +186,7 @@ def _gmres_figure(part: Mapping[str, Any]) -> str:
     series.append(Series("circular law", curve, joined=True))
     scales = [case["diagonal_scale"] for case in part["cases"]]
     series.append(Series("50 steps", [(min(scales), 50.0), (max(scales), 50.0)], joined=True))
-    caption = "Steps until HPL's check passes without a preconditioner; a refinement may take 50 with one."
+    caption = "Steps until HPL's check passes without a preconditioner; with one, a refinement may take 50."
     return loglog("steps of unpreconditioned GMRES", "c of the diagonal c·√N", "steps", series, caption=caption)
 
 

@@ -119,8 +119,8 @@ def _verdict(verdict: str) -> str:
     return {
         "faster": "faster than the defaults",
         "equal": "no slower than the defaults, within the noise",
-        "slower": "no faster than the defaults, which are kept",
-        "failed": "a run failed, so the defaults are kept",
+        "slower": "no faster than the defaults, which stay in use",
+        "failed": "a run failed, so the defaults stay in use",
     }[verdict]
 
 

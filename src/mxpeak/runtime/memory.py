@@ -31,7 +31,7 @@ class Budget:
     most: int
     default: int
     ranks_a_node: int
-    of: str = "a node"
+    of: str = "per node"
     total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
@@ -56,9 +56,9 @@ class Budget:
         parts = footprint(n, nb, P, Q)
         most = self._largest(self.most, footprint, nb, P, Q)
         return (
-            f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
-            f"and buffers, {size_text(self.need(footprint, n, nb, P, Q))} {self.of}, but {size_text(self.most)} "
-            f"of {self.of} can be planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
+            f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes), "
+            f"and with buffers {size_text(self.need(footprint, n, nb, P, Q))} {self.of}, but {size_text(self.most)} "
+            f"can be used (free memory less {1 - MARGIN:.0%}, or --mem); "
             f"the largest N that fits is {most}: use -N {most}"
         )
 
@@ -79,7 +79,7 @@ def memory_budget(
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
     mine = (min(free, asked) if explicit else free, min(free, asked))
     most, default, least = (int(-least) for least in combined(comm, [-float(one) for one in (*mine, total)], "max"))
-    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node", least)
+    return Budget(most, default, ranks, "on a node's GPUs" if config.on_gpu else "per node", least)
 
 
 def _host_memory() -> tuple[int, int]:

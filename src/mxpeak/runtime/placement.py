@@ -60,10 +60,10 @@ class Placement:
         if self.crowded:
             found.append(_too_many(self.ranks_a_node))
         elif self.threads > len(self.cores):
-            text = f"{self.threads} threads a rank on {len(self.cores)} cores"
+            text = f"{self.threads} threads per rank on {len(self.cores)} cores"
             found.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
         if pinned := os.environ.get("OPENBLAS_CORETYPE"):
-            text = f"OPENBLAS_CORETYPE={pinned} is set: OpenBLAS uses those kernels, whatever the processor could do"
+            text = f"OPENBLAS_CORETYPE={pinned} is set, so OpenBLAS uses those kernels on any processor"
             found.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
         return found
 
@@ -121,7 +121,7 @@ def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list
 
 def _too_many(ranks: int) -> Caution:
     """Return the caution about a node with more ranks than cores."""
-    text = f"{ranks} ranks share fewer cores on a node: rates are lower than the machine's"
+    text = f"{ranks} ranks on a node share fewer cores, which lowers the rates"
     return Caution("oversubscribed", text, "start at most one rank per core")
 
 
@@ -174,7 +174,7 @@ def ranks_here(config: PlaceConfig) -> tuple[int, str]:
         gpus = max(1, gpu_count(device))
         return gpus, f"this host has {gpus} GPUs"
     cores, threads = max(1, len(one_core_each())), config.threads or 1
-    return max(1, cores // threads), f"this host has {cores} cores, {threads} a rank"
+    return max(1, cores // threads), f"this host has {cores} cores, {threads} per rank"
 
 
 def has_slow_fp64(config: PlaceConfig, comm: Communicator) -> bool:

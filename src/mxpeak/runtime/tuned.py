@@ -84,7 +84,7 @@ class Store:
             return [], ""
         except OSError as error:
             return [], f"{self.journal_file} is ignored: {error.strerror}"
-        return found, f"{bad} lines of {self.journal_file} are no measurements and are ignored" if bad else ""
+        return found, f"{bad} lines of {self.journal_file} are not measurements and are ignored" if bad else ""
 
     def clear(self) -> None:
         """Forget everything about machines like this one."""

@@ -239,8 +239,8 @@ def _failed(beside: list[Measured]) -> list[Caution]:
     return [
         Caution(
             "beside",
-            f"with {other.storage} storage the tests failed: its rate counts for nothing",
-            f"--storage {other.storage} --mode explore shows which",
+            f"with {other.storage} storage the tests failed, so its rate is not valid",
+            f"use --storage {other.storage} --mode explore to see which",
         )
         for other in beside
         if not other.passed

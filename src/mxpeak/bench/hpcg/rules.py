@@ -49,10 +49,10 @@ def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation
         found.append(Violation("mode", "--mode explore was chosen"))
     if storage not in PLAIN:
         found.append(
-            Violation("storage", f"{storage}: its columns are compressed, which the published rules do not provide for")
+            Violation("storage", f"{storage}: its columns are compressed, which the published rules do not cover")
         )
     if seconds < OFFICIAL_S:
         found.append(
-            Violation("time", f"{three_digits(seconds)} s of sets: the rules ask for --rt {OFFICIAL_S:g} or more")
+            Violation("time", f"{three_digits(seconds)} s of sets: the rules require --rt {OFFICIAL_S:g} or more")
         )
     return found

@@ -45,11 +45,11 @@ class MatrixFile:
         """Sizes and memory, for a dry run; a format that only the run will choose is taken for the widest."""
         parts = self._parts(config, storage)
         text = (
-            f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])} and "
-            f"{size_text(parts['total'])} in all, at most"
+            f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])}, "
+            f"total at most {size_text(parts['total'])}"
         )
         fits = self.fits(config, storage, ranks, budget)
-        return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
+        return text if fits else f"{text}; does not fit: a node has {size_text(budget.most)}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
         """Whether every node has room for it, with the widest of the formats that it may have."""
@@ -152,7 +152,7 @@ def too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: in
     names = ("matrix", "vectors", "basis", "making", "filling", "kept")
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (
-        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at a time: at "
-        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is "
-        f"free less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or use a smaller --restart or a larger --mem"
+        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at once: at "
+        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} per node can be used (free memory "
+        f"less {1 - MARGIN:.0%}, or --mem); use more nodes, a smaller --restart or a larger --mem"
     )

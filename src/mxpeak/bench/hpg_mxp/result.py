@@ -299,8 +299,8 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
     return [
         Caution(
             "raised",
-            f"level {k}: {name} does not hold every value, so {level['value_precision']} was used",
-            "with --mode explore and --value-tolerance X values may be rounded",
+            f"level {k}: {name} cannot represent every value, so {level['value_precision']} was used",
+            "use --mode explore --value-tolerance X to allow rounded values",
         )
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
@@ -317,7 +317,7 @@ def _wrong(check: Validation) -> list[Caution]:
 
 def _failed(beside: list[Measured]) -> list[Caution]:
     """Figures beside the first that were not validated."""
-    text = "{}: its solvers did not reach the residual that they had to, so its figure does not count"
+    text = "{}: the solvers did not reach the required residual, so the rate is not valid"
     return [Caution("beside", text.format(one.storage), "see result.beside") for one in beside if not one.passed]
 
 
@@ -332,5 +332,5 @@ def _unreached(config: HpgMxpConfig, check: Validation) -> list[Caution]:
     else:
         name, solve = "double", double
         hint = "raise --restart or --threshold; mxpeak.gmres has stronger preconditioners than one sweep, such as amg"
-    text = f"the {name} solver reached {three_digits(solve.residual)} in {solve.steps} iterations, and no less"
+    text = f"the residual of the {name} solver stopped at {three_digits(solve.residual)} after {solve.steps} iterations"
     return [Caution("unreached", text, hint)]

@@ -114,10 +114,10 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
         found.append(Violation("mode", "--mode explore was chosen"))
     if storage not in PLAIN:
         found.append(
-            Violation("storage", f"{storage}: its columns are compressed, which the published rules do not provide for")
+            Violation("storage", f"{storage}: its columns are compressed, which the published rules do not cover")
         )
     if rt < OFFICIAL_S:
-        found.append(Violation("time", f"--rt {rt:g}: the rules ask for {OFFICIAL_S:g} s"))
+        found.append(Violation("time", f"--rt {rt:g}: the rules require {OFFICIAL_S:g} s"))
     if config.matrix is not None:
         found.append(Violation("matrix", f"{config.matrix} is not the benchmark's matrix"))
     if config.iterations != ITERATIONS:

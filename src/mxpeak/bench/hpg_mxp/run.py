@@ -94,11 +94,11 @@ def least_work(config: HpgMxpConfig, box: Box | None) -> str:
     """What a run does however short --rt is: solves are never cut."""
     solvers, m = 2 * len(storages(config)), config.iterations
     measured = solvers + len(_between_expected(config))
-    text = f"however short --rt is: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
+    text = f"least work, for any --rt: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
     if box is None:
         return text
     cycles = [min(config.restart, m - done) for done in range(0, m, config.restart)]
-    return f"{text}, {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each of the latter"
+    return f"{text}, the latter {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each"
 
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:
@@ -114,7 +114,7 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
     _check(config, comm)
     ignored = []
     if config.mg_precision is not None and config.precision != "auto":
-        ignored.append(f"--precision {config.precision} has no effect: --mg-precision names all formats")
+        ignored.append(f"--precision {config.precision} has no effect: --mg-precision sets all formats")
     broken = foreseen(config, seconds_for(config), storages(config)[0])
     return [*ignored, *without_admission(config, broken)]
 

@@ -165,8 +165,9 @@ def _outcome(run: MxpSolve, case: HplMxpCase) -> str:
 def _cautions(case: HplMxpCase, run: MxpSolve, lookahead: int, *, emulated: bool) -> list[Caution]:
     cautions = []
     if emulated:
-        text = f"{case.precision} was rounded in software: its convergence counts, its rate is that of FP32"
-        cautions.append(Caution("emulated", text, f"a rate in {case.precision} needs a device that has it"))
+        low = case.precision
+        text = f"{low} was rounded in software: the convergence is that of {low}, the rate is that of fp32"
+        cautions.append(Caution("emulated", text, f"for a rate in {low}, use a device that supports it"))
     if case.depth > 1:
         cautions.append(depth_caution(case.depth, lookahead))
     if run.singular:

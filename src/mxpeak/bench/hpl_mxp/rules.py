@@ -126,24 +126,24 @@ def violations(
         broken.append(_too_easy(case, f"after {unpreconditioned_steps} steps"))
     if growth > sqrt(case.n):
         text = (
-            f"the LU grew to {growth:.3g} times the matrix, more than sqrt(N) = {sqrt(case.n):.3g}, as "
-            "far as pivots of random matrices grow with pivoting: it is not stable without"
+            f"the LU grew to {growth:.3g} times the matrix, more than sqrt(N) = {sqrt(case.n):.3g}, the "
+            "growth of random matrices with pivoting: it is not stable without pivoting"
         )
         broken.append(Violation("stability", text, OWN))
     if iterations >= MOST_STEPS and not residual < THRESHOLD:
         text = f"refinement did not converge in the {MOST_STEPS} steps that the rules allow; use a wider --precision"
         broken.append(Violation("iterations", text))
     if not residual < THRESHOLD:  # a NaN is not below anything
-        text = f"the scaled backward error {residual:.3g} is not below {THRESHOLD:g}: the solution is not one of fp64"
+        text = f"the scaled backward error {residual:.3g} is not below {THRESHOLD:g}: the solution lacks fp64 accuracy"
         broken.append(Violation("backward-error", text))
     elif not passed:
         text = (
-            f"the scaled backward error {residual:.3g} is not below the threshold asked for, {case.threshold:g}, "
-            f"though below the rules' {THRESHOLD:g}"
+            f"the scaled backward error {residual:.3g} is not below --threshold {case.threshold:g}, though below the "
+            f"rules' {THRESHOLD:g}"
         )
         broken.append(Violation("backward-error", text))
     if not proof_passed:
-        text = "the factors are not shown to be those of an LU: their product differs from A by more than rounding"
+        text = "the factors are not proven to be an LU of A: their product differs from A by more than rounding"
         broken.append(Violation("lu-proof", text))
     return broken
 
@@ -164,13 +164,13 @@ def _precision(case: HplMxpCase) -> list[Violation]:
     bits = 8 * precision(case.precision).bytes
     if bits >= LEAST_BITS:
         return []
-    return [Violation("precision", f"{case.precision} has {bits} bits, and the rules want at least {LEAST_BITS}")]
+    return [Violation("precision", f"{case.precision} has {bits} bits, but the rules require at least {LEAST_BITS}")]
 
 
 def _generator(case: HplMxpCase) -> list[Violation]:
     if case.generator in NAMED:
         return []
-    why = INADMISSIBLE.get(case.generator, "the rules do not name it")
+    why = INADMISSIBLE.get(case.generator, "it is not in the rules")
     text = f"{case.generator}: {why}; use --generator {', '.join(NAMED[:-1])} or {NAMED[-1]}"
     return [Violation("generator", text)]
 
@@ -182,29 +182,29 @@ def _stability(case: HplMxpCase) -> list[Violation]:
     usual = diagonal_scale(replace(case, diagonal_scale=None))
     text = (
         f"with --diagonal-scale {diagonal_scale(case):.3g} zero lies in the disc of eigenvalues (rho = {rho:.3g}): "
-        f"no stable LU without pivoting is to be expected; the default is {usual:.3g}"
+        f"an LU without pivoting is not expected to be stable; the default is {usual:.3g}"
     )
     return [Violation("stability", text, OWN)]
 
 
 def _lu_needed(case: HplMxpCase) -> list[Violation]:
     if case.n <= MOST_STEPS:
-        text = f"N = {case.n}: GMRES ends after N steps at the latest, factors or not; use an N above {MOST_STEPS}"
+        text = f"N = {case.n}: GMRES ends after at most N steps, with or without factors; use an N above {MOST_STEPS}"
         return [Violation("lu-needed", text, OWN)]
     steps = predicted_steps(case)
     if steps is None or steps > MOST_STEPS:
         return []
     text = (
-        f"at N = {case.n} GMRES without the factors shrinks the residual to rho = {convergence_factor(case):.3g} of "
-        f"itself a step and is through after about {steps}; mxpeak asks for a system that takes more than {MOST_STEPS}"
+        f"at N = {case.n} GMRES without the factors reduces the residual by rho = {convergence_factor(case):.3g} "
+        f"per step and converges in about {steps}; mxpeak requires a system that needs more than {MOST_STEPS}"
     )
     return [Violation("lu-needed", text + _remedy(case), OWN)]
 
 
 def _too_easy(case: HplMxpCase, steps: str) -> Violation:
     text = (
-        f"on {case.generator} GMRES without the factors passes the check {steps}, and mxpeak asks for a system that "
-        f"takes more than {MOST_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
+        f"on {case.generator} GMRES without the factors passes the check {steps}, but mxpeak requires a system that "
+        f"needs more than {MOST_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
     )
     return Violation("lu-needed", text, OWN)
 

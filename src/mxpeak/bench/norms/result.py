@@ -146,5 +146,5 @@ def _idle(case: NormsCase) -> list[Caution]:
     if down >= case.P and across >= case.Q:
         return []
     blocks = f"{case.m}x{case.n} in blocks of {case.nb} is {down}x{across} blocks"
-    text = f"{blocks} for {case.P}x{case.Q} ranks: some have none"
+    text = f"{blocks} for {case.P}x{case.Q} ranks: some ranks have none"
     return [Caution("idle", text, f"use --nb {max(1, min(case.m // case.P, case.n // case.Q))} or less")]

@@ -93,8 +93,8 @@ class Sizes:
         need = self._budget.need(self._footprint(case), case.n, case.nb, case.P, case.Q)
         return (
             f"a {case.m}x{case.n} {case.dtype} matrix takes {size_text(matrix_bytes(case))}, with buffers "
-            f"{size_text(need)} a node, but {size_text(self._budget.most)} of a node can be planned for (what is "
-            f"free, or --mem); use a smaller -m or -N"
+            f"{size_text(need)} per node, but {size_text(self._budget.most)} per node can be used (free "
+            f"memory, or --mem); use a smaller -m or -N"
         )
 
     def line(self, case: NormsCase) -> str:
@@ -103,9 +103,9 @@ class Sizes:
         text = (
             f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.nb}  grid {case.P}x{case.Q}: matrix "
             f"{size_text(need['matrix'])} and buffers {size_text(need['buffers'])}, "
-            f"{size_text(need['total'] / ranks)} a rank"
+            f"{size_text(need['total'] / ranks)} per rank"
         )
-        return text if self.fits(case) else f"{text}; does NOT fit, a node can give {size_text(self._budget.most)}"
+        return text if self.fits(case) else f"{text}; does not fit: a node has {size_text(self._budget.most)}"
 
     def _footprint(self, case: NormsCase) -> Footprint:
         return footprint(case, square=self._config.m is None, threads=self._threads)
@@ -124,8 +124,8 @@ class Sizes:
         if most < wanted:
             total = self._footprint(model)(wanted, nb, model.P, model.Q)["total"]
             text = (
-                f"N = {wanted} would take {size_text(total)}, but {size_text(self._budget.default)} of a node can be "
-                f"planned for: N = {most} instead"
+                f"N = {wanted} needs {size_text(total)}, but {size_text(self._budget.default)} per node can be used; "
+                f"N = {most} is used instead"
             )
             self.cautions.append(Caution("size", text, "use -N, or a larger --mem"))
         return min(most, wanted)

@@ -102,10 +102,10 @@ def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
     matrices = ranks * size.read_bytes // READS
     if bench.config.on_gpu or matrices > caches:
         return []
-    sizes = f"{size_text(matrices)} of matrices on a host, {size_text(caches)} of caches"
+    sizes = f"a host has {size_text(matrices)} of matrices and {size_text(caches)} of caches"
     text = f"{sizes}: read may be the rate of the caches"
     larger = math.ceil(size.n * math.sqrt(2 * caches / matrices))
-    return [Caution("cached", text, f"to be sure that memory is read: -N {larger}")]
+    return [Caution("cached", text, f"to measure memory, use -N {larger}")]
 
 
 def _start_record(bench: Bench[ScanConfig]) -> Record:

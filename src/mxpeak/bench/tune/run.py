@@ -63,7 +63,8 @@ class Tuner:
             left = self.begin + self.plan.budget_s - time.time()
             if left < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
                 self.note(
-                    f"{name} is left for the next mxpeak tune, because {max(0.0, left):.0f} s of this budget are left"
+                    f"{name} was not tuned, because {max(0.0, left):.0f} s of the budget are left; "
+                    "run mxpeak tune again"
                 )
                 continue
             self.tune(name, time.time() + min(left, max(LEAST_SLICE_S, left / (len(todo) - k))))
@@ -135,7 +136,7 @@ class Tuner:
         check = self.check_of(benchmark, plan)
         if len(check.tuned) < LEAST_PAIRS:
             return False
-        self.note(f"{benchmark} is tuned; use --fresh to start again, or a longer --budget to try larger sizes")
+        self.note(f"{benchmark} is already tuned; use --fresh to start again, or a longer --budget to try larger sizes")
         winner = self.book.winners[self.key(benchmark)]
         self.checks[benchmark] = {**check.section(), "size": plan["size"], "stored": stored(winner)}
         return True
@@ -173,12 +174,12 @@ class Tuner:
         plan = self.planned(benchmark) or self.new_plan(benchmark, search_until - time.time())
         challenger, over = self.search(benchmark, plan, search_until)
         if challenger is None:
-            why = "nothing but the defaults can be tried, or passes; try a larger -N, --nx or --budget"
-            self.note(f"{benchmark}: {why if over else 'the budget ended before its search; run mxpeak tune again'}")
+            why = "no settings except the defaults could be tried, or passed; try a larger -N, --nx or --budget"
+            self.note(f"{benchmark}: {why if over else 'the budget ended before the search; run mxpeak tune again'}")
             return
         check = self.check(benchmark, plan, challenger, until)
         if len(check.tuned) < LEAST_PAIRS:
-            self.note(f"{benchmark}: the budget ended before its check; run mxpeak tune again")
+            self.note(f"{benchmark}: the budget ended before the check; run mxpeak tune again")
             return
         self.keep(benchmark, plan, challenger, check)
 

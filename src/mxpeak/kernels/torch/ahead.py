@@ -69,7 +69,7 @@ def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
             with suppress(Exception):
                 kernel.device_caches.clear()  # what has failed would fail at its launch again
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:MOST]}"
-        print(f"kernels are compiled one after the other, not side by side: {why}", file=sys.stderr, flush=True)
+        print(f"kernels are compiled one after the other, not in parallel: {why}", file=sys.stderr, flush=True)
 
 
 def _to(cores: Sequence[int]) -> None:

@@ -19,7 +19,9 @@ from mxpeak.library.dense.distributed_solving import factored
 #: Tasks start once their chunks have come, and a worker has a thread for them, which may take long.  The client sees
 #: sooner when a rank will not come, and closes the seats; this is for a client that died itself.
 MEETING_S = 3600.0
-LOST = "the factors are lost, with a worker or by a call that was broken off; factor A again: mxpeak.dask.lu_factor(A)"
+LOST = (
+    "the factors are lost, because a worker ended or a call was interrupted; factor A again: mxpeak.dask.lu_factor(A)"
+)
 
 
 class Seat:

@@ -56,12 +56,12 @@ def _fp32_from(sides: int, dtype: np.dtype[Any]) -> int:
 def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:
     """Why `chosen_precision` is what it is."""
     if name != "auto":
-        return "asked for"
+        return "requested"
     if roundoff(dtype) == 2.0**-24:
         return "A's own"
     if sides * ORDERS_PER_SIDE > n >= _fp32_from(sides, dtype):
-        return "quickest for so many right-hand sides"
-    return "expected to be quickest" if device is not None else "quickest at this order"
+        return "fastest for this number of right-hand sides"
+    return "expected to be fastest" if device is not None else "fastest at this order"
 
 
 def plain(A: Any, b: Any) -> bool:

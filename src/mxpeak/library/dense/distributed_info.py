@@ -113,7 +113,7 @@ class DistributedInfo(Info):
             line_of_error(self.backward_error, self.n, self.u),
             line_of_row_error(self.componentwise_error, self.n, self.u),
             f"  growth          {self.growth:.2e}",
-            f"  memory          {size_text(self.bytes_a_rank)} a rank",
+            f"  memory          {size_text(self.bytes_a_rank)} per rank",
             line_of_times(self.times),
         ]
         if self.condition is not None:

@@ -59,7 +59,7 @@ def note_of_columns(moved: float) -> str:
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
-        f"correction would {how}; use units of the unknowns in which columns are alike"
+        f"correction would {how}; use units of the unknowns that give columns of similar size"
     )
 
 
@@ -70,7 +70,7 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
         f"{small}x may have no correct digit; look for rows or columns that depend on each other, or use {wider}"
-        "regularisation or least squares (numpy.linalg.lstsq)"
+        "regularization or least squares (numpy.linalg.lstsq)"
     )
 
 

@@ -46,10 +46,12 @@ def check_memory(
     started = f"client.cluster.scale({enough})" if comm.name == "sockets" else f"mpiexec -n {enough} python ..."
     instead = f"start {enough} ranks on such nodes: {started}"
     if not enough:
-        instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
+        instead = (
+            f"no number of such ranks is enough, because each stores {VECTORS} vectors: start fewer ranks per node"
+        )
     raise ResourceError(
-        f"{what} and panels take {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} a rank "
-        f"can be planned for, {most} to a node; {instead}"
+        f"{what} and panels take {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} "
+        f"per rank can be used, with {most} per node; {instead}"
     )
 
 
@@ -64,7 +66,7 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
     _, free = _free_bytes(comm, 0)
     need = 8 * VECTORS * n * more
     if need > free:
-        instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks a node"
+        instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks per node"
         raise ResourceError(
             f"b with {k} column{'s' * (k > 1)}, x and their residuals take {VECTORS}*{8 * parts}*{n}*{k} bytes on "
             f"every rank, {size_text(need)}, but {size_text(free)} per rank can be used; {instead}"

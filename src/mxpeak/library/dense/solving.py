@@ -448,7 +448,7 @@ class LUFactors:
         coarser = PRECISIONS[self.precision].u > roundoff(self._dtype)
         if self._free and coarser and sides * ORDERS_PER_LU > self.A.shape[0]:
             self._factor_in_fp64(self._spans)
-            self._why = "quickest for so many right-hand sides"
+            self._why = "fastest for this number of right-hand sides"
 
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""
@@ -522,7 +522,7 @@ class LUFactors:
         """Why the factors do not do; empty: they do."""
         factors, u = self._factors, roundoff(self._dtype)
         if done.outcome is not Outcome.SOLVED:
-            told = f"by these factors the condition is {factors.condition:.1e}, the growth {factors.growth:.1e}"
+            told = f"condition {factors.condition:.1e}, growth {factors.growth:.1e}"
             return note_of_coarseness(self.precision, done.steps, done.eta, told)
         if not done.even_rows:
             return note_of_uneven_rows(self.precision, done.steps, inf if done.rows is None else done.rows)

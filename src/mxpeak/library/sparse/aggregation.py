@@ -72,7 +72,7 @@ class _Shared:
     def problem(self) -> str:
         """Why there is no level below; the same on all ranks."""
         n, found = self.everybody.starts[-1], self.found.all
-        return "" if 0 < found <= n / 2 else f"smoothed aggregation has {found} aggregates of {n} unknowns"
+        return "" if 0 < found <= n / 2 else f"smoothed aggregation formed {found} aggregates from {n} unknowns"
 
     @property
     def norms(self) -> Array:
@@ -128,7 +128,7 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor, depth
         to_below, to_here = Coupling(P), Coupling(R)
         grids, problem = by_root(comm, lambda: _whole(told or [], depth + 1))
     else:
-        return [], f"smoothed aggregation has {found.all} aggregates on a level that every rank would have to hold"
+        return [], f"smoothed aggregation formed {found.all} aggregates, too many for every rank to store the level"
     if problem:
         return [], problem
     if everybody.alone:
@@ -222,7 +222,7 @@ def _whole(told: Sequence[tuple[Csr, Array]], depth: int) -> tuple[list[Grid], s
     try:
         grids = [Grid(C)] if C.shape[0] <= COARSEST else _by_pyamg(C, np.concatenate([norms for _, norms in told]))
     except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
-        return [], f"PyAMG made no hierarchy: {error}"
+        return [], f"PyAMG built no hierarchy: {error}"
     problem = next((f"level {k} {bad}" for k, grid in enumerate(grids, depth) if (bad := unfit(grid))), "")
     return grids, problem
 

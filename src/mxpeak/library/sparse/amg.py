@@ -66,7 +66,7 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
         try:
             made = pyamg.ruge_stuben_solver(near_one, max_coarse=coarsest)
         except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
-            return [], f"PyAMG made no hierarchy: {error}"
+            return [], f"PyAMG built no hierarchy: {error}"
     if len(made.levels) == 1:
         return [], "PyAMG found no coarser level"
     grids = [Grid(*(fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]

@@ -32,8 +32,8 @@ DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: What is said where kernels are compiled.
 FIRST_USE = "mxpeak.gmres, first use of"
 #: Why a matrix is factored: its graph is narrow, or nothing else is possible for rows of ranks.
-NARROW = "the graph of A is narrow: factors fill up little"
-WIDE = "over ranks only factors need no diagonal of A itself"
+NARROW = "the graph of A is narrow, so factors have little fill-in"
+WIDE = "over several ranks only factors work with zeros on the diagonal"
 #: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
 M_LIKE = 0.8
 #: The diagonal outweighs the rest of every row by so much that sweeps need few steps.
@@ -108,9 +108,9 @@ def _without_diagonal(A: Csr, zeros: int, everybody: Everybody) -> Choice:
     n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
     problem = no_room(everybody, nnz, 2 * GATHERED_BYTES * nnz, "all rows")
     if n > MOST_GATHERED:
-        problem = f"{n} rows are more than the {MOST_GATHERED} that rank 0 gathers unless you ask for lu"
+        problem = f'{n} rows exceed the {MOST_GATHERED} that rank 0 gathers without preconditioner="lu"'
     if problem:
-        return Choice("none", f"{zeros} diagonal entries are zero, by which all others but lu divide, and {problem}")
+        return Choice("none", f"{zeros} diagonal entries are zero, by which all others except lu divide, and {problem}")
     parts = everybody.comm.gather_objects(named(A, everybody))
 
     def decide() -> tuple[str, float | None]:
@@ -166,20 +166,20 @@ def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
     sums, sweep = row_sums(A), sweeping(everybody)
     rest = everybody.largest(beside_diagonal(sums))
     if rest <= DOMINATED:
-        return Choice(sweep, f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
+        return Choice(sweep, f"off-diagonal sums are at most {rest:.0%} of the diagonal, so sweeps need few steps")
     share = opposite_share(sums, everybody)
     if kernels.device is None and (why := _suits_factors(A, share, everybody)):  # devices have no SuperLU
         return Choice("lu", why)
     if share < M_LIKE:
         return Choice(
-            sweep, f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
+            sweep, f"{share:.0%} of the off-diagonal sum has the opposite sign, but multigrid needs {M_LIKE:.0%}"
         )
     crowd = hubs(A, everybody)
     if crowd > HUBS:
-        return Choice(sweep, f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
+        return Choice(sweep, f"some rows have {crowd:.0f} times the mean number of neighbors, which fills the levels")
     if not everybody.all(has_pyamg()):
         return Choice(sweep, f"multigrid would suit this matrix: {install_command('amg')}")
-    return Choice("amg", "entries beside the diagonal have the other sign")
+    return Choice("amg", "off-diagonal entries have the opposite sign")
 
 
 def sweeping(everybody: Everybody) -> str:
@@ -199,13 +199,13 @@ def _suits_factors(A: Csr, share: float, everybody: Everybody) -> str:
     why = _unlike_multigrids(A, share, everybody)
     if not why or not (everybody.alone or narrow(A, everybody)):
         return ""
-    return f"the graph of A is narrow, and multigrid is not sure to do: {why}"
+    return f"the graph of A is narrow, and multigrid may fail: {why}"
 
 
 def _unlike_multigrids(A: Csr, share: float, everybody: Everybody) -> str:
     """What keeps a matrix from being of the kind that multigrid is made for.  Collective."""
     if share < M_LIKE:
-        return "signs are against it"
+        return "signs of A do not suit it"
     if skew(A, everybody) > SKEW:
         return "A is not symmetric"
     return "A is indefinite" if indefinite(A, everybody) else ""

@@ -49,7 +49,7 @@ def formats(
     worst = everybody.largest(kernels.rounding(rows, precision))
     if worst == float("inf"):
         largest = everybody.max_abs(rows.data, np)
-        note = f"{precision} ends at {PRECISIONS[precision].largest:g}, values at {largest:.3g}: they are kept in fp32"
+        note = f"{precision} ends at {PRECISIONS[precision].largest:g}, but values reach {largest:.3g}, so fp32 is used"
         return Formats("fp32", "fp32", rounding(kernels, rows, "fp32", everybody) == 0, note)
     return Formats(precision, "fp32", worst == 0)
 

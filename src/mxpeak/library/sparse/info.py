@@ -110,12 +110,12 @@ class GmresInfo(Info):
         levels = f", {self.levels} levels" if self.levels > 1 else ""
         where = "" if self.device == "cpu" else f" on {self.device}"
         where += "" if self.ranks == 1 else f" on the largest of {self.ranks} ranks"
-        order = "row after row" if self.colours is None else _count(self.colours, "colour")
+        order = "row after row" if self.colours is None else _count(self.colours, "color")
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
             f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
             f"in {_count(self.cycles, 'cycle')}",
-            f"  residual        {self.residual:.2e} (asked for: {self.tol:.0e})",
+            f"  residual        {self.residual:.2e} (requested: {self.tol:.0e})",
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
             f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
             f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",

@@ -43,7 +43,7 @@ def shared_factors(
         try:
             factors, problem = factored(stacked(parts or [], n), vectors, entries)
         except MemoryError:
-            return vectors, "rank 0 had no memory for all rows"
+            return vectors, "rank 0 has too little memory for all rows"
         found = factors or found
         return found.vectors, problem
 
@@ -58,7 +58,7 @@ def shared_fill(A: Csr, everybody: Everybody) -> tuple[float, str]:
     comm, n, nnz = everybody.comm, everybody.starts[-1], int(everybody.sum(A.nnz))
     problem = no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows")
     if n > MOST_GATHERED:
-        problem = f"{n} rows are more than the {MOST_GATHERED} that rank 0 gathers unless you ask for lu"
+        problem = f'{n} rows exceed the {MOST_GATHERED} that rank 0 gathers without preconditioner="lu"'
     if problem:
         return inf, problem
     parts = comm.gather_objects(named(pattern(A), everybody))

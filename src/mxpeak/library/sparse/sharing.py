@@ -126,7 +126,7 @@ def unwanted(A: Csr, scaling: Scaling) -> str:
     gathered = everybody.alone or n <= MOST_GATHERED
     if n <= EVEN or (gathered and (scaling.active or weak_share(A, everybody) > MANY_WEAK)):
         return ""
-    return f"{n} rows are more than levels are best made of by one rank"
+    return f"{n} rows are too many to build levels on one rank"
 
 
 def _no_room(everybody: Everybody, nnz: int) -> str:

@@ -287,8 +287,8 @@ class Solver:
         """Continue in fp64 from the best x so far, and stay there for the right-hand sides to come."""
         y = self.problem.unordered(self.problem.system.go_back())
         self.notes.append(
-            f"with values in {self._formats.values} and vectors in {self._formats.vectors} it went no further: after "
-            f"{done.steps} iterations the residual was {min(done.history):.1e}; fp64 took over"
+            f"with values in {self._formats.values} and vectors in {self._formats.vectors} GMRES stagnated: after "
+            f"{done.steps} iterations the residual was {min(done.history):.1e}; it continued in fp64"
         )
         self._formats = Formats(self.problem.outer.A.values, "fp64", True)
         self.fallback = True
@@ -316,7 +316,7 @@ class Solver:
         if factors is None:
             self.notes.append(f"complete factors, the last resort, are not possible: {problem}")
             return ended == "costly"
-        how = {"costly": "was slow", "stalled": "gained nothing more"}.get(ended, "overflowed")
+        how = {"costly": "was slow", "stalled": "stagnated"}.get(ended, "overflowed")
         room = size_text(int(ENTRY_BYTES * entries))
         reason = f"the last resort, of at most {room}: after {self._spent} steps GMRES with {name} {how}"
         self._complete(A, Parts(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
@@ -367,18 +367,18 @@ class Solver:
     def _why(self, done: Column, ended: str, y: Vector, b: Vector, most: int) -> str:
         terms = self._terms(y, b)
         if ended != "rounded" and self._least(done.residual, terms):
-            least = f"ask for no less than rtol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
+            least = f"use rtol={2 * done.residual:.0e} or more, or " if 2 * done.residual < 1.0 else ""
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
-                f"scale the rows of A and b so that all count alike"
+                f"scale the rows of A and b to similar sizes"
             )
         return {
-            "steps": f"maxiter={most} steps were used up; use a larger maxiter{self._instead()}",
-            "scales": "the rows of A and b are of so different scales that no residual is small in all of them",
+            "steps": f"maxiter={most} steps were used; use a larger maxiter{self._instead()}",
+            "scales": "the rows of A and b differ so much in scale that no residual is small in all of them",
             "stalled": f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{self._longer()}{self._instead()}",
-            "coarse": f"fp32 went no further{self._instead()}",
+            "coarse": f"GMRES stagnated in fp32{self._instead()}",
             "rounded": "x is below the range in which fp64 has all its digits: scale A down, or b up",
-            "not finite": "numbers beyond the range of fp64 came up",
+            "not finite": "the computation exceeded the range of fp64",
         }[ended]
 
     def _longer(self) -> str:
