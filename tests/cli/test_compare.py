@@ -89,11 +89,7 @@ def test_a_change_counts_beyond_tolerance_and_known_noise(before: Any, after: An
         ({}, 80, "DGEMM is the same (+0.0 %); neither settings nor software differ"),
         ({"config": REPEATED}, 80, "neither settings nor software differ"),
         ({"software": {"numpy": "2"}}, 80, "DGEMM is the same (+0.0 %); software differs"),
-        (
-            {"limit": 160e9},
-            70,
-            "DGEMM changed by -20.0 %, the share of it by -12.5 %: the machine changed, and neither settings",
-        ),
+        ({"limit": 160e9}, 70, "and the share of this limit by -12.5 %: the machine changed, and neither settings"),
         ({"limit": 160e9, "config": SWAP_LONG}, 70, "the machine changed, and settings differ"),
         ({"limit": 160e9, "config": SWAP_LONG, "software": {"numpy": "2"}}, 70, "and settings and software differ"),
         ({"result": {"rate_flops": 80e9}}, 80, "the limit was not measured in both runs"),
@@ -105,6 +101,31 @@ def test_the_measured_limit_tells_machine_from_settings_and_software(more: Any, 
     assert change.verdict == "slower"
     assert why in change.why
     assert "code" not in change.why
+
+
+def with_limit(rate: float, nb: int = 64, **limit: Any) -> Any:
+    body = run(rate, samples=TWICE, problem={"n": 1000, "nb": nb, "P": 1, "Q": 1})
+    body["result"]["limit"] |= limit
+    return body
+
+
+def test_a_change_within_the_drift_of_the_machine_is_no_verdict() -> None:
+    before, after = with_limit(100), with_limit(80, drift=0.3, drifted=True)
+    (change,) = compared([before], [after], 0.05)
+    assert (change.verdict, change.noise) == ("same", 0.3)
+    assert change.why == "the speed of the machine changed by 30 % during a run; use compare --rounds 5"
+    (change,) = compared([before], [with_limit(60, drift=0.3, drifted=True)], 0.05)
+    assert change.verdict == "slower"
+
+
+def test_limits_of_different_kernels_are_not_compared() -> None:
+    before = with_limit(100, 128, name="DGEMM, inner dimension 128")
+    after = with_limit(80, 64, name="DGEMM, inner dimension 64", rate_flops=300e9)
+    (change,) = compared([before], [after], 0.05)
+    assert change.name == "hpl N=1000 NB=128->64 1x1"
+    assert change.why.startswith(
+        "the runs have different limits (DGEMM, inner dimension 128; DGEMM, inner dimension 64)"
+    )
 
 
 def case(nb: int = 64, n: int = 1000, **more: Any) -> Any:

@@ -133,7 +133,7 @@ def test_an_own_test_follows_an_admissible_verdict_and_reads_as_passed():
 
 def test_a_matrix_of_ddd_is_defined_next_to_its_name():
     text = report(result_of(problem={**PROBLEM, "generator": "ddd", "diagonal_scale": 0.0125}))
-    assert "\nddd is a_ii = 0.0125 * sum of |a_ij|, j != i: mxpeak's reading of" in text
+    assert "\nddd is a_ii = 0.0125 * sum of |a_ij|, j != i: mxpeak's definition of" in text
 
 
 @pytest.mark.parametrize(("precision", "sloppy"), [("fp8", 1), ("fp16", 2), ("bf16", 2), ("fp32", 4), ("fp64", 8)])

@@ -30,13 +30,13 @@ examples:
   mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
 A and B are folders of results, result files, reports of other programs (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
-or: last, previous (the one before it that has a case of it), baseline (see mxpeak baseline).
+or: last, previous (the newest earlier run with a case of last), baseline (see mxpeak baseline).
 
-With --rounds, A and B are commands in quotes. They are run in turns, so that a machine that drifts favours neither;
-the first run of each is not counted. Medians are compared, noise is that of the ratios within the rounds.
+With --rounds, A and B are commands in quotes. They run alternately, so that a drift of the machine affects both. The
+first run of each is ignored. The medians are compared; the noise is the spread of the ratios of the rounds.
 
-exit code: 0; 2 if no case is in both runs; 4 if a case became slower by more than --tolerance and noise, or no longer
-passes. A change of a run that was timed only once is AMBIGUOUS, and no reason for 4: use --repeat 3 in both runs.
+exit code: 0; 2 if no case is in both runs; 4 if a case fails or is slower by more than --tolerance and the noise. A
+change is AMBIGUOUS, with exit code 0, if a run was timed only once: use --repeat 3 in both runs.
 """
 HISTORY = """\
 examples:
@@ -130,7 +130,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
-    """Run two commands in turns, and compare the medians."""
+    """Run two commands alternately, and compare the medians."""
     from mxpeak.cli.output import check_file
     from mxpeak.cli.turns import EndedError, run_in_turns
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
@@ -177,6 +177,8 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     }
     width = terminal_width(sys.stdout)
     text = table(rows, width=width, least=(6, 4, 5)) if found else f"no results in {OUT}/\n"
+    if any(row[4].endswith("*") for row in rows):
+        text += "  * uncertain, because the machine's speed changed during the run\n"
     _show(body, text, args.json)
     return ExitCode.VALID
 

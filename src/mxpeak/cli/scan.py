@@ -30,7 +30,7 @@ examples:
   srun mxpeak scan --json scan.json --write-exclude exclude.txt
   mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
 
-exit code: 0 if all ranks are alike, 3 if some are slow or compute other bits, or if the scan cannot decide
+exit code: 0 if all ranks agree, 3 if a rank is slow or its results differ, or if the scan cannot decide
 """
 
 

@@ -1,4 +1,4 @@
-"""mxpeak compare --rounds K 'COMMAND A' 'COMMAND B': both are run in turns, and their medians compared."""
+"""mxpeak compare --rounds K 'COMMAND A' 'COMMAND B': run both alternately and compare their medians."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def command(name: str, text: str) -> Command:
 
 
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
-    """Run both commands in turns, the order alternating; and the folder that holds all runs."""
+    """Run both commands alternately, and return their results and the folder of all runs."""
     from mxpeak.cli.output import new_folder
     from mxpeak.report.compare import nothing_in_common, pairs
     from mxpeak.runtime.launch import launched

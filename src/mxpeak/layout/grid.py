@@ -63,6 +63,8 @@ class ProcessGrid:
 
         Nodes are those of `node_of_rank` (a node number for each rank), else those of the node grid.
         """
+        if self.size == 1:
+            return self._title()
         rows, columns = min(self.P, MAP_ROWS), min(self.Q, MAP_COLUMNS)
         node = [[self._node(p, q, node_of_rank) for q in range(columns)] for p in range(rows)]
         width = len(str(self.size - 1))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from mxpeak.records import PASSED, Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import case_text, lines_of
 
@@ -37,7 +37,7 @@ class Change:
 
     before, after   flop/s or bytes/s
     change          after / before - 1
-    noise           how far repeats of either run lie apart; None unless both runs were repeated
+    noise           largest spread of repeats, or drift of the machine, in either run; None unless both were repeated
     verdict         faster, slower, same, failed (it no longer passes), ambiguous (it changed, but noise is unknown), or
                     unknown (a rate is missing)
     why             what the measured limits, settings and software say of it
@@ -146,6 +146,14 @@ def _name(body: Body) -> str:
     return f"{result.benchmark} {case_text(result)}".strip()
 
 
+def _pair_name(before: Body, after: Body) -> str:
+    """Return the name of a case; where the runs differ in a setting of it, as `NB=128->64`."""
+    first, second = _name(before).split(), _name(after).split()
+    if len(first) != len(second):
+        return _name(after)
+    return " ".join(a if a == b else f"{a}->{b.rpartition('=')[2]}" for a, b in zip(first, second))
+
+
 def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
     """Whether two results are of one benchmark and agree in these names, as far as both have them."""
     this, that = (body.get("problem") or {} for body in (one, other))
@@ -164,8 +172,11 @@ def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> 
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
     why = _why(before, after, change, least) if verdict in ("faster", "slower", "ambiguous") else ""
+    drift = max(map(_drift, (before, after)))
+    if verdict == "same" and change is not None and tolerance < abs(change) <= drift:
+        why = f"the speed of the machine changed by {100 * drift:.0f} % during a run; use compare --rounds 5"
     return Change(
-        name=_name(after),
+        name=_pair_name(before, after),
         unit=unit,
         before=rates[0],
         after=rates[1],
@@ -198,9 +209,15 @@ def rate_of(body: Body) -> float | None:
 
 
 def _noise_of(before: Body, after: Body) -> float | None:
-    """Return the larger noise of the two; None if one of them was timed only once."""
+    """Return the largest noise or drift of the two; None if one of them was timed only once."""
     first, second = _noise(before), _noise(after)
-    return None if first is None or second is None else max(first, second)
+    return None if first is None or second is None else max(first, second, _drift(before), _drift(after))
+
+
+def _drift(body: Body) -> float:
+    """Return by how much the machine's speed changed during a run; 0 if its share of the limit is certain."""
+    figures = body.get("result") or {}
+    return float(figures["limit"].get("drift") or 0.0) if drifted(figures) else 0.0
 
 
 def _noise(body: Body) -> float | None:
@@ -221,15 +238,18 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     limits = [rate_of({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
     if not limits[0] or not limits[1] or change is None:
         return f"the limit was not measured in both runs, so the machine may have changed; {own}"
+    measured = [((one.get("result") or {}).get("limit") or {}).get("name", "the limit") for one in (before, after)]
+    if measured[0] != measured[1]:
+        return f"the runs have different limits ({measured[0]}; {measured[1]}), so the machine may have changed; {own}"
     moved = limits[1] / limits[0] - 1.0
     share = (1.0 + change) / (1.0 + moved) - 1.0
-    name = ((after.get("result") or {}).get("limit") or {}).get("name", "the limit")
+    name = measured[0]
     if abs(moved) > least and abs(share) <= least:
         return f"{name} also changed by {100 * moved:+.1f} %: the machine is {'faster' if change > 0 else 'slower'}"
     if abs(moved) <= least:
         return f"{name} is the same ({100 * moved:+.1f} %); {own}"
-    shares = f"the share of it by {100 * share:+.1f} %"
-    return f"{name} changed by {100 * moved:+.1f} %, {shares}: the machine changed, and {own}"
+    shares = f"the share of this limit by {100 * share:+.1f} %"
+    return f"{name} changed by {100 * moved:+.1f} %, and {shares}: the machine changed, and {own}"
 
 
 # --- what differs -----------------------------------------------------------------------------------------------
@@ -344,7 +364,7 @@ def row_of(body: Body, when: str, where: str) -> list[str]:
     result = _read(body)
     share = result.result.get("fraction_of_limit")
     case = case_text(result)
-    percent = "" if share is None else f"{three_digits(100 * share)} %"
+    percent = "" if share is None else f"{three_digits(100 * share)} %{'*' * drifted(result.result)}"
     return [
         when,
         lines_of(result.benchmark).name(result),

@@ -163,7 +163,7 @@ def _cut(name: str) -> str:
 def _drift(results: Sequence[Result]) -> list[str]:
     """Return the note about the rows with a star: by how much the machine's speed changed."""
     changes = [
-        f"{lines_of(r.benchmark).name(r)} by {percent(r.result['limit']['drift'])}"
+        f"{lines_of(r.benchmark).name(r)} by {_change(r.result['limit']['drift'])}"
         for r in results
         if drifted(r.result)
     ]
@@ -173,6 +173,11 @@ def _drift(results: Sequence[Result]) -> list[str]:
         f"* The machine's speed changed between the measurements of the limit: {', '.join(changes)}. "
         "Stop other programs, and run again."
     ]
+
+
+def _change(drift: float) -> str:
+    """Return a drift in percent, or as a factor from 100 % on."""
+    return percent(drift) if drift < 1.0 else f"a factor of {three_digits(1.0 + drift)}"
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:

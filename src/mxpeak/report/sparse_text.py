@@ -271,7 +271,7 @@ def _a_solve(phase: Section | None, solves: int | None) -> str:
 
 
 #: What a speed-up is due to if nothing was measured between double and the mixed solver with compressed values.
-TOGETHER = "by precision and compression together"
+TOGETHER = "from precision and compression together"
 
 
 def _speedup(result: Result) -> str:
@@ -313,8 +313,8 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
     raw: with the rates before the penalty
     """
     names = (
-        ("as in the reference code", "rate_flops_reference", "raw_rate_flops"),
-        ("as by ORNL", "rate_flops_ornl", "raw_rate_flops_ornl"),
+        ("of the reference code", "rate_flops_reference", "raw_rate_flops"),
+        ("of ORNL", "rate_flops_ornl", "raw_rate_flops_ornl"),
     )
     parts = [
         f"{name} {rate_text(figures[key])}"
@@ -322,7 +322,7 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
         for name, key, raw_key in names
         if figures.get(key) is not None
     ]
-    return f"flops counted {', '.join(parts)}" if parts else ""
+    return f"rate by the flop count {', '.join(parts)}" if parts else ""
 
 
 def _ratings(figures: Section) -> str:
@@ -344,6 +344,6 @@ def _beside(figures: Section) -> list[str]:
         raw, speedup = other.get("raw_rate_flops"), other.get("speedup")
         text += "" if raw is None else f" (raw {rate_text(raw)})"
         if (ornl := other.get("rate_flops_ornl")) is not None:
-            text += f", with flops counted as by ORNL {rate_text(ornl)}"
+            text += f", by the flop count of ORNL {rate_text(ornl)}"
         lines.append(text if speedup is None else f"{text}, {three_digits(speedup)} times double")
     return lines

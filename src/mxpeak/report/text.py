@@ -97,7 +97,9 @@ def _how_far(result: Result) -> str:
     known = result.telemetry["aborted"]
     told = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before the first step"
     finished = _finished(known["finished"]) if "finished" in known else ""
-    return f"{told}: {known['reason']}\n{finished}"
+    folder = (result.config.get("checkpoint") or {}).get("value")
+    resume = f"  if a checkpoint was written, continue with: mxpeak resume {folder}\n" if folder else ""
+    return f"{told}: {known['reason']}\n{finished}{resume}"
 
 
 def _finished(known: Mapping[str, Any]) -> str:
