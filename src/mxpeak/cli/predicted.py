@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         problem,
         "--precision",
         parse=one_of(*PRECISIONS),
-        help="of the low-precision part: "
+        help="precision of the low-precision part: "
         + ", ".join(PRECISIONS)
         + " (default: the lowest of the machine; hpg-mxp fp32)",
         metavar="NAME",
