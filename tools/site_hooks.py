@@ -152,9 +152,10 @@ def settings_page() -> str:
     ]
     head = ("flag", "variable", "key in a file", "default", "benchmarks", "meaning")
     return (
-        "# Settings\n\nThis page lists every setting of `mxpeak run`. mxpeak uses the first source that sets a value: "
-        "flag, variable, file of `--config`, file of `--dat`, `mxpeak tune`, default. The default can differ by "
-        f"benchmark and device. `--dry-run` prints the resolved values.\n\n{table(head, lines)}"
+        "# Settings\n\nThis page lists every setting of `mxpeak run`. For each setting, mxpeak uses the first of these "
+        "sources that contains a value:\n\n1. flag\n2. environment variable\n3. file of `--config`\n"
+        "4. file of `--dat`\n5. values stored by `mxpeak tune`\n6. default\n\nThe default can depend on the benchmark "
+        f"and on the device. `--dry-run` prints the resolved values.\n\n{table(head, lines)}"
     )
 
 
@@ -173,17 +174,18 @@ def result_page() -> str:
     return "\n".join(parts)
 
 
-RESULT_INTRODUCTION = """This page is for readers and programs that use `result.json`. It lists every key with its unit.
+RESULT_INTRODUCTION = """This page is for users who read `result.json`, directly or with a program.
+It lists every key with its unit.
 
 ```sh
 mxpeak run hpl -N 4000 --json result.json
 python -c "import json; print(json.load(open('result.json'))['results'][0]['result']['rate_flops'])"
 ```
 """
-RESULT_CONVENTIONS = """- In `a.b`, the object `a` contains the key `b`. `[]` means every item of a list.
-  `*` means every key of an object.
+RESULT_CONVENTIONS = """- `a.b` means the key `b` in the object `a`.
+- `[]` means every item of a list, and `*` means every key of an object.
 - Required keys are always present in their object. The other keys depend on the benchmark, the options and the machine.
-- mxpeak does not check the type of keys that are marked as not checked.
+- If the type of a key is *not checked*, mxpeak does not validate the type of its value.
 
 [What the numbers mean](../explanation/numbers.md) defines rates, checks and limits. [Phases and telemetry](phases.md)
 defines the phases. The [glossary](glossary.md) defines the terms.

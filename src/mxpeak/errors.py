@@ -17,24 +17,24 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """The exit code of the process, the same on every rank.
+    """Exit code of an mxpeak command, the same on every rank.
 
     Attributes
     ----------
     VALID : int
         0: the result is valid.
     BUG : int
-        1: a bug in mxpeak.
+        1: mxpeak has a bug.
     USAGE : int
-        2: wrong usage or an impossible configuration.
+        2: the usage is wrong, or the configuration is impossible.
     FAILED : int
         3: the validation failed.
     BELOW_TARGET : int
-        4: the result is valid, but below the requested rate or share.
+        4: the result is valid, but below the requested rate or share of the limit.
     RESOURCE : int
-        5: too little memory or disk, or no such device.
+        5: there is not enough memory or disk space, or a device is missing.
     GUARD : int
-        6: the guard stopped the run.
+        6: mxpeak stopped the run early, because the target was out of reach or a rank hung.
     """
 
     VALID = 0
@@ -47,35 +47,36 @@ class ExitCode(IntEnum):
 
 
 class MxpeakError(Exception):
-    """Base class of all errors that mxpeak raises on purpose.
+    """Base class of the public exceptions of mxpeak.
 
     Attributes
     ----------
     exit_code : ExitCode
-        Exit code of the command line for this error.
+        Exit code that mxpeak commands return for this error.
     """
 
     exit_code: ExitCode = ExitCode.BUG
 
 
 class UsageError(MxpeakError, ValueError):
-    """An invalid or impossible request.
+    """An error caused by an invalid or impossible request.
 
-    The message states the problem, the arithmetic, and the correct usage. The error is also a ValueError.
+    The message states the problem, the arithmetic behind it, and the correct usage. UsageError is also a subclass of
+    ValueError.
     """
 
     exit_code = ExitCode.USAGE
 
 
 class UnknownTypeError(UsageError, TypeError):
-    """Numbers of an unsupported type, or values that are not numbers.
+    """An error caused by an unsupported data type or by values that are not numbers.
 
-    The error is also a TypeError.
+    UnknownTypeError is also a subclass of TypeError.
     """
 
 
 class ResourceError(MxpeakError):
-    """Too little memory, or a missing device.
+    """An error caused by insufficient memory or a missing device.
 
     mxpeak raises this error before it allocates memory.
     """
@@ -84,40 +85,40 @@ class ResourceError(MxpeakError):
 
 
 class StoppedError(MxpeakError):
-    """A computation that the guard stopped, on all ranks at the same step."""
+    """An error that all ranks raise at the same step when mxpeak stops a run early."""
 
     exit_code = ExitCode.GUARD
 
 
 class SingularError(MxpeakError):
-    """An exactly singular matrix in a solve."""
+    """An error caused by an exactly singular matrix."""
 
     exit_code = ExitCode.FAILED
 
 
 class Outcome(StrEnum):
-    """How a solve ended.
+    """Outcome of a solve.
 
-    Each value is the text that mxpeak prints.
+    Each value is the text that mxpeak prints for the outcome.
 
     Attributes
     ----------
     SOLVED : str
-        The solve reached the accuracy.
+        The solution has the required accuracy.
     SINGULAR : str
-        A column has no pivot other than zero.
+        A column of the matrix has no nonzero pivot.
     NOT_FINITE : str
-        The result contains NaN or Inf.
+        The result contains NaN or infinity.
     ZERO_PIVOT : str
-        A pivot is zero in an LU factorization without pivoting.
+        An LU factorization without pivoting encountered a zero pivot.
     UNPROVEN : str
-        The solution is accurate, but the factors are not those of the matrix.
+        The solution is accurate, but the factors are not an LU factorization of the matrix.
     NOT_CONVERGED : str
-        Refinement did not reach the accuracy.
+        Iterative refinement did not reach the required accuracy.
     UNREACHED : str
         GMRES did not reach the tolerance.
     INACCURATE : str
-        The residual is above the threshold.
+        The residual exceeds the threshold.
     """
 
     SOLVED = "solved"
@@ -126,16 +127,17 @@ class Outcome(StrEnum):
         "check the matrix, or regularize it"
     )
     NOT_FINITE = (
-        "the result is not finite: the input holds NaN or Inf, or the elimination overflowed; "
-        "check the input, and the hardware if the input is clean"
+        "the result is not finite: the input contains NaN or Inf, or the elimination overflowed; check the "
+        "input, and the hardware if the input is clean"
     )
     ZERO_PIVOT = (
         "a pivot is zero: this matrix has no LU factorization without pivoting; use a generator that needs no pivoting"
     )
     UNPROVEN = (
-        "the solution is accurate, but the factors are not an LU of the matrix: a step computed wrongly, and "
-        "refinement corrected it; test the memory, the processor or device, and its libraries (if the bound of the "
-        "proof is 1 or more, the precision is too coarse to prove an LU of this matrix)"
+        "the solution is accurate, but the factors are not an LU of the matrix: one step was computed "
+        "incorrectly, and refinement corrected the solution; test the memory, the processor or device, and "
+        "its libraries (if the bound of the proof is 1 or more, the precision is too coarse to prove an LU "
+        "of this matrix)"
     )
     NOT_CONVERGED = (
         "refinement did not reach the requested accuracy in the allowed steps: the factors are too coarse for this "

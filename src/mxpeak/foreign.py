@@ -52,7 +52,7 @@ def read_bytes(path: str | Path) -> bytes:
             return _limited(chain([_first(file)], _chunks(file)))
         size = os.fstat(file).st_size
         if size > MOST_BYTES:
-            raise UnreadableError(f"it has {size} bytes, more than the {MOST_BYTES} that are read")
+            raise UnreadableError(f"it has {size} bytes, but mxpeak reads at most {MOST_BYTES}")
         return _limited(_chunks(file))
 
 
@@ -67,7 +67,7 @@ def check_readable(path: str | Path) -> None:
 def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
     """Open a file without waiting for a writer; yield its descriptor and its mode."""
     if "\0" in str(path):
-        raise UnreadableError("its name holds a null character")
+        raise UnreadableError("its name contains a null character")
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(file).st_mode
@@ -108,7 +108,7 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         whole += chunk
         if len(whole) > MOST_BYTES:
-            raise UnreadableError(f"it has more than the {MOST_BYTES} bytes that are read")
+            raise UnreadableError(f"it has more than {MOST_BYTES} bytes, the most that mxpeak reads")
     return bytes(whole)
 
 

@@ -45,7 +45,7 @@ def near(word: str, known: Iterable[str]) -> str | None:
 def or_similar(word: str, known: Iterable[str], all_of_them: str) -> str:
     """Return the end of an error about an unknown name: the most similar known name, and where to find all of them."""
     meant = near(word, known)
-    return f"see {all_of_them}" if meant is None else f"did you mean {meant}? All of them: {all_of_them}"
+    return f"see {all_of_them}" if meant is None else f"did you mean {meant}? See {all_of_them}"
 
 
 def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
@@ -56,9 +56,11 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
             value = int(text)
         except ValueError:
             digits = ", or has too many digits" * (len(text) > DIGITS)
-            raise UsageError(f"{shown(text)} is not a whole number{digits}") from None
+            raise UsageError(
+                f"{shown(text)} is not an integer{digits}; use an integer from {least} to {most}"
+            ) from None
         if not least <= value <= most:
-            raise UsageError(f"{shown(str(value))[1:-1]} is out of range ({least} to {most})")
+            raise UsageError(f"{shown(str(value))[1:-1]} is out of range; use an integer from {least} to {most}")
         return value
 
     return parse
@@ -88,7 +90,7 @@ def seconds(text: str) -> float:
     if match is None and not text.strip()[-1:].islower():
         return real(0.0)(text)
     if match is None or match[2] not in TIME_UNITS:
-        raise UsageError(f"{shown(text)} is not a time; use seconds, or a number and s, m or h, for example 30m")
+        raise UsageError(f"{shown(text)} is not a time; use seconds, or a number with s, m or h, for example 30m")
     return float(match[1]) * TIME_UNITS[match[2]]
 
 
@@ -99,11 +101,12 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
         try:
             value = float(text)
         except ValueError:
-            raise UsageError(f"{shown(text)} is not a number") from None
+            raise UsageError(f"{shown(text)} is not a number; use a number") from None
         if not math.isfinite(value):
-            raise UsageError(f"{shown(text)} is not a finite number")
+            raise UsageError(f"{shown(text)} is not a finite number; use a finite number")
         if not least <= value <= most:
-            raise UsageError(f"{value:g} is out of range ({least:g} to {most:g})")
+            limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+            raise UsageError(f"{value:g} is out of range; use a number {limits}")
         return value
 
     return parse
@@ -114,7 +117,7 @@ def share(text: str) -> float:
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
         raise UsageError(
-            f"{shown(text)} is out of range: use a share of at least 0% and below 100%, such as 80% or 0.8"
+            f"{shown(text)} is out of range; use a share of at least 0% and below 100%, such as 80% or 0.8"
         )
     return value
 
@@ -123,7 +126,9 @@ def positive(text: str) -> float:
     """A parser of finite numbers above 0."""
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} would check nothing; use a number above 0, such as the rules' 16")
+        raise UsageError(
+            f"{value:g} would disable the check; use a number above 0, such as 16, the threshold of the rules"
+        )
     return value
 
 
@@ -151,7 +156,7 @@ def boolean(text: str) -> bool:
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise UsageError(f"{shown(text)} is neither yes nor no")
+    raise UsageError(f"{shown(text)} is neither yes nor no; use yes or no")
 
 
 def device(text: str) -> str:
@@ -200,7 +205,7 @@ def memory_bytes(text: str, total: int) -> int:
 def duration(text: str) -> str:
     """Check a time above zero; it is kept as text until used."""
     if seconds(text) <= 0:
-        raise UsageError(f"{shown(text)} is not a time; use for example 90s, 10m or 1h")
+        raise UsageError(f"{shown(text)} is not a time above zero; use, for example, 90s, 10m or 1h")
     return text
 
 
@@ -211,7 +216,7 @@ def stall_limits(text: str) -> tuple[float, float] | None:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
     if not match or float(match[1]) <= 1 or float(match[2] or 60) <= 0:
         raise UsageError(
-            f"{shown(text)} is not a limit; use a factor above 1, such as 10, or 10,60 with seconds, or off"
+            f"{shown(text)} is not a limit; use a factor above 1 such as 10, a factor and seconds such as 10,60, or off"
         )
     return float(match[1]), float(match[2] or 60)
 
@@ -319,7 +324,9 @@ def resolve(
     known = {o.name for o in options(config)}
     for name in file:
         if name not in known and name not in silent:
-            raise UsageError(f"--config: unknown key {name!r}; {or_similar(name, known, 'mxpeak help settings')}")
+            raise UsageError(
+                f"--config contains the unknown key {name!r}; {or_similar(name, known, 'mxpeak help settings')}"
+            )
     settings: dict[str, Setting] = {}
     for o in options(config):
         if o.name in flags:
@@ -345,7 +352,10 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
         return Setting(f.default, "default")
     value = file[f.name]
     if type(value) is not type(f.default):
-        raise UsageError(f"--config key {f.name}: {shown(str(value))} is not of the type {type(f.default).__name__}")
+        raise UsageError(
+            f"--config key {f.name}: {shown(str(value))} is not of the type {type(f.default).__name__}; use a "
+            "value of this type"
+        )
     return Setting(value, "file")
 
 

@@ -142,16 +142,16 @@ def _check_depth(value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A warning in a result, with advice.
+    """A warning about a result, with advice.
 
     Attributes
     ----------
     code : str
-        Short name of the warning, such as "not-finite".
+        Short identifier of the warning, such as "not-finite".
     text : str
         Description of the problem.
     hint : str
-        Advice. The text is empty if there is none.
+        Advice on how to resolve the problem, or an empty string.
     """
 
     code: str
@@ -170,45 +170,46 @@ def mark(status: str) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Result:
-    """The result of one case of a benchmark, in the sections of the result file.
+    """The result of one benchmark case, organized into the same sections as the result file.
 
     Attributes
     ----------
     benchmark : str
         Name of the benchmark, such as "hpl".
     status : str
-        "valid", "slow", "invalid" or "aborted". "slow" is valid, but below the requested rate or share.
+        Status of the result: "valid", "slow", "invalid" or "aborted". A slow result is valid, but below the requested
+        rate or share of the limit.
     passed : bool
-        Whether the validation passed.
+        Whether the result passed the validation.
     mark : str
-        The status as mxpeak prints it.
+        Status in the form that mxpeak prints.
     run : dict
-        Command, start and end of the run.
+        Command of the run, with its start and end times.
     problem : dict
-        Size and kind of the problem.
+        Size and type of the problem.
     result : dict
-        Rate, time, limit and other figures.
+        Main measurements, such as the rate, the time and the limit.
     validation : dict
-        Residual, threshold and other checks.
+        Results of the validation, such as the residual and its threshold.
     rules : dict
-        Whether the result is admissible under the published rules, and the violations. The section is empty for
-        benchmarks without such rules.
+        Whether the result complies with the published rules, and which rules it violates. This section is empty for
+        benchmarks without published rules.
     samples_s : list of float
-        Seconds of each repetition.
+        Time of each repetition, in seconds.
     phases : dict
-        Time, operations and bytes of each phase.
+        Time, number of operations and number of bytes for each phase.
     config : dict
         Value and origin of each setting.
     machine : dict
-        Processors, memory and devices.
+        Processors, memory and devices of the machine.
     software : dict
-        Versions of mxpeak and its libraries.
+        Versions of mxpeak and of the libraries that it uses.
     launch : dict
-        Launcher, ranks, process grid and binding.
+        Launcher, ranks, process grid and core binding of the run.
     telemetry : dict
-        Progress, energy and other measurements during the run.
+        Data recorded during the run, such as progress and energy.
     warnings : list of Caution
-        Warnings, with advice.
+        Warnings about the result, with advice.
     """
 
     benchmark: str
@@ -268,27 +269,28 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Return whether the validation passed."""
+        """Return whether the result passed the validation."""
         return self.status in PASSED
 
     @property
     def mark(self) -> str:
-        """Return the status as mxpeak prints it: PASSED, TOO SLOW, FAILED or ABORTED."""
+        """Return the status that mxpeak prints: PASSED, TOO SLOW, FAILED or ABORTED."""
         return mark(self.status)
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Result:
-        """Create a result from plain data that `as_dict` returned.
+        """Create a result from a dictionary that `as_dict` returned.
 
         Parameters
         ----------
         body : mapping
-            The data. `from_dict` ignores unknown keys. Missing sections are empty.
+            Dictionary with the sections of the result. `from_dict` ignores unknown keys and leaves missing sections
+            empty.
 
         Returns
         -------
         Result
-            The result.
+            The result that the dictionary describes.
         """
         known = {f.name for f in dataclasses.fields(cls)} & set(body)
         said = body.get("warnings")
@@ -297,14 +299,14 @@ class Result:
         return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as plain data for JSON.
+        """Return the result as a dictionary that can be stored as JSON.
 
-        NaN and infinity become None, and each adds a warning.
+        NaN and infinite values become None, and each of them adds a warning.
 
         Returns
         -------
         dict
-            The sections of the result.
+            Dictionary with the sections of the result.
         """
         lost: list[Caution] = []
         body = {"schema": SCHEMA_RESULT, **_plain(dataclasses.asdict(self), "", lost)}

@@ -63,23 +63,23 @@ def another(**settings: str) -> dict[str, Any]:
 
 #: What is done to checkpoint 4, in slot a, whose parts are those of 2x3 processes; and what the message says of it.
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a bit of a head": (lambda slot: flip(slot / "1-2", 300), "1-2: its head is damaged"),
+    "a bit of a head": (lambda slot: flip(slot / "1-2", 300), "1-2: its header is damaged"),
     "a bit of the numbers": (lambda slot: flip(slot / "1-1", checkpoint.PAGE + 77), "1-1: its numbers are damaged"),
     "a bit of the digest": (lambda slot: flip(slot / "0-0", -9), "0-0: its numbers are damaged"),
     "a part is missing": (lambda slot: (slot / "0-2").unlink(), "0-2: No such file"),
     "the first part is missing": (lambda slot: (slot / "0-0").unlink(), "0-0 is missing"),
     "two parts change places": (
         lambda slot: [(slot / one).rename(slot / to) for one, to in (("0-1", "x"), ("1-1", "0-1"), ("x", "1-1"))],
-        "1-1: it is the part of process 0,1",
+        "1-1: it contains the part of process 0,1",
     ),
-    "a part of another step": (lambda slot: keep(slot.parent, 4, only=(1, 0), steps=5), "its steps is 5 and 4 in 0-0"),
+    "a part of another step": (lambda slot: keep(slot.parent, 4, only=(1, 0), steps=5), "its steps is 5, but 4 in 0-0"),
     "a part of the checkpoint before the last": (
         lambda slot: (keep(slot.parent, 2), keep(slot.parent, 4, only=(0, 0))),
-        "it belongs to another checkpoint: its number is 2 and 4 in 0-0",
+        "it belongs to another checkpoint: its number is 2, but 4 in 0-0",
     ),
     "a part that a killed start has written under the same number": (
         lambda slot: keep(slot.parent, 4, only=(1, 1), generation="h"),
-        "1-1: it belongs to another checkpoint: its generation is 'h' and 'g' in 0-0",
+        "1-1: it belongs to another checkpoint: its generation is 'h', but 'g' in 0-0",
     ),
     "a part of another problem": (
         lambda slot: keep(slot.parent, 4, only=(0, 1), about=another(seed="7")),
@@ -87,38 +87,41 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "parts of another problem": (
         lambda slot: keep(slot.parent, 4, about=another(seed="7")),
-        "0-0: it belongs to another problem: 'seed' is '7' there and '100' in run.json",
+        "0-0: it belongs to another problem ('seed' is '7', but '100' in run.json)",
     ),
     "parts of a problem with one more setting": (
         lambda slot: keep(slot.parent, 4, about=another(scaling="auto")),
-        "0-0: it belongs to another problem: 'scaling' is 'auto' there and None in run.json",
+        "0-0: it belongs to another problem ('scaling' is 'auto', but None in run.json)",
     ),
     "parts of another version": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "version": "0"}),
-        "0-0: it belongs to another run: 'version' is '0' there",
+        "0-0: it belongs to another run ('version' is '0', but",
     ),
     "parts of another run": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "run": "other"}),
-        "0-0: it belongs to another run: 'run' is 'other' there and 'this' in run.json",
+        "0-0: it belongs to another run ('run' is 'other', but 'this' in run.json)",
     ),
-    "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it belongs to another matrix: 36 rows"),
+    "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it belongs to another matrix (36 rows"),
     "parts of another grid": (lambda slot: keep(slot.parent, 4, P=2, Q=2, only=(1, 1)), "1-1: it belongs to another"),
     "a slot in place of the other": (
         lambda slot: [path.write_bytes((slot.parent / "b" / path.name).read_bytes()) for path in slot.iterdir()],
         "0-0: checkpoint 3 is in the wrong slot",
     ),
-    "notes that are too short": (lambda slot: keep(slot.parent, 4, notes={"blocks": [1.0]}), "data 'blocks' has 1 num"),
+    "notes that are too short": (
+        lambda slot: keep(slot.parent, 4, notes={"blocks": [1.0]}),
+        "data 'blocks' has an unexpected",
+    ),
     "notes that are missing": (
         lambda slot: keep(slot.parent, 4, notes={"singular": [0.0]}),
-        "its data on the diagonal blocks is missing",
+        "the data of its diagonal blocks is missing",
     ),
     "notes that no LU writes": (
         lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "x": [0.0]}),
-        "data 'x' has 1 num",
+        "data 'x' has an unexpected",
     ),
     "a column that is none": (
         lambda slot: keep(slot.parent, 4, notes={"blocks": [0.0] * STEPS, "singular": [float("nan")]}),
-        "first singular column is not a column",
+        "first singular column is out of range",
     ),
 }
 
@@ -177,7 +180,7 @@ def test_the_folder_is_locked_by_rank_0_for_all_ranks(tmp_path: Path) -> None:
 
     for texts in run_ranks(4, body):
         assert ["in use" in text for text in texts] == [True, True, False]
-        assert "none has been written yet" in texts[2]
+        assert "no checkpoint has been written yet" in texts[2]
 
 
 def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
@@ -185,7 +188,9 @@ def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
     keep(tmp_path, 4)
     flip(tmp_path / "a" / "1-1", 300)
     flip(tmp_path / "b" / "0-1", 300)
-    with pytest.raises(UsageError, match=r"no intact checkpoint: .*a/1-1: its head .*b/0-1: its head .*start again"):
+    with pytest.raises(
+        UsageError, match=r"no intact checkpoint: .*a/1-1: its header .*b/0-1: its header .*to start again"
+    ):
         found(tmp_path, 1)
 
 

@@ -84,9 +84,9 @@ def test_texts_become_values(name: str, text: str, value: Any):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("nx", "0", "--nx: 0 is out of range (1 to "),
-        ("nx", "64,128", "--nx: '64,128' is not a whole number"),
-        ("rt", "-1", "--rt: -1 is out of range (0 to "),
+        ("nx", "0", "--nx: 0 is out of range; use an integer from 1 to "),
+        ("nx", "64,128", "--nx: '64,128' is not an integer"),
+        ("rt", "-1", "--rt: -1 is out of range; use a number of at least 0"),
         ("storage", "csr", "--storage: 'csr' is unknown; use one of auto, rows, ell, sell, packed"),
         ("smoother", "red", "--smoother: 'red' is unknown; use one of auto, natural, reference, coloured"),
         ("precision", "tf32", "--precision: 'tf32' is unknown; use one of auto, fp64, fp32, bf16, fp16, fp8"),
@@ -214,13 +214,13 @@ def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, gri
         (
             {"npx": 3},
             8,
-            "--npx 3 does not divide the number of ranks: 8 / 3 leaves 2; start 9 ranks (--ranks 9, "
+            "--npx 3 does not divide the number of ranks: 8 / 3 leaves a remainder of 2; start 9 ranks (--ranks 9, "
             "or mpiexec -n 9), or remove --npx 3 for the grid 2x2x2",
         ),
         (
             {"npx": 2, "npz": 3},
             8,
-            "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
+            "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves a remainder of 2; "
             "start 6 ranks (--ranks 6, or mpiexec -n 6), or remove --npx 2 --npz 3 for the "
             "grid 2x2x2",
         ),
@@ -234,7 +234,7 @@ def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, gri
         (
             {"npx": 2},
             1,
-            "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
+            "--npx 2 does not divide the number of ranks: 1 / 2 leaves a remainder of 1; start 2 ranks (--ranks 2, "
             "or mpiexec -n 2), or remove --npx 2 for the grid 1x1x1",
         ),
         (
@@ -254,9 +254,9 @@ def test_a_grid_that_is_not_of_all_ranks_is_refused(asked: dict[str, int], ranks
 @pytest.mark.parametrize(
     ("values", "ranks", "says"),
     [
-        ({"nx": 100}, 1, "100 / 8 leaves 4; use --nx 96 or --nx 104"),
+        ({"nx": 100}, 1, "100 / 8 leaves a remainder of 4); use --nx 96 or --nx 104"),
         ({"nx": 8}, 1, "--nx 8 is less than 16"),
-        ({"nx": 16, "nz": 136}, 1, "16/136 = 0.118, less than 0.125"),
+        ({"nx": 16, "nz": 136}, 1, "16/136 = 0.118, but the rules need at least 0.125"),
         ({"nx": 16}, 11, "start 10 (1x2x5) or 12 (2x2x3) ranks"),
         ({"nx": 16, "npx": 9}, 9, "use --npx 1 --npy 3 --npz 3"),
         ({"nx": 432}, 1, "27*432*432*432 = 2176782336"),
@@ -270,7 +270,7 @@ def test_a_box_against_the_rules_is_refused_before_anything_is_made(values: dict
 
 def test_explore_takes_boxes_that_the_rules_do_not():
     assert box_of(HpgMxpConfig(nx=8, mode="explore"), 10, 11).grid == (1, 1, 11)
-    with pytest.raises(UsageError, match="12 / 8 leaves 4"):
+    with pytest.raises(UsageError, match="12 / 8 leaves a remainder of 4"):
         box_of(HpgMxpConfig(nx=12, mode="explore"), 0, 1)
 
 
@@ -344,9 +344,9 @@ def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that
         fitted(box, HpgMxpConfig(nx=104), [DOUBLE, MIXED], budget)
     text = str(caught.value)
     nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.most)
-    assert "a local box of 104x104x104 takes matrix " in text
+    assert "a local box of 104x104x104 needs matrix " in text
     assert f"use --nx {nx}, the largest cube that fits" in text
-    assert "2 GiB per node can be used" in text
+    assert "2 GiB per node is available" in text
     need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
     more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]
     assert need <= budget.most < more
@@ -367,7 +367,7 @@ def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
 @pytest.mark.parametrize("config", [HpgMxpConfig(), HpgMxpConfig(nx=104)])
 def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
     budget = Budget(most=10**6, default=10**6, ranks_a_node=1)
-    with pytest.raises(ResourceError, match=r"0\.954 MiB per node can be used .*; even --nx 16 does not fit"):
+    with pytest.raises(ResourceError, match=r"0\.954 MiB per node is available .*; even --nx 16 does not fit"):
         fitted(Box(104, 104, 104), config, [DOUBLE, MIXED], budget)
 
 

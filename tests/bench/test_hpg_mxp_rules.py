@@ -33,19 +33,25 @@ def broken(**values: Any) -> list[str]:
     [
         (
             {"nx": 100},
-            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; use --nx 96 or --nx 104",
+            (
+                "--nx 100 is not a multiple of 8, as 4 levels of multigrid need (100 / 8 leaves a remainder of "
+                "4); use --nx 96 or --nx 104"
+            ),
         ),
-        ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; use --nx 16, or --mode explore"),
-        ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
-        ({"precision": "fp8"}, "--mode official takes formats of 16 bits or more, not fp8; use --mode explore"),
-        ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official takes formats of 16 bits or more"),
+        ({"nx": 8}, "--nx 8 is less than 16, the smallest value that the rules allow; use --nx 16, or --mode explore"),
+        ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves a remainder of 2"),
+        (
+            {"precision": "fp8"},
+            "--mode official needs formats of 16 bits or more, but fp8 has 8 bits; use --mode explore",
+        ),
+        ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official needs formats of 16 bits or more"),
         (
             {"mg_precision": ("fp32", "fp16")},
             "--mg-precision fp32,fp16 has 2 formats for 4 levels; use one for all levels, or 4",
         ),
         (
             {"value_tolerance": 0.01},
-            "--value-tolerance 0.01 allows inexact stored values, which --mode official does not; use --mode explore",
+            "--value-tolerance 0.01 allows inexact stored values, but --mode official does not; use --mode explore",
         ),
     ],
 )

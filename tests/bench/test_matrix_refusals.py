@@ -41,9 +41,9 @@ def refused(ranks: int, config: HpgMxpConfig, error: type[Exception], says: str,
 
 @pytest.mark.parametrize(
     ("values", "says"),
-    [({name: 8}, f"--matrix A.mtx and --{name} 8 were both") for name in ("nx", "ny", "nz", "npx", "npy", "npz")]
+    [({name: 8}, f"--matrix A.mtx conflicts with --{name} 8") for name in ("nx", "ny", "nz", "npx", "npy", "npz")]
     + [
-        ({"nonsymmetric": True}, "--matrix A.mtx and --nonsymmetric were both"),
+        ({"nonsymmetric": True}, "--matrix A.mtx conflicts with --nonsymmetric"),
         ({"mg_precision": ("fp32",) * 4}, "has 4 formats for 1 level"),
         ({"precision": "fp8"}, "--mode explore"),
     ],
@@ -80,14 +80,14 @@ def test_a_bad_file_is_refused_on_every_rank(tmp_path: Path, name: str) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_refused_on_every_rank(tmp_path: Path) -> None:
-    refused(2, HpgMxpConfig(matrix=str(tmp_path / "B.mtx"), threads=1), UsageError, "no such file", bench.run)
-    refused(2, HpgMxpConfig(matrix=str(tmp_path), threads=1), UsageError, "cannot be read", bench.run)
+    refused(2, HpgMxpConfig(matrix=str(tmp_path / "B.mtx"), threads=1), UsageError, "does not exist", bench.run)
+    refused(2, HpgMxpConfig(matrix=str(tmp_path), threads=1), UsageError, "mxpeak cannot read", bench.run)
 
 
 def test_a_matrix_that_does_not_fit_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
     path = write(tmp_path, tridiagonal(500))
     config, typed = HpgMxpConfig(matrix=path, mem="100kB", threads=1), {"mem": Setting("100kB", "flag")}
-    says = "A.mtx with 500 rows and 1498 entries takes matrix .* making .* --mem"
+    says = "A.mtx with 500 rows and 1498 entries needs matrix .* making .* --mem"
     refused(2, config, ResourceError, says, lambda config, comm: bench.run(config, comm, settings=typed))
     text = bench.dry_run(config, Solo(), typed).text
     assert "does not fit" in text

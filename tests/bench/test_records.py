@@ -59,15 +59,15 @@ def test_toml_lists_numbers_and_booleans_are_taken():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"nb": "0"}, "--nb: 0 is out of range (1 to 100000000)"),
-        ({"nb": "12.5"}, "--nb: '12.5' is not a whole number"),
+        ({"nb": "0"}, "--nb: 0 is out of range; use an integer from 1 to 100000000"),
+        ({"nb": "12.5"}, "--nb: '12.5' is not an integer; use an integer from 1 to 100000000"),
         ({"nb": ""}, "--nb: the list is empty; use at least one value"),
-        ({"n": "-1"}, "-N/--n: -1 is out of range (1 to 100000000)"),
+        ({"n": "-1"}, "-N/--n: -1 is out of range; use an integer from 1 to 100000000"),
         ({"bcast": "3ring"}, "--bcast: '3ring' is unknown; use one of " + ", ".join(BCASTS)),
         ({"bcast": "8"}, "--bcast: '8' is unknown; use one of " + ", ".join(BCASTS)),
-        ({"threshold": "nan"}, "--threshold: 'nan' is not a finite number"),
-        ({"ndiv": "1"}, "--ndiv: 1 is out of range (2 to 100000000)"),
-        ({"split": "1.5"}, "--split: 1.5 is out of range (0 to 1)"),
+        ({"threshold": "nan"}, "--threshold: 'nan' is not a finite number; use a finite number"),
+        ({"ndiv": "1"}, "--ndiv: 1 is out of range; use an integer from 2 to 100000000"),
+        ({"split": "1.5"}, "--split: 1.5 is out of range; use a number from 0 to 1"),
         ({"grid": "2by2"}, "--grid: '2by2' is not a grid; use PxQ with P, Q >= 1, for example 2x4"),
         ({"mem": "64"}, "--mem: '64' is not a memory budget; use a share such as 80% or a size such as 64GiB"),
     ],
@@ -140,10 +140,14 @@ def test_one_side_of_the_grid_completes_the_other():
         ),
         (
             HplConfig(P=(3,)),
-            "-P 3 does not divide the number of ranks: 4 / 3 leaves 1; remove -P for the grid 2x2, or start 6 ranks",
+            "-P 3 does not divide the number of ranks: 4 / 3 leaves a remainder of 1; remove -P for the grid 2x2, "
+            "or start 6 ranks",
         ),
-        (HplConfig(P=(2, 1), Q=(2,)), "-P has 2 values but -Q 1; use as many values for -Q as for -P"),
-        (HplConfig(grid=((2, 2),), P=(2,)), "--grid and -P or -Q both set the process grid; use only one of them"),
+        (HplConfig(P=(2, 1), Q=(2,)), "-P has 2 values, but -Q has 1; use the same number of values for both"),
+        (
+            HplConfig(grid=((2, 2),), P=(2,)),
+            "--grid conflicts with -P and -Q, which also set the process grid; use either --grid or -P and -Q",
+        ),
     ],
 )
 def test_a_grid_that_does_not_fit_the_ranks_shows_the_arithmetic(wish: HplConfig, message: str):

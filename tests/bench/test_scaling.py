@@ -59,7 +59,9 @@ def test_counts_rise_and_by_default_double(asked: Any, most: int, found: Any) ->
     assert scaling.counts(asked, most, "") == found
 
 
-@pytest.mark.parametrize(("asked", "says"), [((1, 2, 2), "repeats 2"), ((4,), "4 has one"), (None, "1 has one (so)")])
+@pytest.mark.parametrize(
+    ("asked", "says"), [((1, 2, 2), "contains 2 twice"), ((4,), "4 has one"), (None, "1 has one (so)")]
+)
 def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
         scaling.counts(asked, 1, "so")
@@ -69,17 +71,17 @@ def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (HplConfig(study="weak", grid=((1, 2),)), "--grid is for one"),
+        (HplConfig(study="weak", grid=((1, 2),)), "--grid applies to a single run"),
         (HplConfig(study="weak", P=(1,), Q=(2,)), "remove -P or -Q, or both"),
-        (HplConfig(study="weak", n=(10, 20)), "make 2"),
-        (HplConfig(study="weak", target=1.0), "--target is for one"),
-        (HplConfig(study="weak", baseline="last"), "--baseline is for one"),
-        (NormsConfig(study="weak", n=(10,)), "make 5"),
+        (HplConfig(study="weak", n=(10, 20)), "define 2 cases"),
+        (HplConfig(study="weak", target=1.0), "--target applies to a single run"),
+        (HplConfig(study="weak", baseline="last"), "--baseline applies to a single run"),
+        (NormsConfig(study="weak", n=(10,)), "define 5 cases"),
         (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "remove -m"),
         (HpgMxpConfig(study="weak", matrix="a.mtx"), "use --scaling-study strong"),
         (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is not a multiple of 8"),
         (HpcgConfig(study="strong", nx=16), "use --nx 32"),
-        (RunConfig(study="weak"), "whose sizes do not grow"),
+        (RunConfig(study="weak"), "because its sizes do not grow"),
     ],
 )
 def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
@@ -92,9 +94,9 @@ def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
     ("arguments", "says"),
     [
         (["hpl", "--ranks-list", "1,2"], "add --scaling-study weak or strong"),
-        (["hpl", "--study", "weak", "--ranks-list", "1,x"], "'x' is not a whole number"),
-        (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, and --ranks is 2"),
-        (["all", "--study", "weak"], "--scaling-study needs one benchmark"),
+        (["hpl", "--study", "weak", "--ranks-list", "1,x"], "'x' is not an integer"),
+        (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, but --ranks is 2"),
+        (["all", "--study", "weak"], "--scaling-study runs only one benchmark"),
     ],
 )
 def test_mistakes_are_said_before_anything_starts(
@@ -115,7 +117,7 @@ def test_ranks_that_were_not_started_are_refused(
 ) -> None:
     use_fakes(monkeypatch, tmp_path, Comm(size=2), Bench())
     assert cli.main(["run", "hpl", "-N", "100", "--study", "weak", "--ranks-list", "1,4"]) == 2
-    assert "needs 4 ranks, and 2 were started" in capsys.readouterr().err
+    assert "needs 4 ranks, but 2 ranks were started" in capsys.readouterr().err
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------

@@ -153,7 +153,9 @@ def test_the_trend_is_the_exponent_of_a_power():
 
 def test_an_order_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch):
     monkeypatch.setattr(study, "available_memory_bytes", lambda: 2**30)
-    with pytest.raises(ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes = 11.9 GiB, but 1 GiB.*-N 5700"):
+    with pytest.raises(
+        ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes .11.9 GiB., but only 1 GiB.*-N 5700"
+    ):
         study.run(Plan(("pivots",), orders=(100, 20000)))
 
 
@@ -199,12 +201,12 @@ def test_json_goes_to_a_file_too(here, capsys):
     [
         (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres"),
         (["pivots", "-N", "0"], "-N: 0 is out of range"),
-        (["pivots", "-N", "ten"], "-N: 'ten' is not a whole number"),
+        (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
         (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
         (
             ["pivots", "--diagonal-scale", "1"],
-            "--diagonal-scale applies only to gmres; pivots leaves the diagonal unchanged",
+            "--diagonal-scale applies only to gmres, but pivots leaves the diagonal unchanged",
         ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
         (["pivots", "--nb", "8"], "mxpeak study does not accept --nb 8"),
@@ -219,7 +221,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing_behind(here, capsys, argv,
 def test_results_are_never_overwritten(here, capsys):
     (here / "study.html").write_text("mine")
     assert cli.main(["study", "pivots", *SMALL, "--out", "."]) == 2
-    assert "never overwritten" in capsys.readouterr().err
+    assert "never overwrites results" in capsys.readouterr().err
     assert (here / "study.html").read_text() == "mine"
 
 

@@ -289,19 +289,19 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
             ["run", "hpl", "-p", "1", "--NB", "64"],
             "did you mean -P and -Q (rocHPL's -p and -q are --node-grid PxQ), --nb?",
         ),
-        (["run", "hpl", "-N", "0"], "-N/--n: 0 is out of range (1 to "),
-        (["compare", "a", "b", "--tolerance", "-5%"], "--tolerance: '-5%' is out of range: use a share"),
-        (["run", "hpl", "-N", "-1e3"], "-N/--n: '-1e3' is not a whole number"),
-        (["run", "hpl", "--nb", "-64,128"], "--nb: -64 is out of range (1 to "),
+        (["run", "hpl", "-N", "0"], "-N/--n: 0 is out of range; use an integer from 1 to "),
+        (["compare", "a", "b", "--tolerance", "-5%"], "--tolerance: '-5%' is out of range; use a share"),
+        (["run", "hpl", "-N", "-1e3"], "-N/--n: '-1e3' is not an integer"),
+        (["run", "hpl", "--nb", "-64,128"], "--nb: -64 is out of range; use an integer from 1 to "),
         (["run", "hpl", "--mem", "-5GiB"], "--mem: '-5GiB' is not a memory budget"),
         (["run", "hpl", "--threshold", "-inf"], "--threshold: '-inf' is not a finite number"),
         (["run", "hpcg", "--rt", "-30s"], "--rt: '-30s' is not a time"),
-        (["history", "--last", "-1"], "--last: -1 is out of range (1 to "),
+        (["history", "--last", "-1"], "--last: -1 is out of range; use an integer from 1 to "),
         (["run", "hpl", "-5%"], "mxpeak run hpl does not accept -5%"),
-        (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not a whole number"),
-        (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; use seconds, or a number and s, m or h"),
+        (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not an integer"),
+        (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; use seconds, or a number with s, m or h"),
         (["--quik"], "mxpeak run all does not accept --quik; did you mean --quick?"),
-        (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range (1 to "),
+        (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range; use an integer from 1 to "),
         (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; use one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (
@@ -315,13 +315,13 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--config", "bad.toml"], "--config bad.toml is not valid TOML"),
         (["run", "hpl", "--config", "digits.toml"], "--config digits.toml is not valid TOML: Exceeds the limit"),
         (["run", "hpl", "--config", "deep.toml"], "--config deep.toml is not valid TOML"),
-        (["run", "hpl", "-N", "9" * 4300 + "k"], "is not a whole number, or has too many digits"),
+        (["run", "hpl", "-N", "9" * 4300 + "k"], "is not an integer, or has too many digits"),
         (["run", "hpcg", "--rt", "9" * 400 + "s"], "…' is not a time"),
-        (["run", "hpl", "-N", "9" * 5000], "is not a whole number, or has too many digits"),
+        (["run", "hpl", "-N", "9" * 5000], "is not an integer, or has too many digits"),
         (["run", "hpl", "--grid", "9" * 5000 + "x1"], "is not a grid"),
         (["run", "hpl", "--mem", "9" * 400 + "TiB"], "is not a memory budget"),
         (["run", "hpl", "--watchdog", "9" * 400], "is not a limit"),
-        (["run", "hpl", "--config", "other.toml"], "unknown table [hpx]; the tables are hpl"),
+        (["run", "hpl", "--config", "other.toml"], "contains the unknown table [hpx]; use one of hpl"),
         (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
         (["run", "all", "--nb", "64"], "mxpeak run all does not accept --nb 64"),
     ],
@@ -512,7 +512,7 @@ def test_a_variable_that_nothing_reads_is_an_error(
 ):
     monkeypatch.setenv("MXPEAK_NBB", "3")
     assert cli.main(["run", "hpl", "-N", "10"]) == 2
-    assert "unknown variable MXPEAK_NBB; did you mean MXPEAK_NB?" in capsys.readouterr().err
+    assert "the variable MXPEAK_NBB is unknown; did you mean MXPEAK_NB?" in capsys.readouterr().err
 
 
 def test_the_configuration_file_may_be_named_by_a_variable(

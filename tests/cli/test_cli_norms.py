@@ -105,14 +105,14 @@ def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]
 
 #: Mistakes on the command line, and what the error says.
 MISTAKES = [
-    (["-N", "100", "--min-gflops", "3"], "but norms are measured in GB/s; remove it"),
-    (["-N", "100", "-m", "50", "--structure", "general,symmetric"], "a symmetric matrix is square, but this one "
-     "is 50x100; structure 'general' takes any shape; or remove -m"),
-    (["-N", "100", "-m", "50", "--structure", "hermitian-band"], "structure 'band' takes any shape"),
+    (["-N", "100", "--min-gflops", "3"], "but mxpeak measures norms in GB/s; remove --min-gflops"),
+    (["-N", "100", "-m", "50", "--structure", "general,symmetric"], "a symmetric matrix must be square, but this "
+     "matrix is 50x100; use structure 'general', which allows any shape, or remove -m"),
+    (["-N", "100", "-m", "50", "--structure", "hermitian-band"], "use structure 'band', which allows any shape"),
     (["-N", "100", "--dtype", "int8"], "--dtype: 'int8' is unknown; use one of float64"),
     (["-N", "100", "--kind", "two"], "--kind: 'two' is unknown"),
     (["-N", "100", "--dat", "HPL.dat"], "mxpeak run norms does not accept --dat HPL.dat"),
-    (["-N", "100", "--format", "hpl"], "run norms has no --format hpl; use text"),
+    (["-N", "100", "--format", "hpl"], "mxpeak run norms does not support --format hpl; use text"),
     (["-N", "100", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1"),
     (["-N", "100", "--bcast", "lib"], "mxpeak run norms does not accept --bcast lib"),
 ]  # fmt: skip
@@ -147,12 +147,12 @@ def test_an_option_without_effect_is_noted_and_does_no_harm(capsys: pytest.Captu
 def test_a_matrix_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "norms", "-N", "5000", "--mem", "100MB"]) == 5
     err = capsys.readouterr().err
-    most = re.search(r"the largest N that fits is (\d+): use -N \1", err)
+    most = re.search(r"use -N (\d+), the largest N that fits", err)
     assert most
     assert cli.main(["run", "norms", "-N", most[1], "--mem", "100MB", "--dry-run"]) == 0
     assert "does not fit" not in capsys.readouterr().out
     assert cli.main(["run", "norms", "-m", "9000", "-N", "5000", "--mem", "100MB"]) == 5
-    assert "a 9000x5000 float64 matrix takes 343 MiB" in capsys.readouterr().err
+    assert "a 9000x5000 float64 matrix needs 343 MiB" in capsys.readouterr().err
 
 
 def test_matrices_that_do_not_fit_are_skipped_and_said(capsys: pytest.CaptureFixture[str]):

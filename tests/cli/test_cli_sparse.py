@@ -192,7 +192,9 @@ def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFi
     assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
     assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules require 1800 s" in capsys.readouterr().err
     assert run("--nx", "50", "--rt", "0") == 2
-    assert capsys.readouterr().err.startswith("mxpeak: error: --nx 50: 4 levels"), "no note precedes a refusal"
+    assert capsys.readouterr().err.startswith("mxpeak: error: --nx 50 is not a multiple of 8"), (
+        "no note precedes a refusal"
+    )
 
 
 def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]):
@@ -232,15 +234,24 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--nx", "12"], "--nx 12: 4 levels of multigrid halve it 3 times, but 12 / 8 leaves 4; use --nx 16"),
-        (["--nx", "16", "--nz", "20"], "20 / 8 leaves 4; use --nz 16 or --nz 24"),
-        (["--nx", "8"], "--nx 8 is less than 16, the least that the rules allow; use --nx 16, or --mode explore"),
+        (
+            ["--nx", "12"],
+            (
+                "--nx 12 is not a multiple of 8, as 4 levels of multigrid need (12 / 8 leaves a remainder of "
+                "4); use --nx 16"
+            ),
+        ),
+        (["--nx", "16", "--nz", "20"], "20 / 8 leaves a remainder of 4); use --nz 16 or --nz 24"),
+        (
+            ["--nx", "8"],
+            "--nx 8 is less than 16, the smallest value that the rules allow; use --nx 16, or --mode explore",
+        ),
         (["--nz", "16"], "--nz 16 needs --nx; add --nx 16"),
-        (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves 1"),
+        (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves a remainder of 1"),
         (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "needs 2*1*1 = 2 ranks, but there is 1"),
         (
             ["--nx", "16", "--precision", "fp8"],
-            "--mode official takes formats of 16 bits or more, not fp8; use --mode explore",
+            "--mode official needs formats of 16 bits or more, but fp8 has 8 bits; use --mode explore",
         ),
         (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "use --mode explore"),
         (
@@ -250,14 +261,17 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
         (
             ["--nx", "16", "--value-tolerance", "0.1"],
-            "--value-tolerance 0.1 allows inexact stored values, which --mode official does not; use --mode explore",
+            "--value-tolerance 0.1 allows inexact stored values, but --mode official does not; use --mode explore",
         ),
         (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32"),
-        (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range (0 to "),
-        (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range (1 to 1000)"),
+        (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range; use a number of at least 0"),
+        (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range; use an integer from 1 to 1000"),
         (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; use one of auto, rows, ell, sell,"),
-        (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
-        (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
+        (["--nx", "16", "--format", "hpl"], "mxpeak run hpg-mxp does not support --format hpl"),
+        (
+            ["--nx", "432"],
+            "27*432*432*432 = 2176782336 entries, but 32-bit indices support at most 2^31-1 = 2147483647",
+        ),
         (["-N", "100"], "mxpeak run hpg-mxp does not accept -N 100"),
     ],
 )
@@ -301,4 +315,4 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     assert run(*argv) == 0
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
-    assert re.search(r"warning: local boxes of 64x64x64 need .* instead \[size\]", capsys.readouterr().err)
+    assert re.search(r"warning: local boxes of 64x64x64 need .*, so mxpeak uses .* \[size\]", capsys.readouterr().err)

@@ -261,7 +261,7 @@ def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixt
     write("d", run(5, benchmark="hpcg"))
     assert main(["compare", "previous", "last"]) == 2
     assert (
-        "no run in mxpeak-out/ before the last one (hpcg) has one of its cases; use a folder of mxpeak history"
+        "no earlier run in mxpeak-out/ contains a case of the last run (hpcg); use a folder from mxpeak history"
         in capsys.readouterr().err
     )
 
@@ -292,11 +292,14 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["compare", "last", "previous"], "last: no runs in mxpeak-out/; run mxpeak first"),
-        (["compare", "baseline", "x"], "none has been set; run mxpeak baseline set"),
+        (
+            ["compare", "last", "previous"],
+            "there is no last run, because mxpeak-out/ contains no results; run mxpeak first",
+        ),
+        (["compare", "baseline", "x"], "no baseline has been set; run mxpeak baseline set"),
         (["compare", "none", "none"], "cannot read none"),
         (["compare", "notes", "notes"], "notes is neither a result file nor a report"),
-        (["baseline", "set", "bad"], "holds no valid result"),
+        (["baseline", "set", "bad"], "contains no valid result"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_type(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_cases_are_compared_by_their_medians_and_one_that_failed_once_has_failed
     broken = [[result(100.0)], [result(102.0, status="invalid")], [result(500.0)]]
     ((change,), _) = compared_in_turns(before, broken, 0.01)
     assert change.verdict == "failed"
-    with pytest.raises(ValueError, match="B produced 1, 0, 1 results in its rounds"):
+    with pytest.raises(ValueError, match=r"B produced a different number of results in each round \(1, 0, 1\)"):
         compared_in_turns(before, [[result(1.0)], [], [result(1.0)]], 0.01)
 
 
@@ -82,12 +82,12 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("last", "A: --rounds alternates both commands, and 'last' runs no benchmark"),
+        ("last", "A: --rounds needs commands that run a benchmark, but 'last' does not"),
         ("mxpeak run 'hpl", "No closing quotation"),
         ("mxpeak run hpl --out=there", "remove --out=there"),
         ("OMP_NUM_THREADS=1 mxpeak run hpl", "use 'env OMP_NUM_THREADS=1 mxpeak run hpl'"),
-        ("none-of-these run hpl", "A: cannot start none-of-these: No such file"),
-        ("sh -c 'echo so it is >&2; exit 3' run", "ended with 3, without a result:\nso it is"),
+        ("none-of-these run hpl", "A: mxpeak cannot start none-of-these: No such file"),
+        ("sh -c 'echo so it is >&2; exit 3' run", "ended with exit code 3 and without a result:\nso it is"),
     ],
 )
 def test_a_command_that_leaves_no_result_is_told(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,4 +113,4 @@ def test_a_launcher_belongs_into_the_commands(
 ) -> None:
     monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec", 0, 2))
     assert main(["compare", "--rounds", "2", "sh fake run 1", "sh fake run 1"]) == 2
-    assert "put the launcher into A and B" in capsys.readouterr().err
+    assert "use the launcher inside A and B" in capsys.readouterr().err

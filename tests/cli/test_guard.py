@@ -342,10 +342,10 @@ def test_a_baseline_of_the_same_problem_is_taken(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("body", "arguments", "says"),
     [
-        (recorded(), ["-N", "2000"], "is of another problem: n is 1000 there and 2000 here"),
-        (recorded(launch={"ranks": 4}), ["-N", "1000"], "ranks is 4 there and 1 here"),
-        (recorded(benchmark="hpl-mxp"), ["-N", "1000"], "holds no valid result of hpl"),
-        (recorded(status="aborted"), ["-N", "1000"], "holds no valid result of hpl"),
+        (recorded(), ["-N", "2000"], "contains another problem: n is 1000 in the file and 2000 in this run"),
+        (recorded(launch={"ranks": 4}), ["-N", "1000"], "ranks is 4 in the file and 1 in this run"),
+        (recorded(benchmark="hpl-mxp"), ["-N", "1000"], "contains no valid result of hpl"),
+        (recorded(status="aborted"), ["-N", "1000"], "contains no valid result of hpl"),
         (recorded(telemetry={}), ["-N", "1000"], "has no telemetry.steps"),
         (recorded(), [], "-N is not set; add -N"),
         ("{", ["-N", "1000"], "is not the result of a run: Expecting"),
@@ -363,7 +363,7 @@ def test_a_baseline_that_forecasts_nothing_is_refused_before_the_run(
 
 def test_the_last_baseline_is_the_newest_valid_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "hpl", "-N", "1000", "--baseline", "last"]) == 2
-    assert "no folder of mxpeak-out/ holds a valid result of hpl" in capsys.readouterr().err
+    assert "no folder in mxpeak-out/ contains a valid result of hpl" in capsys.readouterr().err
     folder = Path("mxpeak-out/one")
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(recorded()))

@@ -175,9 +175,9 @@ def test_an_existing_result_is_refused_before_the_run(bench: Bench, capsys: pyte
     Path("out").mkdir()
     Path("out", name).write_text("old")
     assert cli.main(["run", "hpl", "--out", "out"]) == 2
-    assert "never overwritten; use another --out DIR" in capsys.readouterr().err
+    assert "never overwrites results; use another --out DIR" in capsys.readouterr().err
     assert cli.main(["run", "hpl", "--trace", f"out/{name}"]) == 2
-    assert "never overwritten; use another --trace FILE" in capsys.readouterr().err
+    assert "never overwrites results; use another --trace FILE" in capsys.readouterr().err
     assert bench.calls == []
     assert Path("out", name).read_text() == "old"
 

@@ -82,49 +82,64 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("code", "arguments", "words"),
     [
-        (2, ["simulate"], ["no benchmark was named; use one of hpl, hpl-mxp"]),
+        (2, ["simulate"], ["the benchmark is missing; use one of hpl, hpl-mxp"]),
         (2, ["simulate", "linpack"], ["mxpeak cannot simulate 'linpack'"]),
         (2, ["simulate", "hpl"], ["--machine is missing", "summit, frontier, crusher"]),
         (2, ["simulate", "hpl", "--machine", "sumit"], ["did you mean summit?"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks makes 9, --grid makes 8"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"], ["2 / 3 leaves 2", "try --node-grid"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks sets 9, --grid sets 8"]),
+        (
+            2,
+            ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"],
+            ["2 / 3 leaves a remainder of 2", "use --node-grid"],
+        ),
         (
             2,
             ["simulate", "hpl-mxp", *SMALL, "--node-grid", "1x2"],
-            ["1x2 is 2 ranks, and a node of frontier has all 8", "use --node-grid 2x4, or use --ranks-per-node 2"],
+            [
+                "1x2 has 2 ranks, but a node of frontier has all 8 ranks",
+                "use --node-grid 2x4, or use --ranks-per-node 2",
+            ],
         ),
         (
             2,
             ["plan", "hpl", "--machine", "frontier", "--grid", "32x8", "--node-grid", "32x4"],
-            ["is 128 ranks, and a node of frontier has 8; use --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"],
+            ["has 128 ranks, but a node of frontier has 8 ranks; use --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"],
         ),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["use a rank from 0 to 7"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["use a number above 0"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range (1 to 4)"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not in the form RANK:FACTOR", "17:0.9"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["must be above 0"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range; use an integer from 1 to 4"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--bcast", "star"], ["--bcast: 'star' is unknown"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--nx", "64"], ["--nx does not apply to hpl-mxp"]),
         (2, ["simulate", "hpl", *SMALL, "--precision", "fp16"], ["--precision does not apply to hpl"]),
         (2, ["simulate", "hpcg", "--machine", "frontier", "-N", "9"], ["-N does not apply to hpcg"]),
         (2, ["simulate", "hpl-mxp", "--machine", "crusher", "--nodes", "193"], ["1544 / 8 = 193 nodes", "1536 ranks"]),
-        (2, ["simulate", "hpl-mxp", "--machine", "frontier", "-N", "100", "--nb", "200"], ["--nb 200 is more than N"]),
-        (2, ["plan", "hpl", "--nb", "99999999"], ["the largest that fits with it; use --nb"]),
-        (2, ["plan", "hpl", "--machine", "frontier", "--nb", "99999999"], ["the largest that fits", "use --nb 448"]),
-        (2, ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"], ["36 / 8 leaves 4", "--nx 32 or --nx 40"]),
-        (2, ["simulate", "hpl", "--machine", "summit"], ["no rate of gemm in fp64"]),
+        (
+            2,
+            ["simulate", "hpl-mxp", "--machine", "frontier", "-N", "100", "--nb", "200"],
+            ["--nb 200 is larger than N"],
+        ),
+        (2, ["plan", "hpl", "--nb", "99999999"], ["the largest N that fits with this block size; use --nb"]),
+        (2, ["plan", "hpl", "--machine", "frontier", "--nb", "99999999"], ["the largest N that fits", "use --nb 448"]),
+        (
+            2,
+            ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"],
+            ["36 / 8 leaves a remainder of 4", "--nx 32 or --nx 40"],
+        ),
+        (2, ["simulate", "hpl", "--machine", "summit"], ["no gemm rate in fp64"]),
         (
             5,
             ["simulate", "hpl-mxp", "--machine", "frontier", "--grid", "2x4", "-N", "900000"],
-            ["use -N 350208", "a rank has 63.98 GiB"],
+            ["use -N 350208", "a rank has only 63.98 GiB"],
         ),
         (5, ["plan", "hpcg", "--machine", "frontier", "--nx", "424", "--mem", "8GiB"], ["use a smaller --nx"]),
         (
             5,
             ["plan", "hpl", "--machine", "frontier", "-N", "100000", "--mem", "1MiB", "--ranks", "1"],
-            ["a rank has 1 MiB; the largest N that fits is 56"],
+            ["a rank has only 1 MiB; use -N 56, the largest N that fits"],
         ),
         (2, ["plan", "norms"], ["mxpeak cannot plan 'norms'"]),
-        (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat to write"]),
+        (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat file to write"]),
         (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
     ],
 )
@@ -216,7 +231,7 @@ def test_a_dat_holds_the_plan_and_is_never_overwritten(
     )
     assert found["bcast"] == (config["bcast"],)
     assert found["order"] == config["order"]
-    assert "mine.dat exists" in told(capsys, 2, *where)
+    assert "mine.dat already exists" in told(capsys, 2, *where)
     assert Path("mine.dat").read_text() == text
 
 

@@ -93,7 +93,7 @@ def test_a_table_for_programs() -> None:
     ("arguments", "said"),
     [
         (["third"], "cannot read third"),
-        (["last"], "last: no runs in mxpeak-out/; run mxpeak first"),
+        (["last"], "there is no last run, because mxpeak-out/ contains no results; run mxpeak first"),
         (["first", "--format", "xml"], "xml"),
         (["first", "--out", "nowhere/page.html"], "cannot write nowhere/page.html"),
     ],
@@ -165,10 +165,10 @@ def test_a_run_of_an_input_file_is_repeated_with_what_the_file_said() -> None:
 
 
 def test_only_a_run_of_the_benchmark_is_repeated() -> None:
-    with pytest.raises(UsageError, match=r"is of hpl; run mxpeak run hpl"):
+    with pytest.raises(UsageError, match=r"contains settings of hpl; use mxpeak run hpl"):
         repeated("hpcg")
     Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [{"benchmark": "hpl"}]}))
-    with pytest.raises(UsageError, match=r"neither TOML nor the result of a run"):
+    with pytest.raises(UsageError, match=r"neither a TOML file nor the result of a run"):
         repeated()
 
 

@@ -167,7 +167,7 @@ def test_the_paths_of_a_resumed_run_come_from_its_command_line(capsys: pytest.Ca
 def test_a_checkpoint_of_hpl_has_no_form(capsys: pytest.CaptureFixture[str]) -> None:
     small_run()
     assert cli.main(["resume", "kept", "--submit", "form"]) == 2
-    assert "kept holds a run of hpl, which has no --submit" in capsys.readouterr().err
+    assert "kept contains a run of hpl, which does not have the flag --submit" in capsys.readouterr().err
 
 
 def changed(folder: str, **values: Any) -> str:
@@ -186,12 +186,16 @@ def changed(folder: str, **values: Any) -> str:
 def test_another_version_seed_or_problem_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     small_run()
     for name, values, says in [
-        ("format", {"schema": "mxpeak.checkpoint/1"}, "the format 'mxpeak.checkpoint/1', but this mxpeak reads"),
-        ("version", {"version": "0.0.9"}, "was written by mxpeak '0.0.9', and this is"),
-        ("seed", {"seed": "8"}, "it belongs to another problem: 'seed' is '7' there and '8' in run.json"),
-        ("order", {"n": "128"}, "'n' is '96' there and '128' in run.json"),
-        ("benchmark", {"benchmark": "hpl-mxp"}, "'benchmark' is 'hpl' there and 'hpl-mxp' in run.json"),
-        ("run", {"run": "other"}, "it belongs to another run: 'run' is"),
+        (
+            "format",
+            {"schema": "mxpeak.checkpoint/1"},
+            "the format 'mxpeak.checkpoint/1', but this version of mxpeak reads",
+        ),
+        ("version", {"version": "0.0.9"}, "mxpeak '0.0.9' wrote version, but this is mxpeak"),
+        ("seed", {"seed": "8"}, "it belongs to another problem ('seed' is '7', but '8' in run.json)"),
+        ("order", {"n": "128"}, "'n' is '96', but '128' in run.json"),
+        ("benchmark", {"benchmark": "hpl-mxp"}, "'benchmark' is 'hpl', but 'hpl-mxp' in run.json"),
+        ("run", {"run": "other"}, "it belongs to another run ('run' is"),
     ]:
         capsys.readouterr()
         code = cli.main(["resume", changed(name, **values), "--out", f"out-{name}"])
@@ -207,8 +211,11 @@ def test_a_run_json_that_was_changed_is_refused_and_parts_describe_the_run_witho
     path = Path("kept/run.json")
     whole = path.read_bytes()
     for at, says in [
-        (whole.index(b'"seed": "7"') + 9, "is of another problem: 'seed' is '7' there and '3' in run.json"),
-        (whole.index(b'"digest"') + 12, "damaged: its digest differs; to continue with the settings in a/0-0, delete"),
+        (whole.index(b'"seed": "7"') + 9, "belongs to another problem ('seed' is '7', but '3' in run.json)"),
+        (
+            whole.index(b'"digest"') + 12,
+            "damaged: its digest differs; remove run.json to continue with the settings in a/0-0",
+        ),
     ]:
         path.write_bytes(whole)
         flip(path, at)
@@ -228,7 +235,7 @@ def test_a_run_json_that_was_changed_is_refused_and_parts_describe_the_run_witho
     shutil.rmtree("kept/b")
     capsys.readouterr()
     assert cli.main(["resume", "kept", "--out", "none"]) == 2
-    assert "has been changed or damaged: its digest differs; start again" in capsys.readouterr().err
+    assert "has been changed or damaged: its digest differs; use another --checkpoint folder" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +248,7 @@ def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureF
     assert cli.main(["resume", "kept", "--out", "second"]) == 0
     assert cli.main(["resume", "kept", "--out", "third"]) == 0  # the run before has released it
     assert cli.main(["run", "hpl", "-N", "96", "--checkpoint", "kept"]) == 2
-    assert "kept is not empty; to continue its run, run mxpeak resume kept" in capsys.readouterr().err
+    assert "kept is not empty; run mxpeak resume kept to continue its run" in capsys.readouterr().err
 
 
 def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
@@ -274,7 +281,7 @@ def test_a_checkpoint_that_changes_while_it_is_read_ends_the_run(
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(keeping, "load", failing)
         assert cli.main(["resume", "kept", "--out", "second"]) == 2
-    assert "a checkpoint changed while it was read: kept/a: Input/output error" in capsys.readouterr().err
+    assert "a checkpoint changed while mxpeak read it: kept/a: Input/output error" in capsys.readouterr().err
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
 
 
@@ -330,17 +337,20 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
     Path("other").mkdir()
     Path("other/run.json").write_text(json.dumps({"schema": keeping.SCHEMA, **about, "benchmark": "hpx"}))
     for line, says in [
-        ("resume nowhere", "nowhere holds no checkpoints: there is no run.json"),
-        ("resume odd", "odd/run.json cannot be used, and no part describes its run: its schema is not"),
-        ("resume pipe", "pipe/run.json cannot be used, and no part describes its run: it is not a regular file"),
+        ("resume nowhere", "nowhere contains no checkpoints, because it has no run.json"),
+        ("resume odd", "odd/run.json is not usable (its schema is not"),
+        ("resume pipe", "pipe/run.json is not usable (it is not a regular file)"),
         ("resume endless", "it is not a regular file"),
         ("resume large", "it has more than 1048576 bytes"),
         ("resume old", "old contains checkpoints in the format 'mxpeak.checkpoint/1'"),
-        ("resume none", "none holds no intact checkpoint: none has been written yet"),
-        ("resume other", "its benchmark 'hpx' is not hpl or hpl-mxp"),
-        ("run hpl -N 99 --checkpoint full", "--checkpoint full is not empty; to continue its run, run mxpeak resume"),
+        ("resume none", "none contains no intact checkpoint: no checkpoint has been written yet"),
+        ("resume other", "its benchmark is 'hpx', not hpl or hpl-mxp"),
+        (
+            "run hpl -N 99 --checkpoint full",
+            "--checkpoint full is not empty; run mxpeak resume full to continue its run",
+        ),
         ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
-        ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint supports one run of one case, not 2 cases"),
+        ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint supports only one run of one case, not 2 cases"),
         ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "one case, not --repeat 2"),
     ]:
         assert cli.main(line.split()) == 2, line

@@ -137,7 +137,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
 def test_an_existing_event_file_is_kept_and_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     EVENTS.write_text("of another run\n")
     assert run() == 2
-    assert "events.jsonl exists" in capsys.readouterr().err
+    assert "events.jsonl already exists" in capsys.readouterr().err
     assert EVENTS.read_text() == "of another run\n"
 
 

@@ -47,7 +47,7 @@ def test_strided_tensors_are_refused() -> None:
 
 
 def test_only_fp64_numbers_are_summed_over_ranks() -> None:
-    with pytest.raises(UsageError, match=r"need fp64, but the tensor is torch\.bfloat16"):
+    with pytest.raises(UsageError, match=r"need fp64, but the tensor has the type torch\.bfloat16"):
         Solo().with_transport(HostTensors()).transport.numbers(torch.zeros(3, dtype=torch.bfloat16))
 
 

@@ -319,5 +319,7 @@ def test_a_library_whose_integers_have_64_bits_is_refused() -> None:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     capsule = new(blas.address("dgemm"), name, None)
-    with pytest.raises(ResourceError, match=r"this SciPy's dgetrf takes no 32-bit integers: void \(char \*, blas_int"):
+    with pytest.raises(
+        ResourceError, match=r"dgetrf in this SciPy does not accept 32-bit integers: void \(char \*, blas_int"
+    ):
         blas.address("dgetrf", SimpleNamespace(__pyx_capi__={"dgetrf": capsule}))

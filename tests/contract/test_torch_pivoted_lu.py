@@ -100,9 +100,9 @@ def test_a_matrix_that_does_not_fit_is_an_error_before_anything_is_allocated() -
     with pytest.raises(ResourceError) as caught:
         solve_on(small, A, np.ones(n), "fp32")
     said = str(caught.value)
-    assert f"n = {n}: a copy of A 8·n² + the factors 4·n²" in said
-    assert "= 5.41 GB, but cpu has 1.07 GB left" in said
-    assert f"the largest n that fits is {largest_order(12, 0, Small.free)};" in said
+    assert f"n = {n} needs 5.41 GB (a copy of A 8·n² + the factors 4·n²" in said
+    assert "but cpu has only 1.07 GB of free memory" in said
+    assert f"use n = {largest_order(12, 0, Small.free)} or less" in said
     assert 'device="cpu"' in said
     assert solve_on(small, np.eye(3), np.ones(3))[1].solved
 

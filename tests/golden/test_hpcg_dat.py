@@ -43,11 +43,26 @@ def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (DAT.replace("88", ""), "hpcg.dat line 3 (nx ny nz): 3 values expected, found 2: '104 96'"),
-        (DAT.replace("88", "0"), "hpcg.dat line 3 (nx ny nz): 0 is out of range (1 to "),
-        (DAT.replace("60", "0"), "hpcg.dat line 4 (seconds): 0 seconds is too short to measure; use 1800"),
-        (DAT.replace("60\n", ""), "hpcg.dat line 4 (seconds): the file ends after line 3; expected 4 lines"),
-        (DAT + "2 two 1\n", "hpcg.dat line 5 (npx npy npz): 3 values expected, found 1: '2 two 1'"),
+        (
+            DAT.replace("88", ""),
+            (
+                "hpcg.dat line 3 (nx ny nz) is '104 96': the line needs 3 values, but the line contains 2; add "
+                "the missing values"
+            ),
+        ),
+        (
+            DAT.replace("88", "0"),
+            "hpcg.dat line 3 (nx ny nz) is '104 96 0': 0 is out of range; use an integer from 1 to ",
+        ),
+        (DAT.replace("60", "0"), "hpcg.dat line 4 (seconds) is '0': 0 seconds is too short to measure; use 1800"),
+        (DAT.replace("60\n", ""), "hpcg.dat line 4 (seconds): the file ends after line 3, but it needs 4 lines"),
+        (
+            DAT + "2 two 1\n",
+            (
+                "hpcg.dat line 5 (npx npy npz) is '2 two 1': the line needs 3 values, but the line contains 1; "
+                "add the missing values"
+            ),
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, said: str):

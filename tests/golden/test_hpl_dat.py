@@ -76,21 +76,36 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
 @for_each(
     ("number", "line", "message"),
     [
-        (6, "29 30 Ns", "HPL.dat line 6 (Ns): 10 values requested by line 5, found 2: '29 30 Ns'"),
-        (6, "", "HPL.dat line 6 (Ns): 10 values requested by line 5, found 0: ''"),
-        (5, "21", "HPL.dat line 5 (number of Ns): 21 is out of range (1 to 20): '21'"),
-        (5, "0", "HPL.dat line 5 (number of Ns): 0 is out of range (1 to 20): '0'"),
-        (5, "many", "HPL.dat line 5 (number of Ns): 'many' is not a whole number: 'many'"),
-        (5, "", "HPL.dat line 5 (number of Ns): the line is empty; add a value: ''"),
-        (8, "3 0 NBs", "HPL.dat line 8 (NBs): 0 is out of range (1 to 100000000): '3 0 NBs'"),
-        (8, "3 4.5", "HPL.dat line 8 (NBs): '4.5' is not a whole number: '3 4.5'"),
-        (9, "2", "HPL.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
-        (12, "2", "HPL.dat line 12 (Qs): 2 values requested by line 10, found 1: '2'"),
-        (13, "nan", "HPL.dat line 13 (threshold): 'nan' is not a finite number: 'nan'"),
-        (13, "inf", "HPL.dat line 13 (threshold): 'inf' is not a finite number: 'inf'"),
-        (19, "1 NDIVs", "HPL.dat line 19 (NDIVs): 1 is out of range (2 to 100000000): '1 NDIVs'"),
-        (26, "3 SWAP", "HPL.dat line 26 (SWAP): '3' is unknown; expected one of 0 bin, 1 long, 2 mix: '3 SWAP'"),
-        (31, "0", "HPL.dat line 31 (memory alignment): 0 is out of range (1 to 100000000): '0'"),
+        (
+            6,
+            "29 30 Ns",
+            (
+                "HPL.dat line 6 (Ns) is '29 30 Ns': line 5 requests 10 values, but the line contains 2; add "
+                "the missing values"
+            ),
+        ),
+        (
+            6,
+            "",
+            "HPL.dat line 6 (Ns) is '': line 5 requests 10 values, but the line contains 0; add the missing values",
+        ),
+        (5, "21", "HPL.dat line 5 (number of Ns) is '21': 21 is out of range; use an integer from 1 to 20"),
+        (5, "0", "HPL.dat line 5 (number of Ns) is '0': 0 is out of range; use an integer from 1 to 20"),
+        (5, "many", "HPL.dat line 5 (number of Ns) is 'many': 'many' is not an integer; use an integer from 1 to 20"),
+        (5, "", "HPL.dat line 5 (number of Ns) is '': the line is empty; add a value"),
+        (8, "3 0 NBs", "HPL.dat line 8 (NBs) is '3 0 NBs': 0 is out of range; use an integer from 1 to 100000000"),
+        (8, "3 4.5", "HPL.dat line 8 (NBs) is '3 4.5': '4.5' is not an integer; use an integer from 1 to 100000000"),
+        (9, "2", "HPL.dat line 9 (PMAP process mapping) is '2': '2' is unknown; use one of 0 row, 1 column"),
+        (
+            12,
+            "2",
+            "HPL.dat line 12 (Qs) is '2': line 10 requests 2 values, but the line contains 1; add the missing values",
+        ),
+        (13, "nan", "HPL.dat line 13 (threshold) is 'nan': 'nan' is not a finite number; use a finite number"),
+        (13, "inf", "HPL.dat line 13 (threshold) is 'inf': 'inf' is not a finite number; use a finite number"),
+        (19, "1 NDIVs", "HPL.dat line 19 (NDIVs) is '1 NDIVs': 1 is out of range; use an integer from 2 to 100000000"),
+        (26, "3 SWAP", "HPL.dat line 26 (SWAP) is '3 SWAP': '3' is unknown; use one of 0 bin, 1 long, 2 mix"),
+        (31, "0", "HPL.dat line 31 (memory alignment) is '0': 0 is out of range; use an integer from 1 to 100000000"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
@@ -107,14 +122,16 @@ def test_numbers_of_thousands_of_digits_are_refused_on_every_line(number: int):
 
 
 def test_an_unknown_broadcast_is_an_error_that_names_the_known_ones():
-    with pytest.raises(UsageError, match=r"line 23 \(BCASTs\): '8' is unknown; expected one of 0 1ring, 1 1ringM, .*7"):
+    with pytest.raises(
+        UsageError, match=r"line 23 \(BCASTs\) is .*: '8' is unknown; use one of 0 1ring, 1 1ringM, .*7"
+    ):
         read_dat(edited(23, "0 1 2 3 4 5 6 8"), "HPL.dat")
 
 
 @for_each("kept", range(LINES))
 def test_a_file_cut_short_anywhere_says_where_it_ends(kept: int):
     lines = LISTS.splitlines()[:kept]
-    with pytest.raises(UsageError, match=f"the file ends after line {kept}; expected 31 lines"):
+    with pytest.raises(UsageError, match=f"the file ends after line {kept}, but it needs 31 lines"):
         read_dat("".join(f"{line}\n" for line in lines), "HPL.dat")
 
 
@@ -142,7 +159,7 @@ def test_a_grid_is_written_as_its_rows_and_columns():
     [
         (HplConfig(grid=((1, 1),)), "add -N"),
         (HplConfig(n=(10,), P=(1,)), "add --grid, or both -P and -Q"),
-        (HplConfig(n=tuple(range(21)), grid=((1, 1),)), "at most 20 Ns, but there are 21"),
+        (HplConfig(n=tuple(range(21)), grid=((1, 1),)), "at most 20 Ns, but 21 were given"),
     ],
 )
 def test_what_the_file_cannot_say_is_refused(config: HplConfig, message: str):

@@ -50,19 +50,26 @@ def test_any_line_ending_reads_the_same(newline: str):
 @pytest.mark.parametrize(
     ("number", "line", "message"),
     [
-        (5, "21", "HPL-MxP.dat line 5 (number of Ns): 21 is out of range (1 to 20): '21'"),
-        (6, "1000 Ns", "HPL-MxP.dat line 6 (Ns): 2 values requested by line 5, found 1: '1000 Ns'"),
-        (6, "0 2000", "HPL-MxP.dat line 6 (Ns): 0 is out of range (1 to 100000000): '0 2000'"),
-        (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
-        (10, "P", "HPL-MxP.dat line 10 (P): 'P' is not a whole number: 'P'"),
-        (11, "0 Q", "HPL-MxP.dat line 11 (Q): 0 is out of range (1 to 100000000): '0 Q'"),
+        (5, "21", "HPL-MxP.dat line 5 (number of Ns) is '21': 21 is out of range; use an integer from 1 to 20"),
+        (
+            6,
+            "1000 Ns",
+            (
+                "HPL-MxP.dat line 6 (Ns) is '1000 Ns': line 5 requests 2 values, but the line contains 1; add "
+                "the missing values"
+            ),
+        ),
+        (6, "0 2000", "HPL-MxP.dat line 6 (Ns) is '0 2000': 0 is out of range; use an integer from 1 to 100000000"),
+        (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping) is '2': '2' is unknown; use one of 0 row, 1 column"),
+        (10, "P", "HPL-MxP.dat line 10 (P) is 'P': 'P' is not an integer; use an integer from 1 to 100000000"),
+        (11, "0 Q", "HPL-MxP.dat line 11 (Q) is '0 Q': 0 is out of range; use an integer from 1 to 100000000"),
         (
             12,
             "-1.0 t",
-            "HPL-MxP.dat line 12 (threshold): -1 means no check, but a mixed-precision result needs one; "
-            "use 16.0: '-1.0 t'",
+            "HPL-MxP.dat line 12 (threshold) is '-1.0 t': the threshold -1 skips the check, but a mixed-precision "
+            "result needs a check; use 16.0",
         ),
-        (12, "nan", "HPL-MxP.dat line 12 (threshold): 'nan' is not a finite number: 'nan'"),
+        (12, "nan", "HPL-MxP.dat line 12 (threshold) is 'nan': 'nan' is not a finite number; use a finite number"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
@@ -72,16 +79,16 @@ def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: st
 
 
 def test_an_unknown_broadcast_is_an_error_that_names_the_known_ones():
-    with pytest.raises(UsageError, match=r"line 14 \(BCASTs\): '8' is unknown; expected one of 0 1ring, .*7 ilib"):
+    with pytest.raises(UsageError, match=r"line 14 \(BCASTs\) is .*: '8' is unknown; use one of 0 1ring, .*7 ilib"):
         read_dat(edited(14, "0 1 8"), "HPL-MxP.dat")
 
 
 @pytest.mark.parametrize("kept", range(LINES))
 def test_a_file_cut_short_anywhere_says_where_it_ends(kept: int):
-    with pytest.raises(UsageError, match=f"the file ends after line {kept}; expected 14 lines"):
+    with pytest.raises(UsageError, match=f"the file ends after line {kept}, but it needs 14 lines"):
         read_dat("".join(f"{line}\n" for line in DAT.splitlines()[:kept]), "HPL-MxP.dat")
 
 
 def test_an_hpl_dat_in_its_place_is_noticed():
-    with pytest.raises(UsageError, match=r"line 13 \(number of BCASTs\): '16\.0' is not a whole number"):
+    with pytest.raises(UsageError, match=r"line 13 \(number of BCASTs\) is .*: '16\.0' is not an integer"):
         read_dat((Path(__file__).with_name("lists.dat")).read_text(), "HPL.dat")

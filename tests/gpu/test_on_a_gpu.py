@@ -214,7 +214,9 @@ def test_ranks_that_share_a_gpu_exchange_tensors_through_the_host() -> None:
 
 
 def test_a_device_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(ResourceError, match=rf"device cuda:99: this machine has {count()} GPUs?: cuda:0"):
+    with pytest.raises(
+        ResourceError, match=rf"device cuda:99 does not exist, because this machine has {count()} GPUs?; use cuda:0"
+    ):
         open_device("cuda:99")
     assert open_device("cuda:0").where == open_device("cuda").where == torch.device("cuda", 0)
     assert open_device("cuda", number=count()).where == torch.device("cuda", 0)

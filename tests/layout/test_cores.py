@@ -40,7 +40,7 @@ def test_ranks_that_share_cores_make_panels_on_several_of_them():
     assert core_masks([0, 1], 4) == [[0], [1], [1], [0]]
 
 
-@pytest.mark.parametrize(("cores", "text"), [([], "empty"), ([1, 2, 2, 3], "listed twice: 2;")])
+@pytest.mark.parametrize(("cores", "text"), [([], "empty"), ([1, 2, 2, 3], "these cores twice: 2;")])
 def test_impossible_lists_of_cores_say_what_is_wrong(cores, text):
     with pytest.raises(UsageError, match=text):
         core_masks(cores, 2)

@@ -65,7 +65,9 @@ def test_every_rank_has_one_position(P, Q, order, data):
 
 
 def test_a_node_grid_that_does_not_tile_is_refused_with_the_nearest_that_do():
-    with pytest.raises(UsageError, match=r"3x4 does not tile the grid 4x8: 4 / 3 leaves 1, 8 / 4 leaves 0; try ") as e:
+    with pytest.raises(
+        UsageError, match=r"3x4 does not divide the process grid 4x8: 4 / 3 leaves a remainder of 1, 8 / 4 leaves"
+    ) as e:
         ProcessGrid(4, 8, node_grid=(3, 4))
     assert "--node-grid 2x4 or 4x4" in str(e.value)
     assert nearest_node_grids(4, 8, 3, 4)[0] == (2, 4)
@@ -82,7 +84,7 @@ def test_node_grids_of_so_many_ranks_are_all_that_tile():
 
 @pytest.mark.parametrize(("P", "Q"), [(0, 4), (4, 0), (-1, 1)])
 def test_an_empty_grid_is_refused(P, Q):
-    with pytest.raises(UsageError, match="P, Q >= 1"):
+    with pytest.raises(UsageError, match="P and Q must be at least 1"):
         ProcessGrid(P, Q)
 
 

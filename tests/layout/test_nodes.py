@@ -33,8 +33,8 @@ def test_a_node_grid_on_several_nodes_is_refused_with_those_that_fit():
     with pytest.raises(UsageError) as refused:
         check_node_grid(ProcessGrid(4, 6, "row", (2, 2)), by_node(6, 6, 6, 6))
     assert str(refused.value) == (
-        "--node-grid 2x2 means 2*2 = 4 consecutive ranks on one node, but ranks 4 to 7 are on 2 nodes: "
-        "node0 has 4-5, node1 has 6-7; each node has 6 ranks: use --node-grid 2x3 or --node-grid 1x6, "
+        "--node-grid 2x2 needs 2*2 = 4 consecutive ranks on one node, but ranks 4 to 7 are on 2 nodes: "
+        "node0 has 4-5, node1 has 6-7; each node has 6 ranks, so use --node-grid 2x3 or --node-grid 1x6, "
         "or start 4 ranks per node"
     )
 

@@ -92,7 +92,7 @@ def test_a_rank_outside_the_grid_is_refused():
         Box.of(8, (2, 2, 2), (2, 2, 2))
     with pytest.raises(IndexError, match="outside the process grid 2x1x1"):
         Box(2, 2, 2, 2, px=2)
-    with pytest.raises(UsageError, match="but 0x2x2 points on 1x1x1 ranks were asked for"):
+    with pytest.raises(UsageError, match="a box of 0x2x2 points on 1x1x1 ranks is not valid"):
         Box(0, 2, 2)
 
 
@@ -176,9 +176,9 @@ def test_levels_keep_the_coordinates_of_the_rank():
 
 
 def test_an_odd_side_has_no_coarser_one():
-    with pytest.raises(UsageError, match="the box 2x6x5 has no coarser one: nz / 2 = 5 / 2 leaves 1"):
+    with pytest.raises(UsageError, match="cannot coarsen the box 2x6x5, because nz = 5 is odd"):
         Box(2, 6, 5).coarser()
-    with pytest.raises(UsageError, match="the box 1x2x1 has no coarser one"):
+    with pytest.raises(UsageError, match="cannot coarsen the box 1x2x1"):
         Box(4, 8, 4).levels(4)
 
 
@@ -203,7 +203,7 @@ def test_the_process_grid_of_known_counts(ranks: int, grid: Triple) -> None:
 
 
 def test_a_process_grid_needs_a_rank() -> None:
-    with pytest.raises(UsageError, match="at least one rank, but 0"):
+    with pytest.raises(UsageError, match="a process grid of 0 ranks"):
         process_grid(0)
 
 
@@ -253,38 +253,48 @@ def test_good_boxes_pass(box: Box):
     [
         (
             Box(100, 104, 104),
-            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; use --nx 96 or --nx 104",
+            (
+                "--nx 100 is not a multiple of 8, as 4 levels of multigrid need (100 / 8 leaves a remainder of "
+                "4); use --nx 96 or --nx 104"
+            ),
         ),
         (
             Box(104, 104, 20),
-            "--nz 20: 4 levels of multigrid halve it 3 times, but 20 / 8 leaves 4; use --nz 16 or --nz 24",
+            (
+                "--nz 20 is not a multiple of 8, as 4 levels of multigrid need (20 / 8 leaves a remainder of "
+                "4); use --nz 16 or --nz 24"
+            ),
         ),
-        (Box(16, 9, 16), "--ny 9: 4 levels of multigrid halve it 3 times, but 9 / 8 leaves 1; use --ny 16"),
-        (Box(16, 8, 16), "--ny 8 is less than 16, the least that the rules allow; use --ny 16, or --mode explore"),
+        (
+            Box(16, 9, 16),
+            "--ny 9 is not a multiple of 8, as 4 levels of multigrid need (9 / 8 leaves a remainder of 1); use --ny 16",
+        ),
+        (
+            Box(16, 8, 16),
+            "--ny 8 is less than 16, the smallest value that the rules allow; use --ny 16, or --mode explore",
+        ),
         (
             Box(16, 16, 136),
-            "the local box 16x16x136 is too far from a cube: shortest over longest side is 16/136 = "
-            "0.118, less than 0.125, the least that the rules allow; use sides of 24 or more, or of "
-            "128 or less, or --mode explore",
+            "the local box 16x16x136 is too far from a cube: its shortest side divided by its longest is "
+            "16/136 = 0.118, but the rules need at least 0.125; use sides of at least 24, sides of at most 128, or "
+            "--mode explore",
         ),
         (
             Box(16, 16, 16, 1, 1, 11),
-            "the process grid 1x1x11 is too far from a cube: shortest over longest side is "
-            "1/11 = 0.0909, less than 0.125, the least that the rules allow; 11 ranks have no "
-            "better grid than 1x1x11: start 10 (1x2x5) or 12 (2x2x3) ranks, or use --mode "
-            "explore",
+            "the process grid 1x1x11 is too far from a cube: its shortest side divided by its longest is "
+            "1/11 = 0.0909, but the rules need at least 0.125; 1x1x11 is the best grid for 11 ranks, so "
+            "start 10 (1x2x5) or 12 (2x2x3) ranks, or use --mode explore",
         ),
         (
             Box(16, 16, 16, 12),
-            "the process grid 12x1x1 is too far from a cube: shortest over longest side is 1/12 = "
-            "0.0833, less than 0.125, the least that the rules allow; use --npx 2 --npy 2 --npz 3, "
+            "the process grid 12x1x1 is too far from a cube: its shortest side divided by its longest is "
+            "1/12 = 0.0833, but the rules need at least 0.125; use --npx 2 --npy 2 --npz 3, "
             "or use --mode explore",
         ),
         (
             Box(432, 432, 432),
-            "a local box of 432x432x432 has 27 entries per row, 27*432*432*432 = 2176782336, more than "
-            "2^31-1 = 2147483647, the most that 32-bit indices can count; the largest cube is --nx 424: "
-            "use that, and start more ranks",
+            "a local box of 432x432x432 has 27*432*432*432 = 2176782336 entries, but 32-bit indices support "
+            "at most 2^31-1 = 2147483647; use --nx 424, the largest cube, on more ranks",
         ),
     ],
 )
@@ -301,7 +311,7 @@ def test_beyond_the_rules_only_what_cannot_be_is_refused(box: Box):
 
 
 def test_what_cannot_be_is_refused_beyond_the_rules_too():
-    with pytest.raises(UsageError, match=r"--nx 12: 4 levels .* use --nx 8 or --nx 16"):
+    with pytest.raises(UsageError, match=r"--nx 12 is not a multiple of 8, as 4 levels .* use --nx 8 or --nx 16"):
         check_box(Box(12, 8, 8), rules=False)
     with pytest.raises(UsageError, match="2176782336"):
         check_box(Box(432, 432, 432), rules=False)

@@ -51,7 +51,7 @@ def test_other_forms_are_refused(form: Any) -> None:
         lambda: mx.lu_factor(np.empty((0, 0))).solve([], transposed=form),
         lambda: run_ranks(2, over_ranks),
     ):
-        with pytest.raises(mx.UsageError, match=r"transposed = .*use True or \"T\""):
+        with pytest.raises(mx.UsageError, match=r"transposed = .*use False or \"N\""):
             call()
 
 
@@ -96,7 +96,7 @@ def test_empty_systems_have_the_empty_solutions_of_numpy(of_A: Any, of_b: Any, d
 
 
 def test_what_is_wrong_with_an_empty_system_is_said_all_the_same() -> None:
-    with pytest.raises(mx.UsageError, match="it needs 0 rows"):
+    with pytest.raises(mx.UsageError, match="use a b with 0 rows"):
         mx.solve(np.empty((0, 0)), np.ones(2))
     with pytest.raises(mx.UsageError, match=r"A\[0, 0\] is nan"):
         mx.solve(np.full((2, 2), np.nan), np.empty((2, 0)))

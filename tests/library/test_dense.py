@@ -134,7 +134,7 @@ def test_types_promote_as_numpys_do(kernels: DenseKernels) -> None:
     [
         (np.ones((2, 3)), np.ones(2), r"A has shape \(2, 3\).*square.*lstsq"),
         (np.ones(4), np.ones(4), r"shape \(4,\).*square"),
-        (np.eye(3), np.ones(4), r"3x3, but b has shape \(4,\): it needs 3 rows"),
+        (np.eye(3), np.ones(4), r"3x3, but b has shape \(4,\); use a b with 3 rows"),
         (np.eye(3), np.ones((3, 2, 2)), r"b has shape \(3, 2, 2\)"),
         (np.eye(3), np.array(1.0), r"b has shape \(\)"),
         (np.eye(2, dtype=object), np.ones(2), "A has dtype object"),
@@ -171,7 +171,7 @@ def test_an_exactly_singular_matrix_is_an_error(kernels: DenseKernels) -> None:
 def test_devices_and_precisions_that_do_not_exist_are_refused() -> None:
     for A in (np.eye(2), torch.eye(2)):
         for call in (lambda **how: mx.solve(A, np.ones(2), **how), lambda **how: mx.lu_factor(A, **how)):  # noqa: B023
-            with pytest.raises(ResourceError, match="device cuda:0: "):
+            with pytest.raises(ResourceError, match="device cuda:0 "):
                 call(device="cuda:0")
             with pytest.raises(UsageError, match='unknown device "tpu"'):
                 call(device="tpu")

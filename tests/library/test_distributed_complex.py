@@ -147,9 +147,9 @@ def test_columns_that_do_not_fit_are_told_as_they_were_given(monkeypatch: pytest
     G = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random(40)), 40, nb=8))
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
     for factors in (F, G):
-        with pytest.raises(ResourceError, match=r"b with 3 columns.* take 10\*16\*40\*3 bytes.*fewer columns"):
+        with pytest.raises(ResourceError, match=r"b with 3 columns.* need 10\*16\*40\*3 bytes.*fewer columns"):
             factors.solve(random_complex(40, 3))
-    with pytest.raises(ResourceError, match=r"b with 1 column, .* take 10\*16\*40\*1 bytes.*fewer ranks per node"):
+    with pytest.raises(ResourceError, match=r"b with 1 column, .* need 10\*16\*40\*1 bytes.*fewer ranks per node"):
         G.solve(random_complex(40, 1)[:, 0])
     assert F.solve(random_complex(40, 1)[:, 0])[1].solved
 
@@ -190,8 +190,8 @@ def test_a_zero_pivot_is_told_of_by_its_column_of_a() -> None:
 
     B = np.ones(12)
     assert set(raised(4, body)) == {
-        "SingularMatrixError: A is singular: pivot 6 of 12 is exactly zero; look for rows or columns that depend on "
-        "each other"
+        "SingularMatrixError: A is singular: pivot 6 of 12 is exactly zero; check A for linearly dependent "
+        "rows or columns"
     }
 
 
@@ -201,4 +201,6 @@ def test_complex_entries_of_some_blocks_only_are_one_error_on_all_ranks() -> Non
 
     told = raised(4, lambda comm: mx.lu_factor(mx.DistributedMatrix.from_function(fn, 8, nb=2, comm=comm)))
     assert len(set(told)) == 1
-    assert told[0].startswith("UsageError: rank 2: fn(i, j) gave complex128 for i = 2… and j = 0…, but real numbers")
+    assert told[0].startswith(
+        "UsageError: rank 2: fn(i, j) returned complex128 for i = 2… and j = 0…, but real numbers"
+    )

@@ -261,7 +261,7 @@ def test_a_zero_pivot_is_one_error_on_all_ranks() -> None:
 
 
 def test_rows_of_one_rank_alone_are_for_distributed_matrices() -> None:
-    with pytest.raises(UsageError, match="local=True is for rows of a DistributedMatrix"):
+    with pytest.raises(UsageError, match="local=True applies only to a DistributedMatrix"):
         mx.solve(np.eye(3), np.ones(3), local=True)
 
 

@@ -27,7 +27,7 @@ BFLOAT16 = ml_dtypes.bfloat16
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"n": 0}, "n = 0: use an integer of 1 or more"),
+        ({"n": 0}, "n = 0 is not a positive integer; use an integer of 1 or more"),
         ({"n": 4.0}, "n = 4.0"),
         ({"nb": -1}, "nb = -1"),
         ({"grid": (2, 2)}, r"2\*2 = 4 ranks, but there are 1; use grid=\(1, 1\)"),
@@ -120,7 +120,7 @@ def test_blocks_that_lu_does_not_take_are_refused() -> None:
     for desc, told in (([1, 0, 4, 4, 2, 3, 0, 0, 4], "2x3"), ([1, 0, 4, 3, 2, 2, 0, 0, 4], r"\(4, 3\)")):
         with pytest.raises(UsageError, match=told):
             mx.DistributedMatrix.from_blocks(mx.from_scalapack(np.ones((4, desc[3]), order="F"), desc))
-    with pytest.raises(UsageError, match="not ndarray"):
+    with pytest.raises(UsageError, match="of type ndarray"):
         mx.DistributedMatrix.from_blocks(np.eye(3))
 
 
@@ -134,7 +134,7 @@ def test_integers_and_narrow_numbers_become_fp64() -> None:
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an order of its own": (
         lambda comm: mx.DistributedMatrix.from_function(entries(np.eye(9)), 4 + comm.rank // 2, nb=2, comm=comm),
-        "UsageError: rank 2: this rank calls with n = 5, nb = 2, grid = 2x2, but rank 0 with n = 4",
+        "UsageError: rank 2: this rank uses n = 5, nb = 2, grid = 2x2, but rank 0 uses n = 4",
     ),
     "no function": (
         lambda comm: mx.DistributedMatrix.from_function(None if comm.rank == 1 else min, 4, comm=comm),
@@ -144,25 +144,25 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.DistributedMatrix.from_function(
             lambda i, j: (1j if comm.rank == 1 else 1.0) * (i == j), 8, nb=2, comm=comm
         ),
-        "UsageError: rank 1: this rank calls with fn(0, 0) of complex128, but rank 0 with fn(0, 0) of float64",
+        "UsageError: rank 1: this rank uses fn(0, 0) of complex128, but rank 0 uses fn(0, 0) of float64",
     ),
     "bfloat16 of a function": (
         lambda comm: mx.DistributedMatrix.from_function(lambda i, j: (i + j).astype(BFLOAT16), 4, comm=comm),
-        "UsageError: rank 0: fn(i, j) has dtype bfloat16; systems over ranks need",
+        "UsageError: rank 0: fn(i, j) has dtype bfloat16, but distributed systems need",
     ),
     "bfloat16 in rows": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4), BFLOAT16), comm=comm),
-        "UsageError: rank 0: local_rows has dtype bfloat16; systems over ranks need",
+        "UsageError: rank 0: local_rows has dtype bfloat16, but distributed systems need",
     ),
     "bfloat16 in pieces": (
         lambda comm: mx.DistributedMatrix.from_pieces({(comm.rank, 0): np.ones((1, 4), BFLOAT16)}, 4, comm=comm),
-        "UsageError: rank 0: A[0:, 0:] has dtype bfloat16; systems over ranks need",
+        "UsageError: rank 0: A[0:, 0:] has dtype bfloat16, but distributed systems need",
     ),
     "bfloat16 in b": (
         lambda comm: mx.solve(
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 4, comm=comm), np.ones(4, BFLOAT16)
         ),
-        "UsageError: rank 0: b has dtype bfloat16; systems over ranks need",
+        "UsageError: rank 0: b has dtype bfloat16, but distributed systems need",
     ),
     "rows that are too few": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),
@@ -170,7 +170,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "rows of another length": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4 + comm.rank // 3)), comm=comm),
-        "UsageError: rank 3: this rank calls with rows of 5 entries, but rank 0 with rows of 4 entries",
+        "UsageError: rank 3: this rank uses rows of 5 entries, but rank 0 uses rows of 4 entries",
     ),
     "NaN in the rows of one": (
         lambda comm: mx.DistributedMatrix.from_rows(np.full((1, 4), np.nan if comm.rank == 2 else 1.0), comm=comm),
@@ -182,11 +182,11 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "an array where none belongs": (
         lambda comm: mx.DistributedMatrix.from_root(np.eye(4), comm=comm),
-        "UsageError: rank 1: from_root takes A from rank 0",
+        "UsageError: rank 1: from_root reads A only from rank 0",
     ),
     "no array anywhere": (
         lambda comm: mx.DistributedMatrix.from_root(None, comm=comm),
-        "UsageError: rank 0: from_root takes A from this rank",
+        "UsageError: rank 0: from_root reads A from this rank",
     ),
     "pieces without a place": (
         lambda comm: mx.DistributedMatrix.from_pieces([np.eye(4)] if comm.rank == 1 else {}, 4, comm=comm),
@@ -194,7 +194,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no file": (
         lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
-        "UsageError: rank 0: nowhere.npy: No such file or directory",
+        "UsageError: rank 0: nowhere.npy is not a readable .npy file: No such file or directory",
     ),
     "NaN of the function": (
         lambda comm: mx.lu_factor(
@@ -212,13 +212,13 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a function of single numbers": (
         lambda comm: mx.lu_factor(mx.DistributedMatrix.from_function(lambda i, j: 1.0, 8, nb=2, comm=comm)),
-        "UsageError: rank 0: fn(i, j) gave shape () for i of shape (4, 1) and j of shape (1, 4)",
+        "UsageError: rank 0: fn(i, j) returned shape () instead of (4, 4) for i of shape (4, 1) and j of shape (1, 4)",
     ),
     "a b of its own": (
         lambda comm: mx.solve(
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.full(8, comm.rank // 3)
         ),
-        "UsageError: rank 3: this rank calls with b of float64, shape (8,), checksum",
+        "UsageError: rank 3: this rank uses b of float64, shape (8,), checksum",
     ),
     "all of b where its rows belong": (
         lambda comm: mx.solve(
@@ -226,13 +226,16 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8 if comm.rank == 2 else 2),
             local=True,
         ),
-        "UsageError: rank 2: this rank has rows 4 to 6 of A, but b has shape (8,): with local=True give",
+        (
+            "UsageError: rank 2: this rank has rows 4 to 6 of A, but b has shape (8,); use shape (2,) or (2, "
+            "k) with local=True"
+        ),
     ),
     "rows of b where all belong": (
         lambda comm: mx.solve(
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.ones(2)
         ),
-        "UsageError: rank 0: A is 8x8, but b has shape (2,): use all 8 rows on every rank, or use local=True",
+        "UsageError: rank 0: A is 8x8, but b has shape (2,); use all 8 rows on every rank, or local=True",
     ),
     "the transpose on one rank": (
         lambda comm: mx.solve(
@@ -240,7 +243,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8),
             transposed=comm.rank == 1,
         ),
-        'UsageError: rank 1: this rank calls with transposed="T", local=False, but rank 0 with transposed="N", local=',
+        'UsageError: rank 1: this rank uses transposed="T", local=False, but rank 0 uses transposed="N", local=',
     ),
     "a precision of its own": (
         lambda comm: mx.solve(
@@ -248,7 +251,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8),
             precision="fp32" if comm.rank == 1 else "auto",
         ),
-        "UsageError: rank 1: this rank calls with precision='fp32', but rank 0 with precision='auto'",
+        "UsageError: rank 1: this rank uses precision='fp32', but rank 0 uses precision='auto'",
     ),
 }
 
@@ -267,7 +270,7 @@ def test_a_file_of_complex_numbers_on_one_rank_is_refused_on_all(tmp_path: Path)
     texts = raised(
         2, lambda comm: mx.DistributedMatrix.from_file(tmp_path / f"{comm.rank}.npy", nb=2, grid=(1, 2), comm=comm)
     )
-    told = "UsageError: rank 1: this rank calls with a file of complex128, but rank 0 with a file of float64"
+    told = "UsageError: rank 1: this rank uses a file of complex128, but rank 0 uses a file of float64"
     assert all(text.startswith(told) for text in texts)
 
 
@@ -318,7 +321,7 @@ def test_datasets_are_read_block_by_block(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["A.h5", "A.zarr"])
 def test_datasets_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
     path = stored(tmp_path, name, A=np.eye(3), B=np.eye(4))
-    for asked, told in (({}, "has 2 datasets, A, B"), ({"dataset": "C"}, "has no dataset 'C'; there are A, B")):
+    for asked, told in (({}, "contains 2 datasets .A, B"), ({"dataset": "C"}, "has no dataset 'C'; use one of A, B")):
         with pytest.raises(UsageError, match=told):
             mx.DistributedMatrix.from_file(path, **asked)
     with pytest.raises(UsageError, match="No such file"):
@@ -331,7 +334,7 @@ def test_a_file_whose_library_is_missing_says_what_to_type(tmp_path: Path, monke
     with pytest.raises(UsageError, match="run pip install h5py"):
         mx.DistributedMatrix.from_file(tmp_path / "A.h5")
     np.save(tmp_path / "A.npy", np.eye(2))
-    with pytest.raises(UsageError, match="dataset='A' is for files of several arrays"):
+    with pytest.raises(UsageError, match="dataset='A' applies only to files with several arrays"):
         mx.DistributedMatrix.from_file(tmp_path / "A.npy", dataset="A")
 
 

@@ -144,8 +144,8 @@ def test_many_right_hand_sides_are_solved_one_by_one(solve: Any) -> None:
 
 NAN = sparse.csr_array(np.array([[1.0, 0], [np.nan, 1]]))
 REFUSED = {
-    "dense": (np.eye(2), [1, 1], "A is ndarray, not a sparse matrix"),
-    "path": ("A.mtx", [1, 1], "A is str, not a sparse matrix"),
+    "dense": (np.eye(2), [1, 1], "A is ndarray, not a SciPy sparse matrix"),
+    "path": ("A.mtx", [1, 1], "A is str, not a SciPy sparse matrix"),
     "rectangular": (sparse.csr_array((2, 3)), [1, 1], r"A has shape \(2, 3\).*lsqr"),
     "vector": (sparse.coo_array(np.ones(3)), [1, 1, 1], r"A has shape \(3,\)"),
     "complex": (sparse.eye_array(2, dtype=complex), [1, 1], r"A is complex \(complex128\).*Re A, -Im A"),
@@ -153,8 +153,8 @@ REFUSED = {
     "NaN in A": (NAN, [1, 1], r"A\[1, 0\] is nan: 1 of 3 entries of A are not finite"),
     "NaN in b": (sparse.eye_array(2), [1, np.inf], r"b\[1\] is inf: 1 of 2 entries"),
     "complex b": (sparse.eye_array(2), [1, 1j], r"b is complex"),
-    "long b": (sparse.eye_array(2), [1, 1, 1], r"A is 2x2, but b has shape \(3,\): it needs 2 rows"),
-    "deep b": (sparse.eye_array(2), np.ones((2, 1, 1)), r"b has shape \(2, 1, 1\); use one vector as \(n,\)"),
+    "long b": (sparse.eye_array(2), [1, 1, 1], r"A is 2x2, but b has shape \(3,\); use 2 rows"),
+    "deep b": (sparse.eye_array(2), np.ones((2, 1, 1)), r"b has shape \(2, 1, 1\); use shape \(n,\) for one vector"),
     "sparse b": (sparse.eye_array(2), sparse.csr_array(np.ones((2, 1))), "b is sparse"),
     "words": (sparse.eye_array(2), ["a", "b"], "b has dtype"),
 }
@@ -179,10 +179,10 @@ def test_a_row_or_column_of_zeros_is_singular(stored: bool) -> None:
     A = sparse.csr_array(np.ones((3, 3)))
     A.data[:] = dense.ravel()
     A = A if stored else sparse.csr_array(dense)
-    with pytest.raises(SingularError, match="row 1 has no entry other than zero, as have 1 of 3 rows") as caught:
+    with pytest.raises(SingularError, match=r"because row 1 contains only zeros \(one of 1 such rows\)") as caught:
         mx.gmres(A, np.ones(3))
     assert caught.value.exit_code == ExitCode.FAILED
-    with pytest.raises(SingularError, match="column 1 has no entry other than zero"):
+    with pytest.raises(SingularError, match="because column 1 contains only zeros"):
         mx.gmres(A.T, np.ones(3))
 
 
@@ -190,16 +190,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"precision": "half"}, "unknown precision 'half'; use one of mixed, fp64"),
     ({"storage": "csr"}, "unknown storage 'csr'"),
     ({"smoother": "red-black"}, "unknown smoother 'red-black'"),
-    ({"rtol": -1e-9}, "rtol=-1e-09: use a number of at least 0"),
+    ({"rtol": -1e-9}, "rtol=-1e-09 is not valid; use a number of at least 0"),
     ({"rtol": float("nan")}, "rtol=nan"),
     ({"atol": float("nan")}, "atol=nan"),
-    ({"restart": 0}, "restart=0: use a whole number of at least 1"),
+    ({"restart": 0}, "restart=0 is not valid; use an integer of at least 1"),
     ({"maxiter": 2.5}, "maxiter=2.5"),
     ({"threads": 0}, "threads=0"),
     ({"device": "tpu"}, 'unknown device "tpu"'),
     ({"preconditioner": "ilu"}, "preconditioner='ilu' is unknown; use one of auto, stencil"),
     ({"preconditioner": np.eye(3)}, "preconditioner=an object of type ndarray"),
-    ({"preconditioner": "stencil"}, "A is not such a matrix"),
+    ({"preconditioner": "stencil"}, "A is another matrix"),
     ({"x0": [1.0, 2.0]}, "x0 has shape"),
     ({"x0": [1.0, 2.0, np.nan]}, r"x0\[2\] is nan"),
     ({"x0": np.ones((3, 1))}, r"x0 has shape \(3, 1\), but b has shape \(3,\)"),
@@ -214,10 +214,12 @@ def test_wrong_options_are_named() -> None:
 
 def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "allowed_cores", lambda: [0, 1])
-    with pytest.raises(UsageError, match=r"threads=100000, but there are 2 cores .* use at most 2, or None"):
+    with pytest.raises(
+        UsageError, match=r"threads=100000 is too large, because this process has 2 cores .* use at most 2, or None"
+    ):
         mx.gmres(line(3), np.ones(3), threads=100_000)
 
 
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ResourceError, match="device cuda:99: "):
+    with pytest.raises(ResourceError, match="device cuda:99 "):
         mx.gmres(line(3), np.ones(3), device="cuda:99")

@@ -114,7 +114,7 @@ def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(
     assert reached(A, mx.gmres(A, b, storage=storage)[0], b, 1e-9)
     monkeypatch.setattr(FREE, lambda: 200_000)
     assert reached(A, mx.gmres(A, b, storage="rows", restart=5, preconditioner="gs")[0], b, 1e-9)
-    says = "the longest row of A has 900 entries, the mean 3: storing 64 rows side.*" + advice
+    says = "the longest row of A has 900 entries .mean 3., so storage in groups of 64 rows.*" + advice
     with pytest.raises(ResourceError, match=says):
         mx.gmres(A, b, storage=storage)
 
@@ -134,7 +134,7 @@ def test_a_pattern_that_cannot_be_made_symmetric_for_lack_of_memory_is_refused_b
 ) -> None:
     A, b = random(400), vector(400)
     monkeypatch.setattr(FREE, lambda: 47 * A.nnz)
-    with pytest.raises(ResourceError, match=f'filling up that of {A.nnz} entries .*preconditioner="jacobi"'):
+    with pytest.raises(ResourceError, match=f'completing the pattern of {A.nnz} entries .*preconditioner="jacobi"'):
         mx.gmres(A, b, preconditioner="gs", smoother=smoother)
     x, info = mx.gmres(A, b, preconditioner="jacobi", restart=5)
     assert info.converged

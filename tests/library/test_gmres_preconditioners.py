@@ -52,7 +52,7 @@ def test_what_is_almost_the_benchmarks_matrix_is_not_taken_for_it(change: str) -
     x, info = mx.gmres(A, np.ones(A.shape[0]))
     assert info.preconditioner != "stencil"
     assert reached(A, x, np.ones(A.shape[0]), 1e-9)
-    with pytest.raises(UsageError, match='preconditioner="stencil" needs a 27-point matrix'):
+    with pytest.raises(UsageError, match='preconditioner="stencil" needs the 27-point matrix'):
         mx.gmres(A, np.ones(A.shape[0]), preconditioner="stencil")
 
 
@@ -172,7 +172,7 @@ def test_what_a_preconditioner_returns_is_checked() -> None:
 
 
 def test_a_factorization_is_told_to_pass_its_method() -> None:
-    with pytest.raises(UsageError, match=r"pass its method: preconditioner=ilu\.solve"):
+    with pytest.raises(UsageError, match=r"such as the method preconditioner=ilu\.solve"):
         mx.gmres(poisson(9, 9), np.ones(81), preconditioner=linalg.spilu(poisson(9, 9).tocsc()))
 
 
@@ -189,5 +189,5 @@ def test_auto_permutes_rows_where_the_diagonal_has_a_zero(stored: bool, monkeypa
     assert "1 diagonal entries are zero: rows were permuted to a full diagonal" in info.reason
     assert reached(A, x, b, 1e-9)
     for name in ("gs", "sgs", "jacobi", "amg"):
-        with pytest.raises(UsageError, match=r"A\[0, 0\] is zero, one of 1 such diagonal entries"):
+        with pytest.raises(UsageError, match=r"A\[0, 0\] is zero \(one of 1 such entries"):
             mx.gmres(A, b, preconditioner=name)

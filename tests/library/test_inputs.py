@@ -76,7 +76,7 @@ def test_foreign_bytes_and_conjugate_views_are_copied_where_they_are_used() -> N
         (np.ma.masked_greater(np.array([1.0, 9.0]), 5.0), r"which mxpeak does not support; use A\.filled\(0\)"),
         (sparse.eye_array(2), r"A is sparse; use A\.toarray\(\), or mxpeak\.gmres$"),
         (torch.eye(2).to_sparse(), r"A is sparse; use A\.to_dense\(\), or mxpeak\.gmres$"),
-        (np.eye(2, dtype=object), "A has dtype object; supported are float64, .* and integers"),
+        (np.eye(2, dtype=object), "A has dtype object, which mxpeak does not support; use float64, .* or integers"),
         (np.array(["1"]), r"A has dtype <U1.*A\.astype\(float\)"),
         (np.ones(1, np.longdouble), "A has dtype "),
         (torch.ones(1).to(torch.float8_e4m3fn), r"A has dtype torch\.float8_e4m3fn.*A\.double\(\)"),
@@ -143,9 +143,12 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
         ("auto", ("cuda:0", "cuda:1"), "cuda:0 and cuda:1"),
         ("auto", ("cuda:0", "cpu"), 'use device="cuda:0"'),
         ("auto", ("meta",), r"is on meta.*\.cpu\(\)"),
-        ("cpu", ("cuda:0",), r"copy it with \.cpu\(\)"),
-        ("cuda:0", ("cuda:1",), r'copy it with \.to\("cuda:0"\)'),
-        *((unknown, (), "use one of auto, cpu, cuda") for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")),
+        ("cpu", ("cuda:0",), r"use \.cpu\(\) to copy"),
+        ("cuda:0", ("cuda:1",), r'use \.to\("cuda:0"\) to copy'),
+        *(
+            (unknown, (), "use one of the strings auto, cpu, cuda")
+            for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")
+        ),
     ):
         with pytest.raises(UsageError, match=advice):
             device_for(name, *devices)
@@ -153,7 +156,7 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
 
 @pytest.mark.parametrize("asked", [0, None, ["cpu"], b"cpu", True])
 def test_a_device_that_is_no_text_is_refused(asked: Any) -> None:
-    with pytest.raises(UsageError, match=r"unknown device .*; use one of auto, cpu, cuda"):
+    with pytest.raises(UsageError, match=r"unknown device .*; use one of the strings auto, cpu, cuda"):
         device_for(asked)
 
 

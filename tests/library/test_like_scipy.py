@@ -116,9 +116,9 @@ def test_m_stands_for_the_inverse(inverse: Any) -> None:
         ({"x0": "fp64"}, "precision='fp64'"),
         ({"atol": -1.0}, "atol=-1.0"),
         ({"callback": 3}, "callback=3"),
-        ({"M": T, "preconditioner": "gs"}, "remove one of them"),
+        ({"M": T, "preconditioner": "gs"}, "use only one of them"),
         ({"M": "ilu"}, "M is str"),
-        ({"M": sparse.linalg.spilu(T.tocsc())}, "M is SuperLU, a factorization; use its method"),
+        ({"M": sparse.linalg.spilu(T.tocsc())}, "M is SuperLU, which is a factorization; use its solve method"),
     ],
 )
 def test_mistakes_are_named(asked: dict[str, Any], said: str) -> None:

@@ -179,12 +179,12 @@ def test_tiles_that_are_read_and_missing_are_missed() -> None:
     M = mx.from_tiles({(1, 1): np.ones((2, 3)), (1, 0): np.ones((2, 5))}, heights=[4, 2], widths=[5, 3])
     assert M.shape == (6, 8)
     for norms_of in (mx.norm, mx.norms, mx.column_norms, mx.row_norms):
-        with pytest.raises(UsageError, match="have 16 of the 48 entries that structure 'general' reads"):
+        with pytest.raises(UsageError, match="contain 16 of the 48 entries that structure 'general' reads"):
             norms_of(M)
     A = np.arange(1.0, 17.0).reshape(4, 4)
     lower = mx.from_tiles([[A[:2, :2], None], [A[2:, :2], A[2:, 2:]]])
     assert mx.norm(lower, "inf", structure="symmetric") == mx.norm(A, "inf", structure="symmetric")
-    with pytest.raises(UsageError, match="have 6 of the 10 entries that structure 'symmetric' reads"):
+    with pytest.raises(UsageError, match="contain 6 of the 10 entries that structure 'symmetric' reads"):
         mx.norm(lower, "inf", structure="symmetric", uplo="upper")
 
 
@@ -307,8 +307,8 @@ def test_a_mirrored_band_whose_triangle_is_not_stored_is_refused() -> None:
 
 #: Arrays that are not band storage of these widths, and what the error says.
 BAD_BANDS: list[tuple[Any, int, int, str]] = [
-    (np.ones((3, 5)), 2, 1, "takes 4 rows"),
-    (np.ones(5), 0, 0, "takes 1 rows"),
+    (np.ones((3, 5)), 2, 1, "has 4 rows"),
+    (np.ones(5), 0, 0, "has 1 rows"),
     (np.ones((3, 5)), -1, 1, "0 or more"),
     (np.ones((3, 5)), 1, -1, "0 or more"),
     (np.ones((3, 5), object), 1, 1, "float64"),
@@ -354,7 +354,7 @@ def test_scalapacks_empty_matrices_have_norm_0() -> None:
 
 #: Local arrays and descriptors that do not fit, and what the error says.
 BAD_DESCRIPTORS: list[tuple[Any, list[int], dict[str, Any], str]] = [
-    (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0], {}, "9 entries"),
+    (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0], {}, "9 integers"),
     (np.ones((4, 4)), [502, 0, 4, 4, 2, 2, 0, 0, 4], {}, "DTYPE"),
     (np.ones((4, 4)), [1, 0, -4, 4, 2, 2, 0, 0, 4], {}, "M=-4"),
     (np.ones((4, 4)), [1, 0, 4, 4, 0, 2, 0, 0, 4], {}, "MB=0"),
@@ -363,8 +363,8 @@ BAD_DESCRIPTORS: list[tuple[Any, list[int], dict[str, Any], str]] = [
     (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 3], {}, "LLD = 3"),
     (np.ones((3, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "4x4 local entries"),
     (np.ones((4, 3)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "4x4 local entries"),
-    (np.ones(15), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "take 16"),
-    (np.ones(18), [1, 0, 4, 4, 2, 2, 0, 0, 5], {}, "take 19"),
+    (np.ones(15), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "need 16"),
+    (np.ones(18), [1, 0, 4, 4, 2, 2, 0, 0, 5], {}, "need 19"),
     (np.ones((4, 4), object), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "float64"),
     (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {"grid": (2, 3)}, r"2\*3 = 6"),
     (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {"order": "C"}, "row or column"),

@@ -120,5 +120,5 @@ def test_what_is_not_a_communicator_is_refused() -> None:
 
 def test_ragged_rows_of_tiles_are_refused() -> None:
     A = np.ones((2, 2))
-    with pytest.raises(UsageError, match="block rows of 1 and of 2 tiles"):
+    with pytest.raises(UsageError, match="block rows have different lengths"):
         mx.from_tiles([[A, A], [A]])

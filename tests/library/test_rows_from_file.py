@@ -76,11 +76,14 @@ def test_what_was_read_is_solved(tmp_path: Path) -> None:
 BAD = {
     "nan.mtx": ("real general\n2 2 2\n1 1 5\n2 2 nan\n", "row 2, column 2 is nan"),
     "A.mtx.gz": ("", "gunzip"),
-    "missing.mtx": (None, "there is no such file"),
-    "line.mtx": ("real general\n2 2 2\n1 1 5\n2 x 5\n", r"line 4: .*2 x 5.* has no whole number for its column"),
-    "column.mtx": ("real general\n2 2 2\n1 1 5\n2 3 5\n", "line 4: .* is in column 3, but the columns are 1 to 2"),
-    "short.mtx": ("real general\n2 2 3\n1 1 5\n2 2 5\n", "the file ends after 2 of the 3 entries"),
-    "long.mtx": ("real general\n2 2 1\n1 1 5\n2 2 5\n", "line 4: .* is entry 2, but line 2 states 1"),
+    "missing.mtx": (None, "does not exist"),
+    "line.mtx": ("real general\n2 2 2\n1 1 5\n2 x 5\n", r"line 4: .*2 x 5.* has a column that is not an integer"),
+    "column.mtx": (
+        "real general\n2 2 2\n1 1 5\n2 3 5\n",
+        "line 4: .* is in column 3, but the columns are numbered from 1 to 2",
+    ),
+    "short.mtx": ("real general\n2 2 3\n1 1 5\n2 2 5\n", "ends after 2 of the 3 entries"),
+    "long.mtx": ("real general\n2 2 1\n1 1 5\n2 2 5\n", "line 4: .* is entry 2, but line 2 declares only 1"),
     "rectangle.mtx": ("real general\n2 3 1\n1 1 5\n", "the matrix is 2x3"),
 }
 

@@ -77,7 +77,7 @@ def test_those_that_numpy_does_not_solve_are_looked_at_one_by_one() -> None:
 
 def test_a_singular_one_is_named_and_nothing_is_returned() -> None:
     A = np.stack([np.eye(3), np.ones((3, 3)), np.eye(3)])
-    with pytest.raises(mx.SingularMatrixError, match=r"of the stack, A\[1\]: .*pivot 2 of 3"):
+    with pytest.raises(mx.SingularMatrixError, match=r"in the stack, A\[1\]: .*pivot 2 of 3"):
         mx.solve(A, np.ones(3))
 
 
@@ -93,8 +93,8 @@ def test_another_precision_is_used_for_each_system() -> None:
     ("A", "b", "said"),
     [
         (np.zeros((2, 3, 4)), np.ones(3), r"\(2, 3, 4\).*square.*\(\.\.\., n, n\)"),
-        (np.zeros((2, 3, 3)), np.ones(4), r"stack of 3x3, but b has shape \(4,\)"),
-        (np.zeros((2, 3, 3)), np.ones((5, 3, 1)), r"\(2,\), and of b, \(5,\), do not match"),
+        (np.zeros((2, 3, 3)), np.ones(4), r"stack of 3x3 matrices, but b has shape \(4,\)"),
+        (np.zeros((2, 3, 3)), np.ones((5, 3, 1)), r"\(2,\) of A and \(5,\) of b do not match"),
         (np.zeros((4, 3, 3)), np.ones((4, 3)), r"b has shape \(4, 3\)"),
         (np.full((2, 3, 3), np.nan), np.ones(3), r"A\[0, 0, 0\] is nan: 18 of 18"),
         (np.ones((2, 3, 3)), np.array([1.0, np.inf, 0.0]), r"b\[1\] is inf: 1 of 3"),

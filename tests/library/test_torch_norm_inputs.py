@@ -131,7 +131,7 @@ def test_a_local_array_of_scalapack_may_be_a_tensor() -> None:
     flat.as_strided((5, 4), (1, 7)).copy_(A)
     for local in (flat, flat.as_strided((7, 4), (1, 7))):
         assert mx.norms(from_scalapack(local, desc)) == pytest.approx(mx.norms(A), rel=20 * U)  # in another order
-    with pytest.raises(UsageError, match="the local array has 20 entries; 4 columns with LLD = 7 take 26"):
+    with pytest.raises(UsageError, match="the local array has 20 entries, but 4 columns with LLD = 7 need 26"):
         from_scalapack(flat[:20], desc)
 
 
@@ -151,7 +151,7 @@ def test_a_band_may_be_a_tensor() -> None:
 
 def test_unknown_devices_are_named_with_those_there_are() -> None:
     for device in ("gpu", "cuda:x", "cuda1", "", "mps"):
-        with pytest.raises(UsageError, match="use one of auto, cpu, cuda"):
+        with pytest.raises(UsageError, match="use one of the strings auto, cpu, cuda"):
             mx.norm(np.ones((2, 2)), device=device)
 
 
@@ -160,7 +160,7 @@ def test_unknown_devices_are_named_with_those_there_are() -> None:
 def test_a_gpu_that_is_not_there_is_an_error(A: Any) -> None:
     for device in ("cuda", "cuda:1"):
         for function in (mx.norm, mx.norms, mx.column_norms):
-            with pytest.raises(ResourceError, match=f"{device}: .*use the device cpu"):
+            with pytest.raises(ResourceError, match=f"device {device} is not available.*use the device cpu"):
                 function(A, device=device)
 
 

@@ -30,8 +30,8 @@ PROBLEMS: dict[tuple[int, str], tuple[list[str], dict[str, Any]]] = {
     ),
 }
 MISTAKES = {
-    "size": (["--nx", "20"], "20 / 8 leaves 4"),
-    "ranks": (["--npx", "3"], "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
+    "size": (["--nx", "20"], "20 / 8 leaves a remainder of 4"),
+    "ranks": (["--npx", "3"], "--npx 3 does not divide the number of ranks: 2 / 3 leaves a remainder of 2"),
     "mode": (["--precision", "fp8"], "use --mode explore"),
 }
 

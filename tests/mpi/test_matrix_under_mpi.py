@@ -37,11 +37,11 @@ def lopsided(n: int) -> Any:
 BANNER = "%%MatrixMarket matrix coordinate real general\n"
 #: A file, arguments, and what is said of them.
 MISTAKES: dict[str, tuple[str | None, list[str], str]] = {
-    "no file": (None, [], "there is no such file"),
+    "no file": (None, [], "does not exist"),
     "no banner": ("hello", [], "not a Matrix Market banner"),
     "NaN": (BANNER + "2 2 2\n1 1 1\n2 2 nan\n", [], "row 2, column 2 is nan"),
     "one row": (BANNER + "1 1 1\n1 1 1\n", [], "1 rows for 2 ranks"),
-    "two problems": (None, ["--nx", "16"], "--matrix A.mtx and --nx 16"),
+    "two problems": (None, ["--nx", "16"], "--matrix A.mtx conflicts with --nx 16"),
 }
 
 

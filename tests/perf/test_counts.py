@@ -87,7 +87,9 @@ def test_the_largest_n_nearly_fills_a_large_budget():
 
 
 def test_a_budget_for_nothing_says_what_one_row_needs():
-    with pytest.raises(ResourceError, match=r"N = 1 with NB = 192 on 2x2 ranks takes \d+ bytes .* budget is 1000;"):
+    with pytest.raises(
+        ResourceError, match=r"N = 1 with NB = 192 on 2x2 ranks needs \d+ bytes .* budget is 1000 bytes;"
+    ):
         largest_n(1000, 192, 2, 2)
     with pytest.raises(ResourceError):
         largest_n(-5, 8)

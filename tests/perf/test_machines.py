@@ -92,17 +92,17 @@ def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("cores = 8\n", ""), r"\[mine\] cores: missing; use a number from 1"),
+        (("cores = 8\n", ""), r"\[mine\] cores: the key is missing; use a number from 1"),
         (("cores = 8", "cores = 2"), "2 is less than ranks_per_node = 4"),
-        (("cores = 8", "cores = 8.5"), "8.5 is not a whole number"),
+        (("cores = 8", "cores = 8.5"), "8.5 is not an integer"),
         (("cores = 8", 'cores = "many"'), "'many' is not valid"),
         (("nic_rate = 25e9", "nic_rate = -1"), "network.nic_rate: -1 is not valid"),
         (("nic_rate = 25e9", "nic_rat = 25e9"), "did you mean network.nic_rate"),
         (("latency_s = 2e-6", "latency_s = nan"), "latency_s: nan is not valid"),
-        (("[512, 100e12], [2048", "[2048, 100e12], [512"), "do not rise; sort the points"),
+        (("[512, 100e12], [2048", "[2048, 100e12], [512"), "are not in increasing order; use points sorted"),
         (("[512, 100e12]", "[512, -1]"), "is not a curve"),
-        (("200e12", "200e24"), "rates are FLOP/s, not TFLOP/s"),
-        (("fp16 =", "fp12 ="), "gemm.fp12: unknown; did you mean"),
+        (("200e12", "200e24"), "use FLOP/s, not TFLOP/s"),
+        (("fp16 =", "fp12 ="), "gemm.fp12: the key is unknown; did you mean"),
         (("[mine.gemm]", "[mine.gemm_share]\nfp16 = [[512, 97]]\n[mine.gemm]"), "gemm_share.fp16: .* a share above 1"),
         (("[mine]", "[mine]\nbased_on = 'atlantis'"), "'atlantis', which is not a complete machine"),
         (("[mine]", "[other]\ncores = 1\n[mine]"), "describes 2 machines: other, mine"),
@@ -119,7 +119,7 @@ def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tupl
 def test_an_unknown_machine_is_told_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean frontier"):
         find_machine("frontire")
-    with pytest.raises(UsageError, match="the known ones are summit, frontier, crusher, frontier-2022"):
+    with pytest.raises(UsageError, match="use one of summit, frontier, crusher, frontier-2022"):
         find_machine("xyzzy")
-    with pytest.raises(UsageError, match="no rate of gemm in fp64: it has fp16"):
+    with pytest.raises(UsageError, match=r"no gemm rate in fp64 \(it has fp16\)"):
         find_machine("summit").curve("gemm", "fp64")

@@ -300,7 +300,7 @@ def test_an_interval_holds_the_rate() -> None:
 
 
 def test_what_a_machine_does_not_say_is_told() -> None:
-    with pytest.raises(UsageError, match=r"\[plain.panel\] needs core_rate and sync_s"):
+    with pytest.raises(UsageError, match=r"add core_rate and sync_s to its table \[plain.panel\]"):
         simulate_hpl.simulate(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL computes in fp64, not fp16"):
         simulate_hpl.simulate(MXP, PLAIN)

@@ -154,10 +154,10 @@ def test_every_exchange_of_pieces_changes_the_digest() -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "its end is missing": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes instead of"),
     "it is too long": (lambda path: path.write_bytes(path.read_bytes() + b"0"), "bytes instead of"),
-    "it is empty": (lambda path: os.truncate(path, 0), "does not begin as"),
+    "it is empty": (lambda path: os.truncate(path, 0), "does not begin with"),
     "it is gone": (Path.unlink, "No such file"),
-    "it is something else": (lambda path: path.write_text("[1]\n"), "does not begin as"),
-    "its first line is cut": (lambda path: os.truncate(path, 50), "does not begin as"),
+    "it is something else": (lambda path: path.write_text("[1]\n"), "does not begin with"),
+    "its first line is cut": (lambda path: os.truncate(path, 50), "does not begin with"),
     "it is the part of another process": (lambda path: path.write_bytes((path.parent / "0-0").read_bytes()), "0,0"),
     "it is a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),
     "it is a folder": (lambda path: (path.unlink(), path.mkdir()), "directory|not a regular file"),
@@ -204,7 +204,7 @@ def test_impossible_values_are_refused_although_the_digest_fits(
     dumps = json.dumps
     monkeypatch.setattr(checkpoint.json, "dumps", lambda said, **how: dumps({**said, name: value}, **how))
     head = head_of(part_of())
-    with pytest.raises(ValueError, match=r"^(its|process|8 steps)"):
+    with pytest.raises(ValueError, match=r"^(its|process)"):
         read_head(io.BytesIO(head))  # type: ignore[arg-type]
 
 
@@ -220,11 +220,11 @@ def test_a_head_takes_whole_pages_and_no_more_than_a_limit(monkeypatch: pytest.M
     assert len(head_of(part_of())) == PAGE
     assert len(head_of(part_of(notes={"blocks": [0.0] * 1000}))) % PAGE == 0
     monkeypatch.setattr(checkpoint, "MOST_HEAD", PAGE)
-    with pytest.raises(ValueError, match=f"more than {PAGE}"):
+    with pytest.raises(ValueError, match=f"the limit is {PAGE} bytes"):
         head_of(part_of(notes={"blocks": [0.0] * 1000}))
     monkeypatch.undo()
     larger = head_of(part_of()).replace(b"%010d" % PAGE, b"%010d" % (checkpoint.MOST_HEAD + 1), 1)
-    with pytest.raises(ValueError, match="cannot have"):
+    with pytest.raises(ValueError, match="has an invalid size"):
         read_head(io.BytesIO(larger))  # type: ignore[arg-type]
 
 

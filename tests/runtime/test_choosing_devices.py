@@ -45,7 +45,7 @@ def test_auto_takes_the_gpu_where_there_is_one_and_nobody_asks_for_the_hosts_ker
 
 @pytest.mark.parametrize("name", ["host", "reference"])
 def test_kernels_of_the_cpu_are_refused_on_a_gpu(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--kernels {name} compute on the CPU, not on --device cuda:0"):
+    with pytest.raises(UsageError, match=f"--kernels {name} supports only the CPU, not --device cuda:0"):
         resolve(name, "cuda:0")
     with pytest.raises(UsageError, match="unknown kernels 'numpy'; use one of auto, reference, host, torch"):
         resolve("numpy", "cpu")
@@ -68,10 +68,10 @@ def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
 def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
-        with pytest.raises(ResourceError, match=r"device cuda:99: this machine has \d+ GPU"):
+        with pytest.raises(ResourceError, match=r"device cuda:99 does not exist, because this machine has \d+ GPU"):
             open_device("cuda:99")
     else:
-        with pytest.raises(ResourceError, match="device cuda: torch"):
+        with pytest.raises(ResourceError, match="device cuda is not available: torch"):
             open_device("cuda")
 
 

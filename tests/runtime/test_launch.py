@@ -49,7 +49,9 @@ def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], found: 
 
 def test_open_mpis_mpiexec_over_another_library_is_named_before_mpi_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_mpi_vendor", lambda: "MPICH")
-    with pytest.raises(UsageError, match=r"Open MPI's, but MPI for Python uses MPICH's .*mpiexec -n 2 mxpeak"):
+    with pytest.raises(
+        UsageError, match=r"belongs to Open MPI, but MPI for Python uses the library of MPICH.*mpiexec -n 2 mxpeak"
+    ):
         launch._refuse_other_launcher(("mpiexec (Open MPI)", 0, 2))
     launch._refuse_other_launcher(("mpiexec (PMI)", 0, 2))
     monkeypatch.setattr(launch, "_mpi_vendor", lambda: "Open MPI")
@@ -63,11 +65,11 @@ def test_without_a_launcher_there_is_one_rank() -> None:
 def test_what_was_started_must_be_what_was_asked_for() -> None:
     confirm("auto", None, Solo())
     confirm("solo", 1, Solo())
-    with pytest.raises(UsageError, match="--ranks 4 was asked for, but 1 rank was started; run mpiexec -n 4"):
+    with pytest.raises(UsageError, match="--ranks 4 was requested, but 1 rank was started; run mpiexec -n 4"):
         confirm("auto", 4, Solo())
 
     def on_three(comm: object) -> None:
-        with pytest.raises(UsageError, match="--comm solo runs one rank, but 3 were started"):
+        with pytest.raises(UsageError, match="--comm solo supports only one rank, but 3 ranks were started"):
             confirm("solo", None, comm)  # type: ignore[arg-type]
 
     run_ranks(3, on_three)
@@ -96,7 +98,7 @@ def test_what_carries_messages_must_be_what_was_asked_for() -> None:
     group.name = "torch"
     confirm("torch", None, group)
     confirm("auto", None, group)
-    with pytest.raises(UsageError, match="--comm mpi was requested, but torch started 1 ranks; run mpiexec"):
+    with pytest.raises(UsageError, match="--comm mpi conflicts with torch, which started 1 ranks; run mpiexec"):
         confirm("mpi", None, group)
 
 
@@ -116,7 +118,7 @@ def test_torch_under_mpiexec_needs_to_know_where_ranks_meet(monkeypatch: pytest.
 
 def test_mpi_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     under(monkeypatch, RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    with pytest.raises(UsageError, match="torchrun: it starts no MPI; run mpiexec -n 2"):
+    with pytest.raises(UsageError, match="torchrun, which does not start MPI; run mpiexec -n 2"):
         start("mpi")
 
 
@@ -125,7 +127,9 @@ def test_more_ranks_than_memory_holds_are_not_started(monkeypatch: pytest.Monkey
     monkeypatch.setattr(launch, "code_of", lambda *_: 0)
     monkeypatch.setattr(launch, "_has", lambda package: package == "mpi4py")
     assert respawn(3, []) == 0
-    with pytest.raises(ResourceError, match=r"4 ranks on this host take at least 100 MiB, 25 MiB each.*at most 3 here"):
+    with pytest.raises(
+        ResourceError, match=r"4 ranks on this host need at least 100 MiB \(25 MiB each.*at most 3 ranks"
+    ):
         respawn(4, [])
 
 
@@ -169,7 +173,10 @@ def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     compiled.cache_directory.cache_clear()
     try:
-        with pytest.warns(RuntimeWarning, match=r"open is not used .*: all users may write to it; run chmod o-w "):
+        with pytest.warns(
+            RuntimeWarning,
+            match=r"does not use .*open.* for compiled kernels: all users may write to it; run chmod o-w ",
+        ):
             assert compiled.cache_directory().parent == tmp_path / "xdg" / "mxpeak"
         compiled.cache_directory.cache_clear()
         (tmp_path / "open").chmod(0o775)

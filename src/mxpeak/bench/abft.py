@@ -26,8 +26,8 @@ def check_abft(bench: Bench[Any]) -> None:
     """Stop at what cannot be checked."""
     if bench.config.abft and bench.kernels.name not in CHECKED:
         raise UsageError(
-            f"--abft supports only the host kernels, not the {bench.kernels.name} kernels; remove it, or "
-            "use --kernels host"
+            f"--abft supports only the host kernels, not the {bench.kernels.name} kernels; remove --abft, "
+            "or use --kernels host"
         )
 
 

@@ -25,7 +25,7 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
             known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
-            raise UsageError(f"{shown(text)} is unknown; expected one of {known}")
+            raise UsageError(f"{shown(text)} is unknown; use one of {known}")
         return choices[int(text)]
 
     return parse
@@ -57,29 +57,29 @@ class Dat:
 
     def row(self, number: int, name: str, count: int, parse: Callable[[str], Any]) -> tuple[Any, ...]:
         """As many values as lead a line."""
-        return self._leading(number, name, count, f"{count} values expected", parse)
+        return self._leading(number, name, count, f"the line needs {count} values", parse)
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
         """The list that stands `below` the line that says how many values it has."""
         count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
-        asked = f"{count} {'value' if count == 1 else 'values'} requested by line {number}"
+        asked = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
         return self._leading(number + below, name, count, asked, parse)
 
     def _leading(self, number: int, name: str, count: int, asked: str, parse: Callable[[str], Any]) -> tuple[Any, ...]:
         words = self._line(number, name).split()[:count]
         found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
         if words and not found:
-            raise self._error(number, name, f"{shown(words[0])} is not a number")
+            raise self._error(number, name, f"{shown(words[0])} is not a number; use a number")
         if found < count:
-            raise self._error(number, name, f"{asked}, found {found}")
+            raise self._error(number, name, f"{asked}, but the line contains {found}; add the missing values")
         return tuple(self._value(number, name, word, parse) for word in words)
 
     def _line(self, number: int, name: str) -> str:
         count = len(self.lines) if self.lines[-1].strip() else len(self.lines) - 1
         if number > count:
             raise UsageError(
-                f"{self.source} line {number} ({name}): the file ends after line {count}; "
-                f"expected {self.expected} lines"
+                f"{self.source} line {number} ({name}): the file ends after line {count}, but it needs "
+                f"{self.expected} lines; add the missing lines"
             )
         return self.lines[number - 1]
 
@@ -90,4 +90,4 @@ class Dat:
             raise self._error(number, name, str(error)) from None
 
     def _error(self, number: int, name: str, what: str) -> UsageError:
-        return UsageError(f"{self.source} line {number} ({name}): {what}: {shown(self.lines[number - 1].strip())}")
+        return UsageError(f"{self.source} line {number} ({name}) is {shown(self.lines[number - 1].strip())}: {what}")

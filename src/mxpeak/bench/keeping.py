@@ -81,9 +81,9 @@ class RunRecord:
         pairs.append(("run", part.about.get("run"), self.name, "run"))
         for name, one, two, what in pairs:
             if one != two:
-                return f"another {what}: {name!r:.40} is {one!r:.40} there and {two!r:.40} in {RUN}"
+                return f"another {what} ({name!r:.40} is {one!r:.40}, but {two!r:.40} in {RUN})"
         if (str(part.m), str(part.nb)) != (self.settings.get("n"), self.settings.get("nb")):
-            return f"another matrix: {part.m} rows in blocks of {part.nb}"
+            return f"another matrix ({part.m} rows in blocks of {part.nb})"
         return ""
 
 
@@ -118,8 +118,8 @@ def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
             raise _changed(folder, record)
     if record.version != __version__:
         raise UsageError(
-            f"{folder} was written by mxpeak {record.version!r:.40}, and this is {__version__}: a run continues only "
-            "with the version that began it; use that version, or start again with another --checkpoint folder"
+            f"mxpeak {record.version!r:.40} wrote {folder}, but this is mxpeak {__version__}; use the same "
+            "version to continue, or use another --checkpoint folder to start again"
         )
     return record
 
@@ -132,12 +132,15 @@ def _changed(folder: Path, record: RunRecord) -> UsageError:
         except (OSError, ValueError):
             continue
         defect = record.difference(part)
-        text = f"{name}/0-0 is of {defect}" if defect else "its digest differs"
+        text = f"{name}/0-0 belongs to {defect}" if defect else "its digest differs"
         return UsageError(
-            f"{folder / RUN} has been changed or damaged: {text}; to continue with the settings in "
-            f"{name}/0-0, delete {RUN}"
+            f"{folder / RUN} has been changed or damaged: {text}; remove {RUN} to continue with the "
+            f"settings in {name}/0-0"
         )
-    return UsageError(f"{folder / RUN} has been changed or damaged: its digest differs; start again")
+    return UsageError(
+        f"{folder / RUN} has been changed or damaged: its digest differs; use another --checkpoint folder to "
+        "start again"
+    )
 
 
 def _json_in(path: Path) -> Mapping[str, Any]:
@@ -157,8 +160,9 @@ def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
     schema = content.get("schema")
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
         raise UsageError(
-            f"{folder} contains checkpoints in the format {schema!r:.40}, but this mxpeak reads only {SCHEMA}; "
-            "continue with the version that began the run, or start again with another --checkpoint folder"
+            f"{folder} contains checkpoints in the format {schema!r:.40}, but this version of mxpeak reads "
+            f"only {SCHEMA}; use the version that started the run, or use another --checkpoint folder to "
+            "start again"
         )
     if schema != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
@@ -168,11 +172,11 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
     """Return the record in a JSON object; settings that may come from the command line only are left out."""
     name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
     if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
-        raise ValueError("it does not name its run, its benchmark and its version")
+        raise ValueError("it does not contain the names of its run and benchmark and its version")
     if benchmark not in configs:
-        raise ValueError(f"its benchmark {benchmark!r:.40} is not {' or '.join(configs)}")
+        raise ValueError(f"its benchmark is {benchmark!r:.40}, not {' or '.join(configs)}")
     if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
-        raise ValueError("its settings are not texts by name")
+        raise ValueError("its settings are not strings by name")
     known = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
     others = [repr(key)[:40] for key in settings if key not in known]
     notes = [f"{RUN} sets {', '.join(others[:MOST_NAMED])}, which only the command line may set; ignored"]
@@ -190,12 +194,14 @@ def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> 
         except (OSError, ValueError):
             continue
     if not found and isinstance(error, FileNotFoundError):
-        raise UsageError(f"{folder} holds no checkpoints: there is no {RUN}; use the DIR of --checkpoint") from None
+        raise UsageError(
+            f"{folder} contains no checkpoints, because it has no {RUN}; use the folder that --checkpoint named"
+        ) from None
     reason = getattr(error, "strerror", None) or str(error)
     if not found:
         raise UsageError(
-            f"{folder / RUN} cannot be used, and no part describes its run: {reason}; "
-            "start again with another --checkpoint folder"
+            f"{folder / RUN} is not usable ({reason}), and no part of a checkpoint describes the run; use "
+            "another --checkpoint folder to start again"
         ) from None
     _, record = max(found, key=lambda one: one[0])
     note = f"{folder / RUN} cannot be used: {reason}; the settings come from a part of the checkpoint"
@@ -265,8 +271,8 @@ def check_resumable(folder: Path, record: RunRecord) -> None:
 
 
 def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
-    text = "; ".join(wrong[:MOST_NAMED]) or "none has been written yet"
-    return UsageError(f"{folder} holds no intact checkpoint: {text}; start again with another --checkpoint folder")
+    text = "; ".join(wrong[:MOST_NAMED]) or "no checkpoint has been written yet"
+    return UsageError(f"{folder} contains no intact checkpoint: {text}; use another --checkpoint folder to start again")
 
 
 def _reason(error: Exception) -> str:
@@ -298,7 +304,7 @@ def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, 
             part, _ = read_part(slot, p, q, whole=True)
             for name, value in first.shared.items():
                 if part.shared[name] != value:
-                    there = f"its {name} is {part.shared[name]!r:.40} and {value!r:.40} in 0-0"
+                    there = f"its {name} is {part.shared[name]!r:.40}, but {value!r:.40} in 0-0"
                     raise ValueError(f"it belongs to another checkpoint: {there}")
             _check_notes(part)
             notes = _largest(part.notes if notes is None else notes, part.notes)
@@ -327,11 +333,11 @@ def _check_notes(part: Part) -> None:
     lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1}
     for name, values in part.notes.items():
         if len(values) != lengths.get(name):
-            raise ValueError(f"its data {name!r:.40} has {len(values)} numbers")
+            raise ValueError(f"its data {name!r:.40} has an unexpected length of {len(values)}")
     if "blocks" not in part.notes:
-        raise ValueError("its data on the diagonal blocks is missing")
+        raise ValueError("the data of its diagonal blocks is missing")
     if any(value != value or abs(value) > part.m for value in part.notes.get("singular", ())):
-        raise ValueError("its first singular column is not a column number")
+        raise ValueError("the number of its first singular column is out of range")
 
 
 def _largest(one: Notes, two: Notes) -> Notes:
@@ -446,7 +452,10 @@ def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunR
     record = record_of(config, case, benchmark)
     try:
         if any(one.name != LOCK and not one.name.startswith(".mxpeak-") for one in folder.iterdir()):
-            raise UsageError(f"--checkpoint {folder} is not empty; to continue its run, run mxpeak resume {folder}")
+            raise UsageError(
+                f"--checkpoint {folder} is not empty; run mxpeak resume {folder} to continue its run, or use "
+                "another folder"
+            )
         write_run(folder, record)
     except OSError as error:
         raise _not_writable(folder, error) from None
@@ -492,7 +501,7 @@ class Keeping:
         defects = everybody.bcast_object(everybody.gather_objects(defect))
         if any(defects):  # it was intact a moment ago
             text = next(filter(None, defects))
-            raise UsageError(f"a checkpoint changed while it was read: {text}; run mxpeak resume again")
+            raise UsageError(f"a checkpoint changed while mxpeak read it: {text}; run mxpeak resume again")
         blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:

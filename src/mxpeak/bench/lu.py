@@ -262,13 +262,13 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
         runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
         runs = f"--soak {bench.config.soak}" if bench.config.soak is not None else runs
         raise UsageError(
-            f"--checkpoint supports one run of one case, not {runs}; use one -N and one --nb, and remove --repeat and "
-            "--soak"
+            f"--checkpoint supports only one run of one case, not {runs}; use one -N and one --nb, and "
+            "remove --repeat and --soak"
         )
     if bench.kernels.name not in IN_HOST_MEMORY:
         raise UsageError(
-            f"--checkpoint supports only the host kernels, not the {bench.kernels.name} kernels; remove it, or "
-            "use --kernels host"
+            f"--checkpoint supports only the host kernels, not the {bench.kernels.name} kernels; remove "
+            "--checkpoint, or use --kernels host"
         )
 
 

@@ -117,7 +117,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 def read_header(path: Path) -> Header:
     """The first lines of a file, checked."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a file")
+        raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a regular file")
     found: Header = _opened(path, lambda lines: _header(path, lines))
     return found
 
@@ -125,7 +125,10 @@ def read_header(path: Path) -> Header:
 def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
     """Raise what is wrong with the first bad line; `problem` where none is."""
     _opened(path, lambda lines: _find_mistake(path, header, lines))
-    raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {problem or UNLIKE}")
+    raise UsageError(
+        f"{path} is not a valid Matrix Market file: {problem or UNLIKE}; write it again, for example with "
+        "scipy.io.mmwrite"
+    )
 
 
 def _opened(path: Path, use: Any) -> Any:
@@ -136,9 +139,13 @@ def _opened(path: Path, use: Any) -> Any:
         with open_file(path, "rt", encoding="latin-1") as file:
             return use(file)
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file in {path.absolute().parent}; check the path") from None
+        raise UsageError(
+            f"{path} does not exist in {path.absolute().parent}; use the path of an existing file"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(
+            f"mxpeak cannot read {path}: {getattr(error, 'strerror', None) or error}; use a file that it can read"
+        ) from None
 
 
 # --- the header ------------------------------------------------------------------------------------------------------
@@ -152,18 +159,22 @@ def _header(path: Path, file: IO[str]) -> Header:
         line, number = file.readline(), number + 1
     words = line.split()
     if not line:
-        raise UsageError(f"{path}: the file ends on line {number - 1}, before the sizes; download or write it again")
+        raise UsageError(
+            f"{path} ends on line {number - 1}, before the line of sizes; download or write the file again"
+        )
     if len(words) != 3 or not all(word.isdecimal() and len(word) <= DIGITS for word in words):
         raise UsageError(
-            f"{path}, line {number}: {_shown(line)} should be three sizes: rows, columns, entries, as in 100 100 460"
+            f"{path}, line {number}: {_shown(line)} is not a line of sizes; use three integers for rows, "
+            "columns and entries, such as 100 100 460"
         )
     rows, columns, entries = map(int, words)
     if rows != columns:
         raise UsageError(
-            f"{path}, line {number}: the matrix is {rows}x{columns}, but only square matrices can be solved"
+            f"{path}, line {number}: the matrix is {rows}x{columns}, but a linear system needs a square "
+            "matrix; use a file with a square matrix"
         )
     if rows == 0:
-        raise UsageError(f"{path}, line {number}: the matrix is empty, 0x0: there is nothing to solve")
+        raise UsageError(f"{path}, line {number}: the matrix is empty (0x0); use a matrix with at least one row")
     return Header(field, symmetry, rows, entries, number)
 
 
@@ -171,18 +182,22 @@ def _banner(path: Path, line: str) -> tuple[str, str]:
     words = line.lower().split()
     if line.split(maxsplit=1)[:1] != ["%%MatrixMarket"]:
         raise UsageError(
-            f"{path}, line 1: {_shown(line)} is not a Matrix Market banner; the file of a sparse matrix begins with "
-            "%%MatrixMarket matrix coordinate real general (scipy.io.mmwrite writes such files)"
+            f"{path}, line 1: {_shown(line)} is not a Matrix Market banner for a sparse matrix; use a file "
+            "that begins with %%MatrixMarket matrix coordinate real general, such as one from "
+            "scipy.io.mmwrite"
         )
     if len(words) != 5 or words[1] != "matrix":
-        raise UsageError(f"{path}, line 1: {_shown(line)} should be %%MatrixMarket matrix coordinate FIELD SYMMETRY")
+        raise UsageError(
+            f"{path}, line 1: {_shown(line)} is not a complete banner; use %%MatrixMarket matrix coordinate "
+            "FIELD SYMMETRY"
+        )
     if words[2] != "coordinate":
         raise UsageError(
-            f"{path}, line 1: the format is {words[2]}, a dense matrix; use "
-            "mxpeak.solve for it, or write a sparse matrix with scipy.io.mmwrite(file, scipy.sparse.coo_array(A))"
+            f"{path}, line 1: the matrix is dense (format {words[2]}); use mxpeak.solve, or write a sparse "
+            "matrix with scipy.io.mmwrite(file, scipy.sparse.coo_array(A))"
         )
     _check_kind(path, words[3], FIELDS, "field", "use the real matrix [[Re A, -Im A], [Im A, Re A]] instead")
-    _check_kind(path, words[4], SYMMETRIES, "symmetry", "write it as general")
+    _check_kind(path, words[4], SYMMETRIES, "symmetry", "use a file that is written as general")
     return words[3], words[4]
 
 
@@ -208,13 +223,16 @@ def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
         count += 1
         where = f"{path}, line {number}: {_shown(line)}"
         if count > header.entries:
-            raise UsageError(f"{where} is entry {count}, but line {header.line} states {header.entries} entries")
+            raise UsageError(
+                f"{where} is entry {count}, but line {header.line} declares only {header.entries}; remove the "
+                "extra entries, or correct that line"
+            )
         for problem in _problems(words, header):
             raise UsageError(f"{where} {problem}")
     if count < header.entries:
         raise UsageError(
-            f"{path}: the file ends after {count} of the {header.entries} entries that line {header.line} states; "
-            "download or write it again"
+            f"{path} ends after {count} of the {header.entries} entries that line {header.line} declares; "
+            "download or write the file again"
         )
 
 
@@ -225,18 +243,20 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
     for name, word in zip(("row", "column"), words):
         if not word.isdecimal():
-            yield f"has no whole number for its {name}" + ("; put comments above the sizes" if "%" in word else "")
+            yield f"has a {name} that is not an integer" + (
+                "; use comments only above the line of sizes" if "%" in word else ""
+            )
         elif len(word) > DIGITS or not 1 <= int(word) <= header.n:
-            yield f"is in {name} {shown(word)[1:-1]}, but the {name}s are 1 to {header.n}"
+            yield f"is in {name} {shown(word)[1:-1]}, but the {name}s are numbered from 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
         fortran = (
-            "; write its exponent with e"
+            "; use the letter e in exponents"
             if "d" in words[2].lower() and _is_number(words[2].lower().replace("d", "e"), whole=False)
             else ""
         )
-        yield f"has no {header.field} number for its value{fortran}"
+        yield f"has a value that is not {'an integer' if header.field == 'integer' else 'a real number'}{fortran}"
     if header.symmetry == "skew-symmetric" and words[0] == words[1]:
-        yield "is on the diagonal, which is zero in a skew-symmetric matrix; declare it general"
+        yield "is on the diagonal, which is zero in a skew-symmetric matrix; use the symmetry general"
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
@@ -255,24 +275,29 @@ def _check(path: Path, header: Header, A: Any) -> None:
         i = int(np.searchsorted(A.indptr, k, side="right"))
         bad = A.nnz - int(finite.sum())
         raise UsageError(
-            f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]}, one of {bad} that are not "
-            "finite; fix the program that wrote the file"
+            f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]} (one of {bad} entries "
+            "that are not finite); use a file with finite entries"
         )
     empty = np.flatnonzero(np.diff(A.indptr) == 0)
     if empty.size:
         _refuse_empty_row(path, header, empty[0], empty.size)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size:
-        always = " (in a skew-symmetric matrix, all are zero)" if header.symmetry == "skew-symmetric" else ""
+        always = (
+            " (in a skew-symmetric matrix, all diagonal entries are zero)"
+            if header.symmetry == "skew-symmetric"
+            else ""
+        )
         raise UsageError(
-            f"{path}: {zeros.size} of {header.n} diagonal entries are zero or missing, first in row {zeros[0] + 1}, "
-            f"but Gauss-Seidel divides by them{always}; reorder the rows (scipy.sparse.csgraph."
-            "maximum_bipartite_matching finds how), or read the file with scipy.io.mmread and call mxpeak.gmres"
+            f"{path}: {zeros.size} of {header.n} diagonal entries are zero or missing, the first in row "
+            f"{zeros[0] + 1}, but Gauss-Seidel divides by them{always}; reorder the rows with "
+            "scipy.sparse.csgraph.maximum_bipartite_matching, or use mxpeak.gmres on the matrix from "
+            "scipy.io.mmread"
         )
 
 
 def _refuse_empty_row(path: Path, header: Header, row: int, count: int) -> None:
     raise UsageError(
-        f"{path}: row {row + 1} has no entries, one of {count} such rows of {header.n}, so the matrix is singular; "
-        "remove these unknowns, or put 1 on their diagonal"
+        f"{path}: row {row + 1} has no entries (one of {count} such rows), so the matrix is singular; "
+        "remove these unknowns, or add 1 on their diagonal"
     )

@@ -80,13 +80,16 @@ BENCHMARKS: dict[str, Benchmark] = {}
 def register(benchmark: Benchmark) -> None:
     """Make a benchmark known to the command line and to `mxpeak.run`."""
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
-        raise ValueError(f"the benchmark {benchmark.name} is registered already")
+        raise ValueError(f"the benchmark {benchmark.name} is already registered; use another name")
     if not NAME.fullmatch(benchmark.name):
         raise ValueError(
             f"{benchmark.name!r} is not a valid name for a benchmark; use letters, digits, '.', '_' and '-'"
         )
     if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
-        raise ValueError(f"--format {benchmark.report.format} is taken; rename the report of {benchmark.name}")
+        raise ValueError(
+            f"another benchmark already has --format {benchmark.report.format}; use another format name for the "
+            f"report of {benchmark.name}"
+        )
     BENCHMARKS[benchmark.name] = benchmark
 
 
@@ -96,7 +99,9 @@ def import_extensions(environ: Mapping[str, str]) -> None:
         try:
             import_module(name)
         except ImportError as error:
-            raise UsageError(f"MXPEAK_IMPORT: cannot import {name}: {error}") from None
+            raise UsageError(
+                f"MXPEAK_IMPORT: cannot import {name}: {error}; use modules that Python can import"
+            ) from None
 
 
 def load(name: str) -> Any:
@@ -137,7 +142,7 @@ register(
 register(
     Benchmark(
         name="hpg-mxp",
-        summary="mixed-precision GMRES with multigrid, sparse",
+        summary="mixed-precision sparse GMRES with multigrid",
         config=HpgMxpConfig,
         module="mxpeak.bench.hpg_mxp.run",
         example="mxpeak run hpg-mxp --nx 104 --rt 60 --ranks 2",
@@ -151,7 +156,7 @@ register(
 register(
     Benchmark(
         name="hpcg",
-        summary="conjugate gradients with multigrid, sparse",
+        summary="sparse conjugate gradients with multigrid",
         config=HpcgConfig,
         module="mxpeak.bench.hpcg.run",
         example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
@@ -166,7 +171,7 @@ register(
 register(
     Benchmark(
         name="norms",
-        summary="matrix norms at the speed of memory",
+        summary="matrix norms at memory bandwidth",
         config=NormsConfig,
         module="mxpeak.bench.norms.run",
         example="mxpeak run norms -N 20000 --kind one,fro --dtype float64,float32",

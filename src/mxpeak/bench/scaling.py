@@ -39,13 +39,13 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
     started = launcher() if launched() else None
     asked = started[2] if started else config.ranks
-    said = f"{asked} were started" if started else f"--ranks is {asked}"
+    said = f"{asked} ranks were started" if started else f"--ranks is {asked}"
     most, of_what = ranks_here(config) if asked is None else (asked, said)
     found = counts(config.ranks_list, most, of_what)
     if asked is not None and found[-1] > asked:
         raise UsageError(
-            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, and {of_what}; remove {found[-1]}, or "
-            f"start {found[-1]}"
+            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, but {of_what}; remove "
+            f"{found[-1]}, or start {found[-1]} ranks"
         )
     check(name, config, found)
     return {"ranks_list": found} | ({} if started else {"ranks": asked or found[-1]})
@@ -58,7 +58,7 @@ def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, .
     text = ",".join(map(str, asked))
     if len(set(asked)) < len(asked):
         twice = next(one for one in asked if list(asked).count(one) > 1)
-        raise UsageError(f"--ranks-list {text} repeats {twice}; list each count once")
+        raise UsageError(f"--ranks-list {text} contains {twice} twice; use each rank count once")
     if len(asked) < 2:
         raise UsageError(
             f"a scaling study needs at least two rank counts, but --ranks-list {text} has one ({of_what}); use "
@@ -70,12 +70,16 @@ def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, .
 def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
     """Stop at what makes no series."""
     if not isinstance(config, GridConfig | SparseConfig):
-        raise UsageError(f"--scaling-study does not support {name}, whose sizes do not grow with the ranks; remove it")
+        raise UsageError(
+            f"--scaling-study does not support {name} because its sizes do not grow with the ranks; remove "
+            "--scaling-study"
+        )
     for option in REFUSED:
         if getattr(config, option, None) is not None:
             flag = "--" + option.replace("_", "-")
             raise UsageError(
-                f"--scaling-study runs several rank counts and sizes, but {flag} is for one; remove one of them"
+                f"--scaling-study runs several rank counts and sizes, but {flag} applies to a single run; "
+                "remove one of the two flags"
             )
     if isinstance(config, SparseConfig):
         _check_sparse(config, counts)
@@ -93,8 +97,8 @@ def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
         cases = len(list(chosen.cases(ranks, None if chosen.n else [1])))
         if cases != 1:
             raise UsageError(
-                f"--scaling-study runs one case per rank count, but the lists of values make {cases}; use one value "
-                f"for each option"
+                f"--scaling-study runs one case per rank count, but the lists of values define {cases} "
+                "cases; use one value per option"
             )
 
 
@@ -171,13 +175,13 @@ def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
-    head = f"the box of {times(whole)} on {ranks} ranks, {times(grid)}"
+    head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
-            return f"{head}: {n} / {p} leaves {n % p}"
+            return f"{head}: {n} / {p} leaves a remainder of {n % p}"
         if n // p % STEP:
             return (
-                f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, and {LEVELS} levels of multigrid halve it"
+                f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, but {LEVELS} levels of multigrid need one"
             )
     try:
         check_box(Box.of(0, _divided(whole, grid), grid), rules=rules)
@@ -199,7 +203,7 @@ def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
     """The cube nearest to what was asked for that divides."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
-    return "remove some counts of --ranks-list" if side is None else f"use --nx {side}"
+    return "remove some rank counts from --ranks-list" if side is None else f"use --nx {side}"
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------

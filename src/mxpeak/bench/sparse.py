@@ -52,8 +52,8 @@ def check_storage(config: SparseConfig) -> None:
     """Stop at a storage that the kernels do not have."""
     if config.storage == "rows" and config.kernels == "torch":
         raise UsageError(
-            "--storage rows needs the host kernels, because the torch kernels compute many rows at once; "
-            "use --storage sell, or --kernels host"
+            "--storage rows needs the host kernels, because the torch kernels compute many rows at the "
+            "same time; use --storage sell, or --kernels host"
         )
 
 

@@ -63,7 +63,10 @@ def _misfit(asked: dict[str, int], ranks: int, default: Triple) -> str:
         why = f"{flags} needs {factors} = {taken} ranks, but there {'is' if ranks == 1 else 'are'} {ranks}"
     else:
         given = f"{factors} = {taken}, and " if len(asked) == 2 else ""
-        why = f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves {ranks % taken}"
+        why = (
+            f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves a remainder of "
+            f"{ranks % taken}"
+        )
     start = taken if len(asked) == 3 else taken * max(1, round(ranks / taken))
     return (
         f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
@@ -145,8 +148,8 @@ def fitted(
     if given or not nx:
         raise ResourceError(_too_large(box, memory_need(box, hierarchies), need, node_bytes, nx))
     text = (
-        f"local boxes of {times(box.shape)} need {size_text(need)} per node, but {size_text(node_bytes)} per node "
-        f"can be used; {times((nx, nx, nx))} is used instead"
+        f"local boxes of {times(box.shape)} need {size_text(need)} per node, but only "
+        f"{size_text(node_bytes)} per node is available, so mxpeak uses {times((nx, nx, nx))}"
     )
     return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "use --nx, or a larger --mem")
 
@@ -182,9 +185,14 @@ def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> in
 
 def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, most: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    advice = f"use --nx {most}, the largest cube that fits" if most else f"even --nx {LEAST_SIDE} does not fit"
+    advice = (
+        f"use --nx {most}, the largest cube that fits"
+        if most
+        else f"even --nx {LEAST_SIDE} does not fit, so use more nodes or a larger --mem"
+    )
     return (
-        f"a local box of {times(box.shape)} takes {what}; with the larger of the last two {size_text(parts['total'])} "
-        f"per rank and {size_text(need)} per node, but {size_text(node_bytes)} per node can be used (free memory "
-        f"less {1 - MARGIN:.0%}, or --mem); {advice}"
+        f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "
+        f"time: the total is {size_text(parts['total'])} per rank and {size_text(need)} per node, but "
+        f"{size_text(node_bytes)} per node is available (free memory less {1 - MARGIN:.0%}, or --mem); "
+        f"{advice}"
     )

@@ -23,7 +23,7 @@ def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
     """The forecast of every case of a request with a --baseline."""
     config: Any = request.config
     if config.n is None:
-        raise UsageError("--baseline forecasts one problem, and -N is not set; add -N")
+        raise UsageError("--baseline predicts the time of one problem, but -N is not set; add -N")
     config, settings = on_device(config, request.settings)
     config, _ = on_processor(config, settings, native_precisions(config))
     return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
@@ -61,7 +61,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
     path = _newest(benchmark) if text == "last" else Path(text)
     recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
     if not recorded:
-        raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; use another FILE")
+        raise UsageError(f"--baseline {path} contains no valid result of {benchmark}; use another FILE")
     return {case: _forecast(path, recorded, case, ranks) for case in cases}
 
 
@@ -70,7 +70,7 @@ def _newest(benchmark: str) -> Path:
         if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             return file
     raise UsageError(
-        f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; use --baseline FILE"
+        f"--baseline last: no folder in mxpeak-out/ contains a valid result of {benchmark}; use --baseline FILE"
     )
 
 
@@ -78,9 +78,11 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
     try:
         return recorded(read_text(path))
     except OSError as error:
-        raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
+        raise UsageError(f"mxpeak cannot read --baseline {path}: {error.strerror}; use another FILE") from None
     except ValueError as error:
-        raise UsageError(f"--baseline {path} is not the result of a run: {error}; use its result.json") from None
+        raise UsageError(
+            f"--baseline {path} is not the result of a run: {error}; use the result.json of a run"
+        ) from None
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
@@ -91,12 +93,19 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
             try:
                 found = Forecast.of(one)
             except (TypeError, ValueError, AttributeError, KeyError) as error:
-                raise UsageError(f"--baseline {path}: its telemetry.steps are not a table: {error}") from None
+                raise UsageError(
+                    f"--baseline {path} has telemetry.steps that are not a table: {error}; use another FILE"
+                ) from None
             if found is None:
-                raise UsageError(f"--baseline {path} has no telemetry.steps: it is of an older version; run it again")
+                raise UsageError(
+                    f"--baseline {path} has no telemetry.steps, because an older version of mxpeak wrote it; "
+                    "run that case again"
+                )
             return found
     nearest = min(others, key=len)
-    raise UsageError(f"--baseline {path} is of another problem: {', '.join(nearest)}; use another FILE, or change that")
+    raise UsageError(
+        f"--baseline {path} contains another problem: {', '.join(nearest)}; use another FILE, or use the same settings"
+    )
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
@@ -104,7 +113,11 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
     problem, launch = (_table(result, name) for name in ("problem", "launch"))
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
-    return [f"{name} is {there[name]} there and {here[name]} here" for name in here if there[name] != here[name]]
+    return [
+        f"{name} is {there[name]} in the file and {here[name]} in this run"
+        for name in here
+        if there[name] != here[name]
+    ]
 
 
 def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:

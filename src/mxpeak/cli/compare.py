@@ -29,14 +29,14 @@ examples:
   mxpeak compare --rounds 5 'mxpeak run hpl -N 8000 --nb 128' 'mxpeak run hpl -N 8000 --nb 192'
   mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
-A and B are folders of results, result files, reports of other programs (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
-or: last, previous (the newest earlier run with a case of last), baseline (see mxpeak baseline).
+A and B are results folders, result files, or reports from other programs (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
+They can also be 'last', 'previous' (the newest earlier run with a case of 'last') or 'baseline' (see mxpeak baseline).
 
-With --rounds, A and B are commands in quotes. They run alternately, so that a drift of the machine affects both. The
-first run of each is ignored. The medians are compared; the noise is the spread of the ratios of the rounds.
+With --rounds, A and B are quoted commands that run alternately, so that a change in machine speed affects both. mxpeak
+ignores the first run of each command and compares the medians. The noise is the spread of the ratio B/A.
 
-exit code: 0; 2 if no case is in both runs; 4 if a case fails or is slower by more than --tolerance and the noise. A
-change is AMBIGUOUS, with exit code 0, if a run was timed only once: use --repeat 3 in both runs.
+The exit code is 2 if the runs have no case in common, 4 if a case fails or is slower by more than --tolerance and the
+noise, and otherwise 0. A change is AMBIGUOUS if a run was timed only once; use --repeat 3 in both runs.
 """
 HISTORY = """\
 examples:
@@ -49,19 +49,19 @@ example:
 """
 #: Change that counts where noise is less; runs that take turns show smaller ones than two that lie days apart.
 TOLERANCE, IN_TURNS = 0.05, 0.01
-JSON_HELP = "write JSON to FILE; - writes only JSON to stdout"
+JSON_HELP = "write JSON to FILE; use - to print only JSON"
 
 
 def add_verb(verbs: Any) -> None:
     """Add `compare` to the command line."""
     parser = _verb(verbs, "compare", "compare two runs", COMPARE, compare)
-    parser.add_argument("before", metavar="A", help="the reference run")
-    parser.add_argument("after", metavar="B", help="the run to judge")
+    parser.add_argument("before", metavar="A", help="reference run")
+    parser.add_argument("after", metavar="B", help="run to compare with A")
     parser.add_argument(
         "--tolerance",
         type=share,
         metavar="5%",
-        help="ignore changes smaller than this (default: 5%%, with --rounds 1%%)",
+        help="ignore changes smaller than this (default: 5%%, or 1%% with --rounds)",
     )
     parser.add_argument(
         "--rounds", type=integer(2, 1000), metavar="K", help="run the commands A and B alternately, K times each"
@@ -72,7 +72,11 @@ def add_history(verbs: Any) -> None:
     """Add `history` to the command line."""
     parser = _verb(verbs, "history", "list past runs", HISTORY, history)
     parser.add_argument(
-        "benchmark", nargs="?", choices=list(BENCHMARKS), metavar="BENCHMARK", help=", ".join(BENCHMARKS)
+        "benchmark",
+        nargs="?",
+        choices=list(BENCHMARKS),
+        metavar="BENCHMARK",
+        help=f"benchmark: {', '.join(BENCHMARKS)}",
     )
     parser.add_argument(
         "--last", type=integer(1), default=20, metavar="K", help="show the last K results (default: 20)"
@@ -83,7 +87,7 @@ def add_baseline(verbs: Any) -> None:
     """Add `baseline` to the command line."""
     parser = _verb(verbs, "baseline", "store a run as the reference for compare", BASELINE, baseline, json_too=False)
     parser.add_argument("set", choices=["set"], metavar="set", help="store a run")
-    parser.add_argument("result", metavar="RESULT", help="a results folder, a result file, last or previous")
+    parser.add_argument("result", metavar="RESULT", help="a results folder, a result file, 'last' or 'previous'")
 
 
 def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json_too: bool = True) -> Any:
@@ -190,7 +194,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
     path = run_file(args.result)
     valid = [one for one in results_in(path) if one.get("status") in PASSED]
     if not valid:
-        raise UsageError(f"{path} holds no valid result; use another RESULT")
+        raise UsageError(f"{path} contains no valid result; use another RESULT")
     if session.rank != 0:
         return ExitCode.VALID
     body = {"schema": SCHEMA_RESULTS, "of": str(path), "results": valid}
@@ -200,7 +204,9 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         part.write_text(to_json(body), encoding="utf-8")
         part.replace(KEPT)
     except OSError as error:
-        raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
+        raise UsageError(
+            f"mxpeak cannot write {KEPT}: {error.strerror}; use a working folder that you can write to"
+        ) from None
     print(printable(f"{KEPT}: {listed(valid)} of {path}"))
     return ExitCode.VALID
 

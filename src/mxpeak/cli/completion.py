@@ -54,7 +54,7 @@ def add_verb(verbs: Any) -> None:
         description="Print a shell script that completes commands, benchmarks and flags.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="bash, zsh or fish")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="shell: bash, zsh or fish")
     parser.set_defaults(action=completion)
 
 

@@ -36,13 +36,18 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     try:
         results = recorded(text)
     except ValueError as error:
-        raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
+        raise UsageError(
+            f"--config {path} is neither a TOML file nor the result of a run: {error}; use a TOML file or a result.json"
+        ) from None
     told = [one for one in reversed(results) if {"benchmark", "config"} <= set(one)]
     found = {str(one["benchmark"]): _settings_said(one) for one in told}
     if not found:
-        raise UsageError(f"--config {path} is neither TOML nor the result of a run: it holds no settings")
+        raise UsageError(
+            f"--config {path} is neither a TOML file nor the result of a run, because it contains no settings; "
+            "use a TOML file or a result.json"
+        )
     if not set(names) & set(found):
-        raise UsageError(f"--config {path} is of {', '.join(found)}; run mxpeak run {next(iter(found))}")
+        raise UsageError(f"--config {path} contains settings of {', '.join(found)}; use mxpeak run {next(iter(found))}")
     return found
 
 
@@ -101,11 +106,11 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     try:
         found = tomllib.loads(read_text(path, "--config") if text is None else text)
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
-        raise UsageError(f"--config {path} is not valid TOML: {error}") from None
+        raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
     for name, value in found.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
             tables = ", ".join([*BENCHMARKS, "scan"])
-            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {tables}")
+            raise UsageError(f"--config {path} contains the unknown table [{name}]; use one of {tables}")
     return found
 
 
@@ -114,4 +119,4 @@ def read_text(path: str, flag: str, *, errors: str = "strict") -> str:
     try:
         return foreign.read_text(path, errors=errors)
     except OSError as error:
-        raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None
+        raise UsageError(f"mxpeak cannot read {flag} {path}: {error.strerror}; use another FILE") from None

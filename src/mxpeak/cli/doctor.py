@@ -35,7 +35,7 @@ LABELS = {
 OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores")
 
 EXAMPLE = """\
-example:
+examples:
   mxpeak doctor --ranks 4
   mxpeak doctor --json -
 """
@@ -45,14 +45,14 @@ def add_verb(verbs: Any) -> None:
     """Add `doctor` to the command line."""
     parser = verbs.add_parser(
         "doctor",
-        help="show hardware and software, and what to install",
+        help="show hardware, software and missing packages",
         epilog=EXAMPLE,
-        description="Show processor, memory, BLAS, MPI and GPUs. Exit code 0 means that mxpeak can run on the CPU.",
+        description="Show the processor, memory, BLAS, MPI and GPUs. Exit code 0 means that mxpeak can run on the CPU.",
     )
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=doctor)
 
 
@@ -171,7 +171,7 @@ def _gpu_facts() -> Mapping[str, Any]:
     from mxpeak.perf.devices import gpu_location, nics
 
     if not gpu_driver():
-        raise ResourceError("no GPU driver found (/dev/nvidia0, /dev/kfd)")
+        raise ResourceError("no GPU driver was found (neither /dev/nvidia0 nor /dev/kfd exists)")
     from mxpeak.kernels.torch.device import count, open_device
 
     found: dict[str, Any] = {}

@@ -155,7 +155,7 @@ def add_verb(verbs: Any) -> None:
         epilog="examples:\n  mxpeak help exit-codes\n  mxpeak help run hpl\n",
     )
     parser.add_argument(
-        "topic", nargs="*", metavar="TOPIC", help=f"{', '.join(TOPICS)}, or a command (default: mxpeak itself)"
+        "topic", nargs="*", metavar="TOPIC", help=f"topic ({', '.join(TOPICS)}) or command (default: mxpeak itself)"
     )
     parser.set_defaults(action=explain)
 
@@ -179,7 +179,9 @@ def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
     for word in words:
         below = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
         if word not in below:
-            raise UsageError(f"no help on {' '.join(words)!r}; use {', '.join(TOPICS)}, or a command such as run hpl")
+            raise UsageError(
+                f"{' '.join(words)!r} is not a help topic; use {', '.join(TOPICS)}, or a command such as run hpl"
+            )
         parser = below[word]
     return parser.format_help()
 

@@ -44,7 +44,7 @@ NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
 EPILOG = """\
-mxpeak alone runs every benchmark at a small size (mxpeak run all --quick).
+Without a command, mxpeak runs every benchmark at a small size (mxpeak run all --quick).
 
 examples:
   mxpeak doctor

@@ -80,7 +80,7 @@ def print_dat(request: Request, session: Session) -> int:
     """The input file that says these settings: HPL.dat and its kin."""
     form = request.benchmark.input
     if form is None or not form.writer:
-        raise UsageError(f"{request.benchmark.name} has no input file to print")
+        raise UsageError(f"{request.benchmark.name} has no input file to print; remove --print-dat")
     if session.rank == 0:
         print(load(form.writer)(request.config.with_sample()), end="")
     return ExitCode.VALID

@@ -45,11 +45,11 @@ def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folde
     """
     path = Path(name)
     if path.absolute() == not_in.absolute():
-        raise UsageError(f"{flag} {name} is the folder of the results; use another {flag} DIR")
+        raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
     folder = _made(name, flag)
     if any(one.name != besides for one in path.iterdir()):
         folder.remove_if_empty()
-        raise UsageError(f"{flag} {name} is not empty, and files are never overwritten; use another {flag} DIR")
+        raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
     return folder
 
 
@@ -59,7 +59,9 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
     if os.path.isdir(name):
         check_unlocked(path)
         if any(one.name != LOCK for one in path.iterdir()):
-            raise UsageError(f"--checkpoint {name} is not empty; to continue its run, run mxpeak resume {name}")
+            raise UsageError(
+                f"--checkpoint {name} is not empty; run mxpeak resume {name} to continue its run, or use another folder"
+            )
     return empty_folder(name, "--checkpoint", not_in, besides=LOCK)
 
 
@@ -72,7 +74,9 @@ def _made(name: str, flag: str) -> Folder:
         _try_to_write(path)
     except OSError as error:
         folder.remove_if_empty()
-        raise UsageError(f"cannot write to the folder {name}: {error.strerror}; use another {flag} DIR") from None
+        raise UsageError(
+            f"mxpeak cannot write to the folder {name}: {error.strerror}; use another {flag} DIR"
+        ) from None
     return folder
 
 
@@ -80,7 +84,7 @@ def refuse_existing(paths: Iterable[Path], instead: str) -> None:
     """Stop if one of the files is there: results are never overwritten."""
     for path in paths:
         if os.path.lexists(path):
-            raise UsageError(f"{path} exists, and results are never overwritten; use another {instead}")
+            raise UsageError(f"{path} already exists, and mxpeak never overwrites results; use another {instead}")
 
 
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
@@ -97,7 +101,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
         with suppress(FileNotFoundError):
             path.lstat()  # which fails if the name is too long
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; use another {flag} FILE") from None
+        raise UsageError(f"mxpeak cannot write {path}: {error.strerror}; use another {flag} FILE") from None
 
 
 def _try_to_write(folder: Path) -> None:

@@ -82,7 +82,7 @@ def run_file(name: str) -> Path:
         return _previous(_last())
     if name == "baseline":
         if not KEPT.exists():
-            raise UsageError("baseline: none has been set; run mxpeak baseline set RESULT")
+            raise UsageError("no baseline has been set; run mxpeak baseline set RESULT")
         return KEPT
     path = Path(name) if os.path.exists(name) or not os.path.exists(OUT / name) else OUT / name
     return _in_folder(path) if os.path.isdir(path) else path  # of os: False for a name that is too long
@@ -98,7 +98,9 @@ def _last() -> Path:
     """The newest run that has ended; only where there is none, what is known of one that has not."""
     files = result_files()
     if not files:
-        raise UsageError(f"last: no runs in {OUT}/; run mxpeak first, or name a folder or a file")
+        raise UsageError(
+            f"there is no last run, because {OUT}/ contains no results; run mxpeak first, or use a folder or file"
+        )
     return next((file for file in files if file.name == RESULT), files[0])
 
 
@@ -111,8 +113,7 @@ def _previous(last: Path) -> Path:
     if (path := next(found, None)) is None:
         named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
         raise UsageError(
-            f"previous: no run in {OUT}/ before the last one ({named}) has one of its cases; "
-            "use a folder of mxpeak history"
+            f"no earlier run in {OUT}/ contains a case of the last run ({named}); use a folder from mxpeak history"
         )
     return path
 
@@ -124,7 +125,7 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     try:
         data = read_bytes(path)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"mxpeak cannot read {path}: {error.strerror}; use another file") from None
     text = data.decode("utf-8-sig", "replace")
     try:
         if text.lstrip().startswith("{"):
@@ -132,8 +133,8 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
         if logged := results_of_log(text):
             return checked(logged)
     except ValueError as error:
-        raise UsageError(f"{path} is not the result of a run: {error}") from None
-    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use a run's folder")
+        raise UsageError(f"{path} is not the result of a run: {error}; use the result.json of a run") from None
+    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use the folder of a run")
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:

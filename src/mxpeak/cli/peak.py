@@ -29,11 +29,11 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "peak",
         help="measure matrix-multiply and memory speed (10 s)",
-        description="Measure the limits of this machine on all ranks at once: GEMM, memory read, triad.",
+        description="Measure the GEMM, memory-read and triad rates of this machine on all ranks at the same time.",
         epilog=EXAMPLES,
     )
     add_options(parser, PlaceConfig)
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=peak)
 
 

@@ -54,13 +54,13 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "plan",
         help="choose N, NB, grid and broadcast, and predict the rate",
-        description="Plan a run from ranks, nodes and memory: N, NB, process grid, node grid and broadcast. With "
-        "--machine, predict its rate.",
+        description="Choose N, NB, the process grid and the broadcast for given ranks, nodes and memory. With "
+        "--machine, also predict the rate.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(PREDICTED))
+    parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
     add_flags(parser)
-    parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat")
+    parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
     parser.set_defaults(action=plan)
 
 
@@ -73,7 +73,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(PREDICTED)}")
     refuse_foreign(args, benchmark)
     if args.write_dat is not None and benchmark not in LU:
-        raise UsageError(f"--write-dat: {benchmark} has no .dat to write; remove it")
+        raise UsageError(f"{benchmark} has no .dat file to write; remove --write-dat")
     if args.write_dat is not None:
         from mxpeak.cli.output import check_file
 
@@ -270,4 +270,4 @@ def _write_dat(name: str, benchmark: str, run: LuRun) -> None:
     try:
         write_new(Path(name), text)
     except OSError as error:
-        raise UsageError(f"cannot write {name}: {error.strerror}") from None
+        raise UsageError(f"mxpeak cannot write {name}: {error.strerror}; use another --write-dat FILE") from None

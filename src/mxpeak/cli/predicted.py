@@ -37,15 +37,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*names, type=parse, help=help, metavar=metavar)
 
     where = parser.add_argument_group("where")
-    where.add_argument("--machine", metavar="FILE|NAME", help="built-in name, file, or tuned (from mxpeak tune)")
-    flag(where, "--ranks", parse=integer(1), help="ranks, one per device (default: one node)", metavar="R")
-    flag(where, "--nodes", parse=integer(1), help="number of nodes, instead of --ranks", metavar="K")
-    flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks per node (default: the machine's)", metavar="R")
+    where.add_argument(
+        "--machine", metavar="FILE|NAME", help="built-in name, machine file, or 'tuned' (by mxpeak tune)"
+    )
+    flag(
+        where, "--ranks", parse=integer(1), help="number of ranks, one per device (default: one full node)", metavar="R"
+    )
+    flag(where, "--nodes", parse=integer(1), help="number of nodes, as an alternative to --ranks", metavar="K")
+    flag(
+        where,
+        "--ranks-per-node",
+        parse=integer(1, 4096),
+        help="ranks per node (default: as described for the machine)",
+        metavar="R",
+    )
     flag(
         where,
         "--mem",
         parse=memory_budget,
-        help="memory per device, share or size (default: 90%%; without --machine 80%%)",
+        help="memory per device, as a share or size (default: 90%%; 80%% without --machine)",
         metavar="80%|64GiB",
     )
     problem = parser.add_argument_group("problem")
@@ -55,43 +65,46 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         problem,
         "--precision",
         parse=one_of(*PRECISIONS),
-        help="precision of the low-precision part: "
-        + ", ".join(PRECISIONS)
-        + " (default: the lowest of the machine; hpg-mxp fp32)",
+        help="low precision: " + ", ".join(PRECISIONS) + " (default: the machine's lowest; fp32 for hpg-mxp)",
         metavar="NAME",
     )
     for name in ("nx", "ny", "nz"):
-        flag(problem, f"--{name}", parse=integer(8), help=f"points of a rank's box in {name[1]}", metavar=name.upper())
+        flag(
+            problem,
+            f"--{name}",
+            parse=integer(8),
+            help=f"grid points per rank in the {name[1]} direction",
+            metavar=name.upper(),
+        )
     grid = parser.add_argument_group("grid")
-    flag(grid, "--grid", parse=grid_shape, help="process grid (default: the squarest)", metavar="PxQ")
+    flag(grid, "--grid", parse=grid_shape, help="process grid (default: as square as possible)", metavar="PxQ")
     flag(
         grid,
         "--node-grid",
         parse=grid_shape,
-        help="part of the grid on each node (default: the best by communication)",
+        help="part of the process grid on each node (default: the least communication)",
         metavar="PxQ",
     )
     flag(
         grid,
         "--order",
         parse=one_of(*ORDERS),
-        help="order in which ranks fill the grid (default: column; without --machine row)",
+        help="order in which ranks fill the grid (default: column; row without --machine)",
         metavar="{row,column}",
     )
     flag(
         grid,
         "--bcast",
         parse=known(BCASTS, digits=True),
-        help=f"panel broadcast: {', '.join(BCASTS)} (default: 2ringM; plan takes the best of four, or 1ringM without "
-        "--machine)",
+        help=f"panel broadcast algorithm: {', '.join(BCASTS)} (default: chosen by plan; 2ringM for simulate)",
         metavar="NAME",
     )
-    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead: 0 or 1 (default: 1)", metavar="D")
+    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead depth: 0 or 1 (default: 1)", metavar="D")
     flag(
         grid,
         "--split",
         parse=real(0.0, 1.0),
-        help="share of columns in the split update (default: 0.5; without --machine 0)",
+        help="fraction of columns in the split update (default: 0.5; 0 without --machine)",
         metavar="FRACTION",
     )
     for name in ("npx", "npy", "npz"):
@@ -99,10 +112,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             grid,
             f"--{name}",
             parse=integer(1),
-            help=f"ranks in {name[2]} (default: close to a cube)",
+            help=f"number of ranks in the {name[2]} direction (default: a grid close to a cube)",
             metavar=name.upper(),
         )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
 
 
 # --- from flags to a run ----------------------------------------------------------------------------------------
@@ -118,7 +131,10 @@ def machine_of(args: argparse.Namespace) -> Machine:
     if args.ranks_per_node is None:
         return machine
     if args.ranks_per_node > machine.cores:
-        raise UsageError(f"--ranks-per-node {args.ranks_per_node}: a node of {machine.name} has {machine.cores} cores")
+        raise UsageError(
+            f"--ranks-per-node {args.ranks_per_node} is too large, because a node of {machine.name} has "
+            f"{machine.cores} cores; use at most {machine.cores}"
+        )
     return replace(machine, ranks_per_node=args.ranks_per_node)
 
 
@@ -135,8 +151,8 @@ def _tuned_table(args: argparse.Namespace) -> str:
         have = ", ".join(f"{R} of {T} threads" for R, T in tables) or "none"
         asked = f"{ranks} rank{'s' * (ranks > 1)}"
         raise UsageError(
-            f"--machine {TUNED}: this machine was not measured with {asked} (measured: {have}); "
-            f"run mxpeak tune --ranks {ranks}"
+            f"--machine {TUNED} has no measurements of this machine with {asked} (measured: {have}); run "
+            f"mxpeak tune --ranks {ranks}"
         )
     return str(tables[found])
 
@@ -155,8 +171,9 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
     said = {flag: ranks for flag, ranks in given.items() if ranks is not None}
     if len(set(said.values())) > 1:
         raise UsageError(
-            "the numbers of ranks differ: " + ", ".join(f"{flag} makes {ranks}" for flag, ranks in said.items())
-            + (f" ({per_node} per node)" if args.nodes is not None else "") + "; use one of them"
+            "the flags set different numbers of ranks: "
+            + ", ".join(f"{flag} sets {ranks}" for flag, ranks in said.items())
+            + (f" ({per_node} per node)" if args.nodes is not None else "") + "; use only one of these flags"
         )  # fmt: skip
     ranks = next(iter(said.values()), per_node)
     check_ranks(machine, ranks)
@@ -175,7 +192,7 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
     for name in foreign:
         if getattr(args, name, None) is not None:
             flag = "-N" if name == "n" else "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} does not apply to {benchmark}; remove it")
+            raise UsageError(f"{flag} does not apply to {benchmark}; remove {flag}")
 
 
 def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
@@ -195,8 +212,8 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
     instead = f"use --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "remove --node-grid"
     if here <= machine.cores:
         instead += f", or use --ranks-per-node {here}"
-    has = f"a node of {machine.name} has {'all ' if whole else ''}{per_node}"
-    raise UsageError(f"--node-grid {block[0]}x{block[1]} is {here} ranks, and {has}; {instead}")
+    has = f"a node of {machine.name} has {'all ' if whole else ''}{per_node} ranks"
+    raise UsageError(f"--node-grid {block[0]}x{block[1]} has {here} ranks, but {has}; {instead}")
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
@@ -220,10 +237,11 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
     if nb > n:
         if args.n:
-            raise UsageError(f"--nb {nb} is more than N = {n}; use --nb {n}, or a larger -N")
+            raise UsageError(f"--nb {nb} is larger than N = {n}; use --nb {n}, or a larger -N")
         good = good_block(machine.curve("gemm", low)) if machine.gemm else n
         raise UsageError(
-            f"--nb {nb} is more than N = {n}, the largest that fits with it; use --nb {good}, or remove it"
+            f"--nb {nb} is larger than N = {n}, the largest N that fits with this block size; use --nb "
+            f"{good}, or remove --nb"
         )
     split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
     return LuRun(
@@ -248,15 +266,15 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     grid = _rank_grid(args, ranks)
     low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
     if low not in ("fp64", "fp32", "bf16", "fp16"):
-        raise UsageError(f"--precision {low} cannot be simulated for hpg-mxp; use fp64, fp32, bf16 or fp16")
+        raise UsageError(f"mxpeak cannot simulate hpg-mxp with --precision {low}; use fp64, fp32, bf16 or fp16")
     budget = device_bytes(args, machine)
     if args.nx is None:
         if args.ny is not None or args.nz is not None:
-            raise UsageError("--ny and --nz need --nx; add it")
+            raise UsageError("--ny and --nz need --nx; add --nx")
         sides = range(largest_cube(), 15, -(2 ** (LEVELS - 1)))
         nx = next((n for n in sides if box_bytes(Box.of(0, (n, n, n), grid), benchmark, low) <= budget), None)
         if nx is None:
-            raise ResourceError(f"not even --nx 16 fits into {size_text(budget)} per rank; use a larger --mem")
+            raise ResourceError(f"even --nx 16 does not fit into {size_text(budget)} per rank; use a larger --mem")
         shape = (nx, nx, nx)
     else:
         shape = (args.nx, args.ny or args.nx, args.nz or args.nx)
@@ -265,8 +283,8 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     need, most = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
     if need > most:
         raise ResourceError(
-            f"a box of {'x'.join(map(str, shape))} takes {size_text(need)} per rank, but a rank has {size_text(most)}; "
-            "use a smaller --nx"
+            f"a box of {'x'.join(map(str, shape))} needs {size_text(need)} per rank, but a rank has only "
+            f"{size_text(most)}; use a smaller --nx"
         )
     return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
 
@@ -278,7 +296,7 @@ def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
     if given == [None] * 3:
         return process_grid(ranks)
     if None in given:
-        raise UsageError("--npx, --npy and --npz must be used together; add the missing ones, or remove all")
+        raise UsageError("--npx, --npy and --npz must be used together; add the missing flags, or remove all of them")
     return args.npx, args.npy, args.npz
 
 

@@ -78,7 +78,9 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
     except UsageError as error:
         if config.ranks is not None:
             raise
-        raise UsageError(f"mxpeak selected {ranks} ranks for this host, but {error}; or use --ranks 1") from None
+        raise UsageError(
+            f"mxpeak selected {ranks} ranks for this host, but could not start them: {error}, or use --ranks 1"
+        ) from None
     if code > 128 and code - 128 not in ENDING:
         session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code

@@ -22,8 +22,8 @@ examples:
   mxpeak report previous last --format markdown
   mxpeak report HPL.out --format csv --out hpl.csv
 
-FILE is a folder of results, a result file, a report of another program (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
-or: last, previous (in mxpeak-out/), baseline (see mxpeak baseline).
+FILE is a results folder, a result file, or a report from another program (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
+It can also be 'last' or 'previous' (in mxpeak-out/), or 'baseline' (see mxpeak baseline).
 """
 #: What is written where --out does not say it.
 TARGETS = {"html": "report.html", "markdown": "-", "csv": "-"}
@@ -37,10 +37,14 @@ def add_verb(verbs: Any) -> None:
         description="Write the results of one or more runs as an HTML page, a Markdown table or CSV.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a run: its folder, its result file, or its name")
-    parser.add_argument("--format", choices=list(TARGETS), default="html", help="html, markdown or csv (default: html)")
     parser.add_argument(
-        "--out", metavar="FILE", help="file to write, - for stdout (default: report.html; tables: stdout)"
+        "files", nargs="+", metavar="FILE", help="a results folder, a result file, 'last', 'previous' or 'baseline'"
+    )
+    parser.add_argument(
+        "--format", choices=list(TARGETS), default="html", help="output format: html, markdown or csv (default: html)"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="output file, or - for stdout (default: report.html, or stdout for tables)"
     )
     parser.set_defaults(action=report)
 

@@ -102,7 +102,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     if len(names) > 1 and made[0].config.study is not None:
-        raise UsageError(f"--scaling-study needs one benchmark; use one of {', '.join(names)} instead of all")
+        raise UsageError(f"--scaling-study runs only one benchmark; use one of {', '.join(names)} instead of all")
     made = [_with_tuned(_with_counts(one), alone=len(names) == 1) for one in made]
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
@@ -122,7 +122,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in known:
-            raise UsageError(f"unknown variable {name}; {or_similar(name, known, 'mxpeak help settings')}")
+            raise UsageError(f"the variable {name} is unknown; {or_similar(name, known, 'mxpeak help settings')}")
 
 
 def _request(
@@ -156,7 +156,7 @@ def _with_counts(request: Request) -> Request:
     if config.study is None:
         if config.ranks_list is not None:
             text = ",".join(map(str, config.ranks_list))
-            raise UsageError(f"--ranks-list {text} is for a scaling series; add --scaling-study weak or strong")
+            raise UsageError(f"--ranks-list {text} applies only to scaling studies; add --scaling-study weak or strong")
         return request
     from mxpeak.bench.scaling import series_settings
 
@@ -198,7 +198,7 @@ def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
 
 def _check_streams(output: OutputConfig) -> None:
     if output.dry_run and output.json is not None:
-        raise UsageError("--dry-run has no result to write; remove --json")
+        raise UsageError("--dry-run does not produce a result to write; remove --json")
     if output.json == "-" and output.format is not None:
         raise UsageError(
             f"--json - and --format {output.format} both write to stdout; use --json FILE, or remove --format"
@@ -209,7 +209,10 @@ def _check_floors(made: Sequence[Request]) -> None:
     """Stop at a share of a limit that is not measured."""
     for one in made:
         if one.config.min_share is not None and one.config.warmup == "none":
-            raise UsageError("--min-share needs the measured limit, but --warmup none skips it; remove one of them")
+            raise UsageError(
+                "--min-share needs the measured limit, but --warmup none skips this measurement; remove one of "
+                "the two flags"
+            )
 
 
 def _check_format(name: str, made: Sequence[Request]) -> None:
@@ -217,7 +220,7 @@ def _check_format(name: str, made: Sequence[Request]) -> None:
     wanted = made[0].output.format
     if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
         fits = f"text or {made[0].own_format}" if len(made) == 1 and made[0].own_format else "text"
-        raise UsageError(f"run {name} has no --format {wanted}; use {fits}")
+        raise UsageError(f"mxpeak run {name} does not support --format {wanted}; use {fits}")
 
 
 def settings_table(settings: Mapping[str, Setting]) -> str:

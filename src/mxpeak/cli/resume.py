@@ -37,10 +37,10 @@ def add_verb(verbs: Any) -> None:
         "resume",
         help="continue a run from its newest checkpoint",
         description="Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The "
-        "time includes both parts, and the result is never official.",
+        "reported time includes both parts of the run, and the result is never official.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("folder", metavar="DIR", help="the folder of --checkpoint")
+    parser.add_argument("folder", metavar="DIR", help="folder that --checkpoint named")
     parser.add_argument("--grid", metavar="PxQ", help="process grid (default: unchanged)")
     parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: P*Q)")
     add_options(parser, OutputConfig)
@@ -85,7 +85,10 @@ def wanted(args: argparse.Namespace) -> Request:
     own = {name: value for name, value in vars(args).items() if name not in OWN}
     for o in {o.name: o for one in _with_checkpoints() for o in _paths(one)}.values():
         if o.name in own and o.name not in {known.name for known in options(benchmark.config)}:
-            raise UsageError(f"{args.folder} holds a run of {benchmark.name}, which has no {o.flags[-1]}; remove it")
+            raise UsageError(
+                f"{args.folder} contains a run of {benchmark.name}, which does not have the flag {o.flags[-1]}; "
+                f"remove {o.flags[-1]}"
+            )
     typed: dict[str, Any] = {**record.settings, **own, "checkpoint": args.folder, "tuned": "no"}
     if args.grid is not None:
         typed["grid"] = args.grid

@@ -49,7 +49,10 @@ PAGE = "report.html"
 def add_verb(verbs: Any) -> None:
     """Add `run` and its benchmarks to the command line."""
     run_parser = verbs.add_parser(
-        "run", help="run one benchmark, or all", description="Run a benchmark and validate its result.", epilog=EXAMPLES
+        "run",
+        help="run one benchmark or all of them",
+        description="Run a benchmark and validate its result.",
+        epilog=EXAMPLES,
     )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
@@ -63,12 +66,14 @@ def add_verb(verbs: Any) -> None:
         )
         if benchmark.input:
             parser.add_argument(
-                "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
+                "--dat", metavar="FILE", help=f"read an {benchmark.input.name} file; flags override its settings"
             )
             parser.add_argument(
-                "--print-dat", action="store_true", help=f"print an {benchmark.input.name} with these settings and exit"
+                "--print-dat",
+                action="store_true",
+                help=f"print an {benchmark.input.name} file with these settings, then exit",
             )
-    _add_benchmark(choices, "all", "every benchmark, with one scoreboard", "mxpeak run all --quick", RunConfig)
+    _add_benchmark(choices, "all", "all benchmarks, with one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
 def _add_benchmark(
@@ -141,7 +146,10 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     names = [RESULT, PAGE, SO_FAR, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
-        raise UsageError(f"{dat} names {names[-1]} for its report, which is another result file; change its line 3")
+        raise UsageError(
+            f"{dat} names {names[-1]} as the report file, but mxpeak writes another result file with that name; "
+            "use another name in line 3"
+        )
     folders = [results_folder(output.out, benchmark, names, output.json)]
     try:
         taken = [] if folders[0].missing else [folders[0].path / name for name in names]

@@ -85,7 +85,8 @@ def as_asked(request: Request) -> dict[str, Any]:
         return {}
     if not config.n:
         raise UsageError(
-            "--dry-run of a --scaling-study cannot choose N, which the run on the fewest ranks does; add -N"
+            "--dry-run cannot choose N for a --scaling-study, because only the run on the fewest ranks "
+            "chooses it; add -N"
         )
     return {"n": config.n[0], "nb": config.nb[0]}
 

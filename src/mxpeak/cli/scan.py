@@ -30,7 +30,7 @@ examples:
   srun mxpeak scan --json scan.json --write-exclude exclude.txt
   mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
 
-exit code: 0 if all ranks agree, 3 if a rank is slow or its results differ, or if the scan cannot decide
+The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
 """
 
 
@@ -39,8 +39,8 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "scan",
         help="find slow or faulty nodes",
-        description="Run a small LU, matrix products and memory reads on every device or group of cores at once. "
-        "Name slow ranks and ranks with different results.",
+        description="Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
+        "ranks and ranks with different results.",
         epilog=EXAMPLES,
     )
     add_options(parser, ScanConfig)

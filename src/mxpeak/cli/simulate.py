@@ -47,19 +47,17 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "simulate",
         help="predict a run on another machine",
-        description="Predict the rate of a run from a machine's rates and links.",
+        description="Predict the rate of a run from the kernel rates and network links of a machine.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=", ".join(PREDICTED))
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
     add_flags(parser)
     what_if = parser.add_argument_group("what if")
-    what_if.add_argument(
-        "--slow", metavar="RANK:FACTOR,...", help="ranks that compute at a fraction of the speed, RANK:FACTOR"
-    )
-    what_if.add_argument("--nics", metavar="K", help="network ports used per node (default: all)")
+    what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="relative speed of single ranks, such as 17:0.9")
+    what_if.add_argument("--nics", metavar="K", help="number of network ports to use per node (default: all)")
     what_if.add_argument("--staged", action="store_true", help="send messages through host memory")
     what_if.add_argument(
-        "--no-core-sharing", action="store_true", help="panel factorization uses only the rank's own cores (hpl)"
+        "--no-core-sharing", action="store_true", help="factor panels of hpl only on the rank's own cores"
     )
     parser.add_argument("--table", action="store_true", help="print published results next to their predictions")
     parser.set_defaults(action=simulate)
@@ -77,15 +75,15 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
         return ExitCode.VALID
     benchmark = args.benchmark
     if benchmark not in PREDICTED:
-        asked = "no benchmark was named" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
+        asked = "the benchmark is missing" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
         raise UsageError(f"{asked}; use one of {', '.join(PREDICTED)}")
     refuse_foreign(args, benchmark)
     if args.machine is None:
         from mxpeak.perf.machines import known_machines
 
         raise UsageError(
-            f"--machine is missing; use a FILE, one of {', '.join(known_machines())}, or tuned for this machine, once "
-            "mxpeak tune has measured it"
+            f"--machine is missing; use a FILE, one of {', '.join(known_machines())}, or 'tuned' for this "
+            "machine after mxpeak tune has measured it"
         )
     body, lines = simulated(args, benchmark)
     show(body, lines, args.json)
@@ -178,10 +176,10 @@ def _slow(text: str | None) -> dict[int, float]:
         try:
             found[int(rank)] = float(factor)
         except ValueError:
-            raise UsageError(f"--slow {part!r} is not RANK:FACTOR; use for example 17:0.9") from None
+            raise UsageError(f"--slow {part!r} is not in the form RANK:FACTOR; use, for example, 17:0.9") from None
         if not 0.0 < found[int(rank)] <= 10.0:
             raise UsageError(
-                f"--slow {part}: the factor is the rank's relative speed; use a number above 0, at most 10"
+                f"--slow {part}: the relative speed of a rank must be above 0 and at most 10; use, for example, 17:0.9"
             )
     return found
 
@@ -189,7 +187,9 @@ def _slow(text: str | None) -> dict[int, float]:
 def _check_slow(slow: dict[int, float], ranks: int) -> None:
     for rank in slow:
         if not 0 <= rank < ranks:
-            raise UsageError(f"--slow {rank}:{slow[rank]:g}: use a rank from 0 to {ranks - 1}")
+            raise UsageError(
+                f"--slow {rank}:{slow[rank]:g} names a rank that does not exist; use a rank from 0 to {ranks - 1}"
+            )
 
 
 def _ports(text: str, most: int) -> int:

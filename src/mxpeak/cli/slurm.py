@@ -22,7 +22,7 @@ examples:
   mxpeak slurm hpl-mxp --nodes 128 --ranks-per-node 8 --gpus-per-node 8 --partition gpu
   mxpeak slurm hpg-mxp --nodes 2 --launcher torchrun --gpus-per-node 4 -- --nx 256 --rt 30m
 
-arguments after -- are passed to mxpeak run; the script is printed, not submitted
+Arguments after -- go to mxpeak run. The command prints the script but does not submit it.
 """
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
 #: What may be run by a job besides benchmarks.
@@ -59,26 +59,36 @@ def add_verb(verbs: Any) -> None:
         epilog=EXAMPLES,
     )
     names = [*BENCHMARKS, *OTHERS]
-    parser.add_argument("benchmark", choices=names, metavar="BENCHMARK", help=", ".join(names))
-    parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="nodes (default: 1)")
     parser.add_argument(
-        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks per node (default: one per GPU, or 1)"
+        "benchmark", choices=names, metavar="BENCHMARK", help=f"benchmark or command: {', '.join(names)}"
+    )
+    parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="number of nodes (default: 1)")
+    parser.add_argument(
+        "--ranks-per-node",
+        type=integer(1, 4096),
+        metavar="R",
+        help="ranks per node (default: one per GPU, or 1 without GPUs)",
     )
     parser.add_argument(
-        "--cpus-per-rank", type=integer(1, 4096), metavar="C", help="cores per rank (default: its share of the node)"
+        "--cpus-per-rank",
+        type=integer(1, 4096),
+        metavar="C",
+        help="cores per rank (default: an equal share of the node)",
     )
     parser.add_argument("--gpus-per-node", type=integer(1, 64), metavar="G", help="GPUs per node (default: none)")
-    parser.add_argument("--time", default="01:00:00", metavar="HH:MM:SS", help="time limit (default: 01:00:00)")
-    parser.add_argument("--partition", metavar="NAME", help="partition to run in")
+    parser.add_argument(
+        "--time", default="01:00:00", metavar="HH:MM:SS", help="time limit of the job (default: 01:00:00)"
+    )
+    parser.add_argument("--partition", metavar="NAME", help="partition of the job")
     parser.add_argument("--account", metavar="NAME", help="account to charge")
     parser.add_argument(
         "--launcher",
         choices=LAUNCHERS,
         default="srun",
         metavar="NAME",
-        help="srun, mpiexec or torchrun (default: srun)",
+        help="launcher: srun, mpiexec or torchrun (default: srun)",
     )
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments of mxpeak run")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments for mxpeak run")
     parser.set_defaults(action=slurm)
 
 
@@ -87,8 +97,8 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     ranks = args.ranks_per_node or args.gpus_per_node or 1
     if args.gpus_per_node and ranks % args.gpus_per_node:
         raise UsageError(
-            f"--ranks-per-node {ranks} on --gpus-per-node {args.gpus_per_node}: a GPU serves whole ranks; use "
-            f"--ranks-per-node {args.gpus_per_node}"
+            f"--ranks-per-node {ranks} is not a multiple of --gpus-per-node {args.gpus_per_node}, but each "
+            f"GPU needs the same number of ranks; use --ranks-per-node {args.gpus_per_node}"
         )
     _check(args.whole, args.benchmark, args.flags)
     job = Job(

@@ -35,18 +35,22 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "study",
         help="reproduce the experiments behind the HPL-MxP rules",
-        description="Reproduce the experiments behind the HPL-MxP matrices in fp64: pivots, residuals with and "
-        "without pivoting, and unpreconditioned GMRES.",
+        description="Reproduce the fp64 experiments behind the HPL-MxP matrices. They cover pivots, residuals with and "
+        "without pivoting, and GMRES without a preconditioner.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all of them)")
-    parser.add_argument("-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten, 100 to 1600)")
-    parser.add_argument("--seeds", metavar="K", help="matrices per order (default: 5; gmres: 1)")
     parser.add_argument(
-        "--diagonal-scale", metavar="C,...", help="c in the diagonal c*sqrt(N), for gmres (default: 0.6 to 2)"
+        "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: all of them)"
     )
-    parser.add_argument("--out", metavar="DIR", help="folder of the files (default: new, in mxpeak-out/)")
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
+    parser.add_argument(
+        "-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten orders from 100 to 1600)"
+    )
+    parser.add_argument("--seeds", metavar="K", help="number of matrices per order (default: 5, or 1 for gmres)")
+    parser.add_argument(
+        "--diagonal-scale", metavar="C,...", help="factors c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=study)
 
 
@@ -56,8 +60,9 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     studies = tuple(name for name in STUDIES if name in (asked or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
-            f"--diagonal-scale applies only to gmres; {' and '.join(studies)} leave{'s' * (len(studies) == 1)} the "
-            "diagonal unchanged; remove it, or run mxpeak study gmres"
+            f"--diagonal-scale applies only to gmres, but {' and '.join(studies)} "
+            f"leave{'s' * (len(studies) == 1)} the diagonal unchanged; remove --diagonal-scale, or run "
+            "mxpeak study gmres"
         )
     given = {
         "orders": _parsed("-N", args.n, listed(count(1))),

@@ -38,22 +38,26 @@ def add_verb(verbs: Any) -> None:
     parser = verbs.add_parser(
         "tune",
         help="find the fastest settings for this machine",
-        description="Measure kernels and messages, search settings with short runs, compare the fastest with the "
-        "defaults, and store it for mxpeak run.",
+        description="Measure kernels and messages, and search for fast settings in short runs. Compare the fastest "
+        "settings with the defaults, and store them for mxpeak run.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")
-    parser.add_argument("--budget", default="5m", metavar="TIME", help="time budget: 90s, 5m, 1h (default: 5m)")
+    parser.add_argument(
+        "benchmarks", nargs="*", metavar="BENCHMARK", help=f"benchmarks: {', '.join(TUNED)} (default: all of them)"
+    )
+    parser.add_argument(
+        "--budget", default="5m", metavar="TIME", help="time budget, such as 90s, 5m or 1h (default: 5m)"
+    )
     parser.add_argument("--fresh", action="store_true", help="discard earlier measurements on this machine")
     parser.add_argument(
         "--mode",
         default="official",
         metavar="{official,explore}",
-        help="official keeps the published rules; explore allows more (default: official)",
+        help="rules: official or explore (allows more settings) (default: official)",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--ranks", metavar="R", help="local ranks (default: tune chooses)")
-    where.add_argument("--threads", metavar="T", help="threads per rank (default: its share of the cores)")
+    where.add_argument("--ranks", metavar="R", help="number of local ranks (default: chosen by tune)")
+    where.add_argument("--threads", metavar="T", help="threads per rank (default: an equal share of the cores)")
     where.add_argument(
         "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
     )
@@ -69,10 +73,10 @@ def add_verb(verbs: Any) -> None:
     problem = parser.add_argument_group("problem")
     problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: chosen from --budget)")
     problem.add_argument(
-        "--nx", metavar="NX", help="points per direction and rank in trials (default: chosen from --budget)"
+        "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; - writes only JSON to stdout")
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--quiet", action="store_true", help="do not print progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
     parser.set_defaults(action=tune)
 
@@ -112,20 +116,24 @@ def _parse(args: argparse.Namespace) -> None:
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
     for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
         if given is not None and not set(args.benchmarks) & set(kinds):
-            raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove it")
+            raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
     args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
-        raise UsageError(f"--nx {args.nx}: multigrid halves it three times, so it is a multiple of 8; use --nx {below}")
+        raise UsageError(
+            f"--nx {args.nx} is not a multiple of 8, but multigrid halves the box three times; use --nx {below}"
+        )
 
 
 def budget_seconds(text: str) -> float:
     """A parser of times: 90s, 2m, 1.5h."""
     if text.strip()[-1:].isdecimal():
-        raise UsageError(f"{text!r} is not a time; use a number and s, m or h, for example 5m")
+        raise UsageError(f"{text!r} is not a time; use a number with s, m or h, for example 5m")
     time_s = seconds(text)
     if not LEAST_S <= time_s <= MOST_S:
-        raise UsageError(f"{text} is {time_s:g} s; use {LEAST_S:g} s to 168h, for example 2m")
+        raise UsageError(
+            f"{text} ({time_s:g} s) is out of range; use a time from {LEAST_S:g} s to 168h, for example 2m"
+        )
     return time_s
 
 
@@ -140,7 +148,7 @@ def _job(file: str, session: Session) -> int:
     try:
         job = Job(**json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"--job {file} is for the ranks that mxpeak tune starts itself: {error}") from None
+        raise UsageError(f"--job {file} is reserved for ranks that mxpeak tune starts: {error}; remove --job") from None
     session.comm = start(job.comm)
     perform(job, session.comm, _silent if job.quiet else session.say)
     return ExitCode.VALID

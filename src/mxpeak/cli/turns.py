@@ -45,16 +45,19 @@ def command(name: str, text: str) -> Command:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{name}: {text!r} is not a command: {error}; put the whole command in quotes") from None
+        raise UsageError(
+            f"{name}: {text!r} is not a valid command: {error}; use quotes around the whole command"
+        ) from None
     if words and "=" in words[0]:
-        raise UsageError(f"{name}: only a shell can set variables; use 'env {text}'")
+        raise UsageError(f"{name}: {text!r} sets a variable, which needs a shell or env; use 'env {text}'")
     if "run" not in words:
         raise UsageError(
-            f"{name}: --rounds alternates both commands, and {text!r} runs no benchmark; use a command in quotes "
-            "such as 'mxpeak run hpl -N 8000', 'mxpeak run hpl --config RESULT.json', or remove --rounds"
+            f"{name}: --rounds needs commands that run a benchmark, but {text!r} does not; use a quoted "
+            "command such as 'mxpeak run hpl -N 8000' or 'mxpeak run hpl --config RESULT.json', or remove "
+            "--rounds"
         )
     if own := [word for word in words if word.split("=")[0] in OWN]:
-        raise UsageError(f"{name}: mxpeak compare gives each run its own folder; remove {' '.join(own)}")
+        raise UsageError(f"{name}: mxpeak compare creates a folder for each run; remove {' '.join(own)}")
     return Command(name, text, [sys.executable, "-m", *words] if words[0] == "mxpeak" else words)
 
 
@@ -67,7 +70,8 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     first, second = command("A", texts[0]), command("B", texts[1])
     if launched():
         raise UsageError(
-            "compare --rounds starts its runs itself; put the launcher into A and B: 'mpiexec -n 4 mxpeak …'"
+            "mxpeak compare --rounds must not run under a launcher; use the launcher inside A and B, for "
+            "example 'mpiexec -n 4 mxpeak …'"
         )
     folder = new_folder(None, "compare", ())
     try:
@@ -105,11 +109,14 @@ def _run(one: Command, folder: Path) -> list[Any]:
         try:
             code = code_of(words, stdout=subprocess.DEVNULL, stderr=said)
         except OSError as error:
-            raise UsageError(f"{one.name}: cannot start {one.words[0]}: {error.strerror}") from None
+            raise UsageError(
+                f"{one.name}: mxpeak cannot start {one.words[0]}: {error.strerror}; use a command that this "
+                "shell can run"
+            ) from None
         if code > 128:
             raise EndedError(one.name, code)
         said.seek(0)
         tail = said.read()[-TAIL:].strip()
     if not (folder / "result.json").exists():
-        raise UsageError(f"{one.name}: {one.text} ended with {code}, without a result:\n{tail}")
+        raise UsageError(f"{one.name}: {one.text} ended with exit code {code} and without a result:\n{tail}")
     return list(results_in(folder / "result.json"))

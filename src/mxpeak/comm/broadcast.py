@@ -146,7 +146,7 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
 def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps]) -> None:
     """Make a broadcast known by this name: to `broadcast`, and to --bcast."""
     if name in BROADCASTS:
-        raise ValueError(f"the broadcast {name} is registered already")
+        raise ValueError(f"the broadcast {name} is already registered; use another name")
     BROADCASTS[name] = algorithm
     BCASTS.append(name)
 

@@ -286,7 +286,7 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
     asked = environ.get("MXPEAK_GPU_AWARE_MPI")
     if asked is not None:
         if asked not in ("yes", "no"):
-            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} is unknown; use yes or no, or unset it")
+            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} is unknown; use yes or no, or unset the variable")
         return asked == "yes"
     if environ.get("MPIR_CVAR_ENABLE_GPU", "1").lower() in ("0", "no", "off", "false"):
         return False

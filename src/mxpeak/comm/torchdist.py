@@ -221,9 +221,7 @@ def world(rank: int, size: int) -> TorchDist:
         group = Group(dist.PrefixStore("world", store), rank, size)
     except (RuntimeError, ValueError) as error:
         text = f"rank {rank} of {size} could not connect at MASTER_ADDR:MASTER_PORT = {host}:{port}"
-        raise UsageError(
-            f"{text}: {' '.join(str(error).split())}; start all {size} ranks with the same values"
-        ) from None
+        raise UsageError(f"{text}: {' '.join(str(error).split())}; use the same values for all {size} ranks") from None
     _leaving.append(partial(leave, store, size, watch))
     register(_leaving[-1])
     return TorchDist(group, lambda code: abort(store, code))

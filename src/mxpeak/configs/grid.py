@@ -41,15 +41,15 @@ class GridConfig(RunConfig):
     panels_on_host: ClassVar[bool] = False
 
     P: tuple[int, ...] | None = option(
-        None, "-P", help="process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
+        None, "-P", help="number of process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
     )
     Q: tuple[int, ...] | None = option(
-        None, "-Q", help="process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
+        None, "-Q", help="number of process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
     )
     grid: tuple[tuple[int, int], ...] | None = option(
         None,
         "--grid",
-        help="process grid PxQ, instead of -P and -Q",
+        help="process grid PxQ, as an alternative to -P and -Q",
         metavar="PxQ,...",
         parse=listed(grid_shape),
         group="grid",
@@ -63,7 +63,7 @@ class GridConfig(RunConfig):
         group="grid",
     )
     node_grid: tuple[int, int] | None = option(
-        None, "--node-grid", help="part of the grid on each node", metavar="PxQ", parse=grid_shape, group="grid"
+        None, "--node-grid", help="part of the process grid on each node", metavar="PxQ", parse=grid_shape, group="grid"
     )
     idle_ranks: bool = False
 
@@ -109,12 +109,14 @@ class GridConfig(RunConfig):
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
-                raise UsageError("--grid and -P or -Q both set the process grid; use only one of them")
+                raise UsageError(
+                    "--grid conflicts with -P and -Q, which also set the process grid; use either --grid or -P and -Q"
+                )
             return self.grid
         if self.P is not None and self.Q is not None:
             if len(self.P) != len(self.Q):
                 raise UsageError(
-                    f"-P has {len(self.P)} values but -Q {len(self.Q)}; use as many values for -Q as for -P"
+                    f"-P has {len(self.P)} values, but -Q has {len(self.Q)}; use the same number of values for both"
                 )
             return tuple(zip(self.P, self.Q))
         if self.P is not None:
@@ -137,8 +139,8 @@ def _are(ranks: int) -> str:
 def _cofactor(flag: str, part: int, ranks: int) -> int:
     if ranks % part:
         raise UsageError(
-            f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves {ranks % part}; "
-            f"remove {flag} for the grid {'x'.join(map(str, squarest(ranks)))}, "
-            f"or start {part * (ranks // part + 1)} ranks"
+            f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves a remainder of "
+            f"{ranks % part}; remove {flag} for the grid {'x'.join(map(str, squarest(ranks)))}, or start "
+            f"{part * (ranks // part + 1)} ranks"
         )
     return ranks // part

@@ -46,7 +46,7 @@ class LuConfig(GridConfig, ABC):
         None,
         "-N",
         "--n",
-        help="order of the matrix (default: the largest that fits into --mem)",
+        help="order of the matrix (default: the largest that fits in --mem)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
@@ -57,7 +57,7 @@ class LuConfig(GridConfig, ABC):
     bcast: tuple[str, ...] = option(
         ("1ringM",),
         "--bcast",
-        help="panel broadcast: " + ", ".join(BCASTS),
+        help="panel broadcast algorithm: " + ", ".join(BCASTS),
         metavar="NAME,...",
         parse=listed(known(BCASTS, digits=True)),
         group="grid",
@@ -65,7 +65,7 @@ class LuConfig(GridConfig, ABC):
     depth: tuple[int, ...] = option(
         (1,),
         "--depth",
-        help="look-ahead depth: 0 or 1; larger values run as 1",
+        help="look-ahead depth: 0 or 1 (larger values act as 1)",
         metavar="D,...",
         parse=listed(integer(0, 99)),
         group="grid",
@@ -82,7 +82,7 @@ class LuConfig(GridConfig, ABC):
     baseline: str | None = option(
         None,
         "--baseline",
-        help="compare progress with a result (FILE or last)",
+        help="compare progress with an earlier result: FILE or 'last'",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -101,7 +101,7 @@ class LuConfig(GridConfig, ABC):
     every: str = option(
         "10m",
         "--every",
-        help="time between checkpoints: 90s, 10m, 1h",
+        help="time between checkpoints, such as 90s, 10m or 1h",
         metavar="TIME",
         parse=duration,
         group="measuring",
@@ -109,7 +109,7 @@ class LuConfig(GridConfig, ABC):
     soak: str | None = option(
         None,
         "--soak",
-        help="repeat each case for TIME; fail if results are not bitwise identical",
+        help="repeat each case for TIME; fail unless all results are bitwise identical",
         metavar="TIME",
         parse=duration,
         group="measuring",
@@ -117,7 +117,7 @@ class LuConfig(GridConfig, ABC):
     abft: bool = option(
         False,
         "--abft",
-        help="detect flipped bits in the LU with checksums; correct single errors",
+        help="detect bit flips in the LU with checksums; correct single errors",
         parse=boolean,
         group="measuring",
     )

@@ -58,17 +58,13 @@ class PlaceConfig:
     threads: int | None = option(
         None,
         "--threads",
-        help="threads per rank (default: its share of the cores)",
+        help="threads per rank (default: an equal share of the cores)",
         metavar="T",
         parse=integer(1, 4096),
         group="where",
     )
     mem: str = option(
-        "80%",
-        "--mem",
-        help="memory budget per node: a share (80%%) or a size (64GiB)",
-        parse=memory_budget,
-        group="where",
+        "80%", "--mem", help="memory budget per node, such as 80%% or 64GiB", parse=memory_budget, group="where"
     )
 
     #: What is another default on a GPU.
@@ -101,7 +97,7 @@ class RunConfig(PlaceConfig):
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
     quick: bool = option(
-        False, "--quick", help="use a small fixed size that takes seconds", parse=boolean, group="measuring"
+        False, "--quick", help="use a small problem that runs in a few seconds", parse=boolean, group="measuring"
     )
     repeat: int = option(
         1, "--repeat", help="time each case at least K times", metavar="K", parse=integer(1, 10_000), group="measuring"
@@ -109,7 +105,7 @@ class RunConfig(PlaceConfig):
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="warm-up before timing: none, gemm (measures the limit) or full",
+        help="warm-up before timing: none, gemm (also measures the limit) or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -125,7 +121,7 @@ class RunConfig(PlaceConfig):
     min_share: float | None = option(
         None,
         "--min-share",
-        help="exit with code 4 below this share of the limit",
+        help="exit with code 4 if rate divided by limit is below X",
         metavar="X",
         parse=share,
         group="measuring",
@@ -143,7 +139,7 @@ class RunConfig(PlaceConfig):
         None,
         "--scaling-study",
         aliases=("--study",),
-        help="scaling study: weak (constant memory per rank) or strong (constant problem)",
+        help="scaling study: weak (constant memory per rank) or strong (constant size)",
         metavar="{weak,strong}",
         parse=one_of("weak", "strong"),
         group="measuring",
@@ -151,7 +147,7 @@ class RunConfig(PlaceConfig):
     ranks_list: tuple[int, ...] | None = option(
         None,
         "--ranks-list",
-        help="rank counts for --scaling-study (default: 1,2,4,... up to all cores)",
+        help="rank counts for --scaling-study (default: 1,2,4,... and all cores)",
         metavar="R,...",
         parse=listed(integer(1)),
         group="measuring",
@@ -159,7 +155,7 @@ class RunConfig(PlaceConfig):
     trace: str | None = option(
         None,
         "--trace",
-        help="write a timeline to FILE for ui.perfetto.dev",
+        help="write a timeline for ui.perfetto.dev to FILE",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -197,7 +193,7 @@ class ShowConfig:
     json: str | None = option(
         None,
         "--json",
-        help="write JSON to FILE; - writes only JSON to stdout",
+        help="write JSON to FILE; use - to print only JSON",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -212,7 +208,7 @@ class ShowConfig:
         group="output",
     )
     quiet: bool = option(
-        False, "--quiet", help="print one line per result, no progress and no notes", parse=boolean, group="output"
+        False, "--quiet", help="print one line per result, without progress or notes", parse=boolean, group="output"
     )
 
 
@@ -223,7 +219,7 @@ class OutputConfig(ShowConfig):
     out: str | None = option(
         None,
         "--out",
-        help="folder of the result files (default: new, in mxpeak-out/)",
+        help="folder for the result files (default: a new folder in mxpeak-out/)",
         metavar="DIR",
         parse=str,
         users_path=True,
@@ -232,7 +228,7 @@ class OutputConfig(ShowConfig):
     format: str | None = option(
         None,
         "--format",
-        help="format of stdout: text or the benchmark's own report",
+        help="format on stdout: text or the benchmark's own report",
         metavar="NAME",
         parse=str,  # registered benchmarks bring formats: `cli.request` knows them all
         group="output",
@@ -240,7 +236,7 @@ class OutputConfig(ShowConfig):
     events: str | None = option(
         None,
         "--events",
-        help="write events to FILE as JSON lines",
+        help="write events in JSON Lines format to FILE",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -249,7 +245,7 @@ class OutputConfig(ShowConfig):
     prometheus: str | None = option(
         None,
         "--prometheus",
-        help="write metrics to FILE for Prometheus",
+        help="write metrics for Prometheus to FILE",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -258,22 +254,31 @@ class OutputConfig(ShowConfig):
     color: str = option(
         "auto",
         "--color",
-        help="color on terminals: auto, always or never",
+        help="when to color the output: auto, always or never",
         metavar="{auto,always,never}",
         parse=one_of("auto", "always", "never"),
         group="output",
     )
     verbose: bool = option(
-        False, "-v", "--verbose", help="show the time of each phase and the ranks", parse=boolean, group="output"
+        False,
+        "-v",
+        "--verbose",
+        help="show the time of each phase and the cores of each rank",
+        parse=boolean,
+        group="output",
     )
     tuned: str = option(
         "yes",
         "--tuned",
-        help="use tuned settings for options that are not set otherwise",
+        help="use tuned settings for all options that are not set",
         metavar="{yes,no}",
         parse=one_of("yes", "no"),
         group="output",
     )
     dry_run: bool = option(
-        False, "--dry-run", help="show settings, memory and expected time only", parse=boolean, group="output"
+        False,
+        "--dry-run",
+        help="show settings, memory and expected time without running",
+        parse=boolean,
+        group="output",
     )

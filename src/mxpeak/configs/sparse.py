@@ -27,31 +27,45 @@ class SparseConfig(RunConfig):
     nx: int | None = option(
         None,
         "--nx",
-        help="points per rank in x, y and z (default: 104)",
+        help="grid points per rank in each direction (default: 104)",
         metavar="NX",
         parse=integer(1),
         group="problem",
     )
     ny: int | None = option(
-        None, "--ny", help="points per rank in y (default: as in x)", metavar="NY", parse=integer(1), group="problem"
+        None,
+        "--ny",
+        help="grid points per rank in the y direction (default: as in x)",
+        metavar="NY",
+        parse=integer(1),
+        group="problem",
     )
     nz: int | None = option(
-        None, "--nz", help="points per rank in z (default: as in x)", metavar="NZ", parse=integer(1), group="problem"
+        None,
+        "--nz",
+        help="grid points per rank in the z direction (default: as in x)",
+        metavar="NZ",
+        parse=integer(1),
+        group="problem",
     )
     npx: int | None = option(
         None,
         "--npx",
-        help="ranks in x (default: a process grid close to a cube)",
+        help="number of ranks in the x direction (default: a grid close to a cube)",
         metavar="PX",
         parse=integer(1),
         group="grid",
     )
-    npy: int | None = option(None, "--npy", help="ranks in y", metavar="PY", parse=integer(1), group="grid")
-    npz: int | None = option(None, "--npz", help="ranks in z", metavar="PZ", parse=integer(1), group="grid")
+    npy: int | None = option(
+        None, "--npy", help="number of ranks in the y direction", metavar="PY", parse=integer(1), group="grid"
+    )
+    npz: int | None = option(
+        None, "--npz", help="number of ranks in the z direction", metavar="PZ", parse=integer(1), group="grid"
+    )
     storage: str = option(
         "auto",
         "--storage",
-        help="storage of sparse matrices: auto, rows, ell, sell or packed",
+        help="storage format of sparse matrices: auto, rows, ell, sell or packed",
         metavar="{auto,rows,ell,sell,packed}",
         parse=one_of("auto", "rows", "ell", "sell", "packed"),
         group="precision and rules",
@@ -67,7 +81,7 @@ class SparseConfig(RunConfig):
     colouring: str = option(
         "greedy",
         "--colouring",
-        help="coloring for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
+        help="coloring algorithm for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
         metavar="{greedy,jpl}",
         parse=one_of("greedy", "jpl"),
         group="precision and rules",
@@ -75,7 +89,7 @@ class SparseConfig(RunConfig):
     mode: str = option(
         "official",
         "--mode",
-        help="official: keep the published rules; explore: allow more, labeled",
+        help="rules: official (the published rules) or explore (allows more settings)",
         metavar="{official,explore}",
         parse=one_of("official", "explore"),
         group="precision and rules",
@@ -83,19 +97,19 @@ class SparseConfig(RunConfig):
     rt: float | None = option(
         None,
         "--rt",
-        help="time to measure: seconds, 30m, 1h (default: 60; rules: 1800)",
+        help="measuring time, such as 90, 30m or 1h (default: 60; the rules require 1800)",
         metavar="SECONDS",
         parse=seconds,
         group="measuring",
     )
     abft: bool = option(
-        False, "--abft", help="detect flipped bits in solves and matrices", parse=boolean, group="measuring"
+        False, "--abft", help="detect bit flips in solves and matrices", parse=boolean, group="measuring"
     )
     # What this is of a benchmark whose limit is that of memory.
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="none: do not measure the limit (read bandwidth)",
+        help="warm-up before timing; none does not measure the limit (read bandwidth)",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",

@@ -158,11 +158,14 @@ def tile_matrix(
     found = []
     for (I, J), A in tiles.items():
         if not (0 <= I < len(heights) and 0 <= J < len(widths)):
-            raise UsageError(f"tile ({I}, {J}) is outside the {len(heights)}x{len(widths)} tiles of the matrix")
+            raise UsageError(
+                f"tile ({I}, {J}) does not exist, because the matrix has {len(heights)}x{len(widths)} tiles; "
+                f"use indices from (0, 0) to ({len(heights) - 1}, {len(widths) - 1})"
+            )
         if tuple(A.shape) != (heights[I], widths[J]):
             raise UsageError(
-                f"tile ({I}, {J}) has shape {tuple(A.shape)}, but block row {I} has {heights[I]} rows "
-                f"and block column {J} {widths[J]} columns"
+                f"tile ({I}, {J}) has shape {tuple(A.shape)}, but block row {I} has {heights[I]} rows and "
+                f"block column {J} has {widths[J]} columns; use a tile of shape ({heights[I]}, {widths[J]})"
             )
         rows, cols = consecutive(heights[I], downs[I]), consecutive(widths[J], rights[J])
         found.append(Tile(A, rows, cols, downs[I], rights[J]))
@@ -177,17 +180,20 @@ def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, Block
     """This rank's rows and columns of the matrix that a descriptor describes, and its array's leading dimension."""
     if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
         raise UsageError(
-            f"a descriptor of a dense matrix has {len(DESCRIPTOR)} entries, {', '.join(DESCRIPTOR)}, the first of them "
-            f"1; this one is {list(desc)}"
+            f"{list(desc)} is not a descriptor of a dense matrix; use the {len(DESCRIPTOR)} integers "
+            f"{', '.join(DESCRIPTOR)}, with DTYPE = 1"
         )
     _, _, m, n, mb, nb, rsrc, csrc, lld = map(int, desc)
     if m < 0 or n < 0 or mb < 1 or nb < 1 or not 0 <= rsrc < grid.P or not 0 <= csrc < grid.Q:
         raise UsageError(
-            f"descriptor M={m} N={n} MB={mb} NB={nb} RSRC={rsrc} CSRC={csrc}: sizes are 0 or more, blocks 1 or more, "
-            f"and the source process is on the {grid.P}x{grid.Q} grid"
+            f"descriptor M={m} N={n} MB={mb} NB={nb} RSRC={rsrc} CSRC={csrc} is not valid; use sizes of 0 "
+            f"or more, block sizes of 1 or more and a source process on the {grid.P}x{grid.Q} grid"
         )
     rows = BlockCyclic(m, mb, (grid.p - rsrc) % grid.P, grid.P)
     cols = BlockCyclic(n, nb, (grid.q - csrc) % grid.Q, grid.Q)
     if lld < max(1, rows.local_size):
-        raise UsageError(f"LLD = {lld}, but process ({grid.p}, {grid.q}) has {rows.local_size} local rows")
+        raise UsageError(
+            f"LLD = {lld} is too small, because process ({grid.p}, {grid.q}) has {rows.local_size} local rows; "
+            f"use LLD = {max(1, rows.local_size)} or more"
+        )
     return rows, cols, lld

@@ -35,7 +35,7 @@ def resolve(name: str, device: str) -> tuple[str, str]:
     if name == "auto":
         name = "host" if device == "cpu" else "torch"
     if name != "torch" and device != "cpu":
-        raise UsageError(f"--kernels {name} compute on the CPU, not on --device {device}; use --kernels torch")
+        raise UsageError(f"--kernels {name} supports only the CPU, not --device {device}; use --kernels torch")
     return name, device
 
 

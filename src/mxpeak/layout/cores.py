@@ -18,10 +18,10 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
     again: after lcm(Q, C) ranks, of C cores, in the squarest grid of P x Q.
     """
     if not cores:
-        raise UsageError("no core to bind to: the list of cores is empty")
+        raise UsageError("the list of cores is empty; use at least one core")
     if len(set(cores)) != len(cores):
         twice = sorted(core for core, count in Counter(cores).items() if count > 1)
-        raise UsageError(f"cores are listed twice: {short_list(twice)}; name each core once")
+        raise UsageError(f"the list contains these cores twice: {short_list(twice)}; use each core once")
     if oversubscribed(cores, ranks):
         again = math.lcm(squarest(ranks)[1], len(cores))
         return [[cores[(rank + rank // again) % len(cores)]] for rank in range(ranks)]

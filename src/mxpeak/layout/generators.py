@@ -57,7 +57,7 @@ SCALED = ("sqrt-n", "gaussian", "ddd")
 def register(name: str, make: Callable[[Asked], Generator]) -> None:
     """Make a generator known by this name: to `generator`, and to --generator."""
     if name in MAKERS:
-        raise ValueError(f"the generator {name} is registered already")
+        raise ValueError(f"the generator {name} is already registered; use another name")
     MAKERS[name] = make
     GENERATORS.append(name)
 
@@ -73,8 +73,8 @@ def generator(
         raise UsageError(f"unknown generator {name!r}; use one of {', '.join(MAKERS)}")
     if scale is not None and name not in SCALED:
         raise UsageError(
-            f"{name} has no diagonal to scale, but --diagonal-scale {scale:g} is given; "
-            "remove it, or use --generator sqrt-n, gaussian or ddd"
+            f"--diagonal-scale {scale:g} does not apply to the generator {name}, which has no diagonal to "
+            "scale; remove --diagonal-scale, or use --generator sqrt-n, gaussian or ddd"
         )
     return MAKERS[name](Asked(n, seed, scale, condition))
 
@@ -92,7 +92,10 @@ def _next_column(A: Entries) -> Entries:
 def _root_scale(asked: Asked) -> float:
     c = SQRT_SCALE if asked.scale is None else asked.scale
     if not 0.0 < c < inf:
-        raise UsageError(f"--diagonal-scale {c:g}: the first pivot is c*sqrt(N) and must be above 0; try {SQRT_SCALE}")
+        raise UsageError(
+            f"--diagonal-scale {c:g} is out of range, because the first pivot c*sqrt(N) must be positive "
+            f"and finite; use, for example, {SQRT_SCALE}"
+        )
     return c * sqrt(asked.n)
 
 
@@ -117,8 +120,9 @@ def _ddd(asked: Asked) -> Generator:
     elif not 0.0 < theta < 1.0:
         wanted = "the first pivot would be 0" if theta <= 0.0 else "the matrix would be diagonally dominant"
         raise UsageError(
-            f"--diagonal-scale {theta:g}: with a_ii = theta*sum|a_ij| {wanted}; use 0 < theta < 1, for N={n} about "
-            f"{2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g}, or --generator dominant-n"
+            f"--diagonal-scale {theta:g} is out of range, because with a_ii = theta*sum|a_ij| {wanted}; use "
+            f"0 < theta < 1 (about {2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g} for N={n}), or --generator "
+            "dominant-n"
         )
     # A single entry has no others, whose sum 0 would make A singular: it stays as drawn.
     return Generator("ddd", *_uniform(n, asked.seed), diagonal=None, row_sum=theta if n > 1 else None)
@@ -173,7 +177,8 @@ def unit_factors_beta(n: int, condition: float) -> float:
         return 0.0
     if not (isfinite(condition) and condition > 1.0):
         raise UsageError(
-            f"--condition {condition:g}: cond(A) = |A|·|A^-1| >= |A·A^-1| = 1, and 1 would need A = I; use more than 1"
+            f"--condition {condition:g} is out of range, because cond(A) = |A|·|A^-1| >= |A·A^-1| = 1, and "
+            "only A = I reaches 1; use a finite number above 1"
         )
     low, high = 0.0, 1.0 / n
     while unit_factors_condition(n, high) < condition:

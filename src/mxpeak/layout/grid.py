@@ -29,7 +29,10 @@ class ProcessGrid:
 
     def __post_init__(self) -> None:
         if self.P < 1 or self.Q < 1:
-            raise UsageError(f"a process grid needs P, Q >= 1, but {self.P}x{self.Q} was asked for; try --grid 1x1")
+            raise UsageError(
+                f"the process grid {self.P}x{self.Q} is not valid, because P and Q must be at least 1; use, for "
+                "example, --grid 1x1"
+            )
         if self.order not in ("row", "column"):
             raise UsageError(f"--order {self.order!r} is unknown; use row or column")
         if self.node_grid is not None:
@@ -43,7 +46,10 @@ class ProcessGrid:
     def coords(self, rank: int) -> tuple[int, int]:
         """The process row and column (p, q) of `rank`."""
         if not 0 <= rank < self.size:
-            raise IndexError(f"rank {rank} is outside the grid {self.P}x{self.Q} of {self.size} ranks")
+            raise IndexError(
+                f"rank {rank} is outside the process grid {self.P}x{self.Q} of {self.size} ranks; use a rank "
+                f"from 0 to {self.size - 1}"
+            )
         p, q = self._block
         node, inner = divmod(rank, p * q)
         node_row, node_column = _coords(node, self.P // p, self.Q // q, self.order)
@@ -53,7 +59,10 @@ class ProcessGrid:
     def rank(self, p: int, q: int) -> int:
         """The rank at process row `p` and column `q`: the inverse of `coords`."""
         if not (0 <= p < self.P and 0 <= q < self.Q):
-            raise IndexError(f"({p}, {q}) is outside the grid {self.P}x{self.Q}")
+            raise IndexError(
+                f"process ({p}, {q}) is outside the process grid {self.P}x{self.Q}; use coordinates from (0, 0) "
+                f"to ({self.P - 1}, {self.Q - 1})"
+            )
         block_P, block_Q = self._block
         node = _index(p // block_P, q // block_Q, self.P // block_P, self.Q // block_Q, self.order)
         return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
@@ -109,15 +118,16 @@ def _check_node_grid(P: int, Q: int, p: int, q: int) -> None:
     if p >= 1 and q >= 1 and P % p == 0 and Q % q == 0:
         return
     raise UsageError(
-        f"the node grid {p}x{q} does not tile the grid {P}x{Q}: {_division(P, p)}, {_division(Q, q)}; "
-        f"try --node-grid {' or '.join(f'{a}x{b}' for a, b in nearest_node_grids(P, Q, p, q))}"
+        f"the node grid {p}x{q} does not divide the process grid {P}x{Q}: {_division(P, p)}, "
+        f"{_division(Q, q)}; use --node-grid "
+        f"{' or '.join(f'{a}x{b}' for a, b in nearest_node_grids(P, Q, p, q))}"
     )
 
 
 def _division(whole: int, part: int) -> str:
     if part < 1:
         return f"{part} is less than 1"
-    return f"{whole} / {part} leaves {whole % part}"
+    return f"{whole} / {part} leaves a remainder of {whole % part}"
 
 
 def nearest_node_grids(P: int, Q: int, p: int, q: int) -> list[tuple[int, int]]:

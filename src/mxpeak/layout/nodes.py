@@ -36,7 +36,7 @@ def _what_lies_where(p: int, q: int, ranks: range, hosts: Sequence[str]) -> str:
     named = [f"{host} has {short_list(those)}" for host, those in list(of_host.items())[:MOST_NAMED]]
     more = ["..."] if len(of_host) > MOST_NAMED else []
     return (
-        f"--node-grid {p}x{q} means {p}*{q} = {p * q} consecutive ranks on one node, but ranks "
+        f"--node-grid {p}x{q} needs {p}*{q} = {p * q} consecutive ranks on one node, but ranks "
         f"{ranks.start} to {ranks.stop - 1} are on {len(of_host)} nodes: {', '.join(named + more)}"
     )
 
@@ -49,7 +49,7 @@ def _fix(grid: ProcessGrid, p: int, q: int, hosts: Sequence[str]) -> str:
     if fitting:
         count = sizes.pop()
         has = f"each node has {count} rank{'s' if count > 1 else ''}"
-        return f"{has}: use {' or '.join(fitting)}, or start {p * q} ranks per node"
+        return f"{has}, so use {' or '.join(fitting)}, or start {p * q} ranks per node"
     return (
         f"start {p * q} ranks per node, numbered node by node (mpiexec -ppn {p * q}, or "
         f"srun --ntasks-per-node={p * q} --distribution=block), or remove --node-grid"

@@ -73,18 +73,23 @@ class Box:
     def __post_init__(self) -> None:
         if min(self.shape) < 1 or min(self.grid) < 1:
             raise UsageError(
-                f"a box needs a point and a rank in every dimension, but {times(self.shape)} points on "
-                f"{times(self.grid)} ranks were asked for"
+                f"a box of {times(self.shape)} points on {times(self.grid)} ranks is not valid; use at "
+                "least one point and one rank in every dimension"
             )
         if not all(0 <= p < n for p, n in zip(self.coords, self.grid)):
-            raise IndexError(f"{self.coords} is outside the process grid {times(self.grid)}")
+            raise IndexError(
+                f"process {self.coords} is outside the process grid {times(self.grid)}; use coordinates inside the grid"
+            )
 
     @classmethod
     def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
         """The box of `rank`, of this local shape, in this process grid."""
         npx, npy, npz = grid
         if not 0 <= rank < prod(grid):
-            raise IndexError(f"rank {rank} is outside the process grid {times(grid)} of {prod(grid)} ranks")
+            raise IndexError(
+                f"rank {rank} is outside the process grid {times(grid)} of {prod(grid)} ranks; use a rank from "
+                f"0 to {prod(grid) - 1}"
+            )
         return cls(*shape, npx, npy, npz, rank % npx, rank // npx % npy, rank // (npx * npy))
 
     @property
@@ -183,7 +188,10 @@ class Box:
         """The box of every second point."""
         for name, n in zip("xyz", self.shape):
             if n % 2:
-                raise UsageError(f"the box {times(self.shape)} has no coarser one: n{name} / 2 = {n} / 2 leaves 1")
+                raise UsageError(
+                    f"multigrid cannot coarsen the box {times(self.shape)}, because n{name} = {n} is odd; use "
+                    "even sides"
+                )
         return replace(self, nx=self.nx // 2, ny=self.ny // 2, nz=self.nz // 2)
 
     def levels(self, count: int = LEVELS) -> list[Box]:
@@ -204,7 +212,7 @@ def process_grid(ranks: int) -> Triple:
     longest side is z, in which a face is one contiguous piece of the vector.
     """
     if ranks < 1:
-        raise UsageError(f"a process grid needs at least one rank, but {ranks} were asked for")
+        raise UsageError(f"a process grid of {ranks} ranks is not valid; use at least one rank")
     return min(_grids(ranks), key=_surface)
 
 
@@ -268,10 +276,9 @@ def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
         _check_grid_aspect(box.grid)
     if STENCIL * box.rows > INT32_MAX:
         raise UsageError(
-            f"a local box of {times(box.shape)} has {STENCIL} entries per row, {STENCIL}*"
-            f"{'*'.join(map(str, box.shape))} = {STENCIL * box.rows}, more than "
-            f"2^31-1 = {INT32_MAX}, the most that 32-bit indices can count; "
-            f"the largest cube is --nx {largest_cube(levels)}: use that, and start more ranks"
+            f"a local box of {times(box.shape)} has {STENCIL}*{'*'.join(map(str, box.shape))} = "
+            f"{STENCIL * box.rows} entries, but 32-bit indices support at most 2^31-1 = {INT32_MAX}; use "
+            f"--nx {largest_cube(levels)}, the largest cube, on more ranks"
         )
 
 
@@ -282,8 +289,8 @@ def _check_halving(shape: Triple, levels: int, least: int) -> None:
             sizes = dict.fromkeys(max(size, least) for size in good_sizes(n, levels))
             good = " or ".join(f"--n{name} {size}" for size in sizes)
             raise UsageError(
-                f"--n{name} {n}: {levels} levels of multigrid halve it {levels - 1} times, but {n} / {step} "
-                f"leaves {n % step}; use {good}"
+                f"--n{name} {n} is not a multiple of {step}, as {levels} levels of multigrid need ({n} / "
+                f"{step} leaves a remainder of {n % step}); use {good}"
             )
 
 
@@ -291,8 +298,8 @@ def _check_sides(shape: Triple) -> None:
     for name, n in zip("xyz", shape):
         if n < LEAST_SIDE:
             raise UsageError(
-                f"--n{name} {n} is less than {LEAST_SIDE}, the least that the rules allow; "
-                f"use --n{name} {LEAST_SIDE}, or --mode explore"
+                f"--n{name} {n} is less than {LEAST_SIDE}, the smallest value that the rules allow; use "
+                f"--n{name} {LEAST_SIDE}, or --mode explore"
             )
 
 
@@ -300,8 +307,8 @@ def _check_local_aspect(shape: Triple) -> None:
     if aspect(shape) < LEAST_ASPECT:
         least, most = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
         raise UsageError(
-            f"{_ratio('the local box', shape)}; use sides of {good_sizes(least)[-1]} or more, or of {most} or less, "
-            f"or --mode explore"
+            f"{_ratio('the local box', shape)}; use sides of at least {good_sizes(least)[-1]}, sides of at "
+            f"most {most}, or --mode explore"
         )
 
 
@@ -313,14 +320,14 @@ def _check_grid_aspect(grid: Triple) -> None:
         advice = "use " + " ".join(f"--np{name} {n}" for name, n in zip("xyz", best))
     else:
         counts = " or ".join(f"{count} ({times(process_grid(count))})" for count in good_ranks(ranks))
-        advice = f"{ranks} ranks have no better grid than {times(best)}: start {counts} ranks"
+        advice = f"{times(best)} is the best grid for {ranks} ranks, so start {counts} ranks"
     raise UsageError(f"{_ratio('the process grid', grid)}; {advice}, or use --mode explore")
 
 
 def _ratio(what: str, shape: Triple) -> str:
     return (
-        f"{what} {times(shape)} is too far from a cube: shortest over longest side is {min(shape)}/{max(shape)} = "
-        f"{aspect(shape):.3g}, less than {LEAST_ASPECT}, the least that the rules allow"
+        f"{what} {times(shape)} is too far from a cube: its shortest side divided by its longest is "
+        f"{min(shape)}/{max(shape)} = {aspect(shape):.3g}, but the rules need at least {LEAST_ASPECT}"
     )
 
 

@@ -137,20 +137,30 @@ def _check(name: str, m: int, n: int, uplo: str | None, diag: str | None, kl: in
         if value is not None and value not in choices:
             raise UsageError(f"unknown {option} {value!r}; use one of {', '.join(choices)}")
         if value is not None and name not in users:
-            raise UsageError(f"structure {name!r} does not use {option}; remove it, or use one of {', '.join(users)}")
+            raise UsageError(
+                f"structure {name!r} does not use {option}; remove {option}, or use one of {', '.join(users)}"
+            )
     if name in SQUARE and m != n:
         instead = "trapezoid" if name == "triangular" else "band" if name == "hermitian-band" else "general"
-        raise UsageError(f"a {name} matrix is square, but this one is {m}x{n}; structure {instead!r} takes any shape")
+        raise UsageError(
+            f"a {name} matrix must be square, but this matrix is {m}x{n}; use structure {instead!r}, which "
+            "allows any shape"
+        )
     for option, width in (("kl", kl), ("ku", ku)):
         if width is not None and name not in WITH_WIDTHS:
-            raise UsageError(f"structure {name!r} does not use {option}; remove it, or use band or hermitian-band")
+            raise UsageError(
+                f"structure {name!r} does not use {option}; remove {option}, or use band or hermitian-band"
+            )
         if width is not None and width < 0:
-            raise UsageError(f"{option} = {width}: use 0 or more diagonals next to the main one")
+            raise UsageError(f"{option} = {width} is negative; use 0 or more diagonals")
     if name == "band" and (kl is None or ku is None):
-        raise UsageError("structure 'band' needs kl and ku, the numbers of diagonals below and above the main one")
+        raise UsageError("structure 'band' needs the numbers of diagonals below and above the main one; add kl and ku")
     if name == "hermitian-band" and kl is None and ku is None:
         raise UsageError(
-            "structure 'hermitian-band' needs kl (or ku), the number of diagonals on each side of the main one"
+            "structure 'hermitian-band' needs the number of diagonals on each side of the main one; add kl or ku"
         )
     if name == "hermitian-band" and None not in (kl, ku) and kl != ku:
-        raise UsageError(f"a hermitian band has as many diagonals below as above, but kl = {kl} and ku = {ku}")
+        raise UsageError(
+            f"a hermitian band has the same number of diagonals below and above the main one, but kl = {kl} and "
+            f"ku = {ku}; use kl = ku"
+        )

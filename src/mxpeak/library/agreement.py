@@ -38,5 +38,5 @@ def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any
 def check_alike(comm: Communicator, mine: str) -> None:
     """Raise on all ranks where one of them says something else than rank 0.  Collective."""
     first = comm.bcast_object(mine)
-    mistake = UsageError(f"this rank calls with {mine}, but rank 0 with {first}; use the same values on all ranks")
+    mistake = UsageError(f"this rank uses {mine}, but rank 0 uses {first}; use the same values on all ranks")
     raise_first(comm, mistake if mine != first else None)

@@ -23,8 +23,8 @@ def communicator(comm: Any) -> Communicator:
         return of_user(comm)
     if not hasattr(comm, "agree"):
         raise UsageError(
-            f'comm = {comm!r} is not a communicator; use "world" for all ranks that were started, or one of mpi4py, '
-            "such as MPI.COMM_WORLD"
+            f'comm = {comm!r} is not a communicator; use "world" for all ranks that were started, or an '
+            "mpi4py communicator such as MPI.COMM_WORLD"
         )
     return comm  # type: ignore[no-any-return]
 

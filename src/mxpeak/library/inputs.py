@@ -79,12 +79,12 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
     try:
         array = values.detach() if tensor else np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise UnknownTypeError(f"{name} is not a numeric array: {error}") from None
+        raise UnknownTypeError(f"{name} is not a numeric array: {error}; use an array of numbers") from None
     dtype = _DTYPES.get(str(array.dtype).removeprefix("torch.") if tensor else array.dtype.name)
     if dtype is None:
         raise UnknownTypeError(
-            f"{name} has dtype {array.dtype}; supported are {', '.join(TYPES)} and integers: convert it, for example "
-            f"{name}.{'double()' if tensor else 'astype(float)'}"
+            f"{name} has dtype {array.dtype}, which mxpeak does not support; use {', '.join(TYPES)} or "
+            f"integers, for example {name}.{'double()' if tensor else 'astype(float)'}"
         )
     return Input(name, array, dtype, tuple(array.shape), device)
 
@@ -112,7 +112,8 @@ def check_no_gradient(tensor: Any, name: str) -> None:
     """Stop at a tensor whose gradient torch records: the result would silently be a constant to it."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise UsageError(
-            f"{name} requires a gradient, but mxpeak records none; use {name}.detach(), or call inside torch.no_grad()"
+            f"{name} requires a gradient, but mxpeak does not compute gradients; use {name}.detach(), or "
+            "use torch.no_grad()"
         )
 
 
@@ -164,21 +165,28 @@ def device_for(name: str, *devices: str | None) -> Any:
     """
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
         asked = f'"{name}"' if isinstance(name, str) else repr(name)
-        raise UsageError(f"unknown device {asked}; use one of auto, cpu, cuda, cuda:0, cuda:1 …, as text")
+        raise UsageError(f"unknown device {asked}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …")
     found = [device for device in dict.fromkeys(devices) if device is not None]
     gpus = [device for device in found if device.startswith("cuda")]
     if others := [device for device in found if device != "cpu" and device not in gpus]:
-        raise UsageError(f"a tensor is on {others[0]}, but mxpeak computes on cpu and cuda; copy it with .cpu()")
+        raise UsageError(f"a tensor is on {others[0]}, but mxpeak supports only cpu and cuda; use .cpu() to copy it")
     if name == "cpu":
         if gpus:
-            raise UsageError(f'device="cpu", but a tensor is on {gpus[0]}; copy it with .cpu(), or use "auto"')
+            raise UsageError(
+                f'device="cpu" conflicts with a tensor on {gpus[0]}; use .cpu() to copy the tensor, or use '
+                'device="auto"'
+            )
         return None
     if len(gpus) > 1:
-        raise UsageError(f"tensors are on {' and '.join(gpus)}; copy them to one device with .to(...)")
+        raise UsageError(
+            f"tensors are on {' and '.join(gpus)}, but all must be on the same device; use .to(...) to copy them"
+        )
     if name == "auto" and gpus and len(found) > 1:
-        raise UsageError(f'one operand is on {gpus[0]}, another on the CPU; use device="{gpus[0]}" to copy it')
+        raise UsageError(
+            f'one operand is on {gpus[0]} and another is on the CPU; use device="{gpus[0]}" to copy both to the GPU'
+        )
     if gpus and name not in ("auto", "cuda", gpus[0]):
-        raise UsageError(f'device="{name}", but a tensor is on {gpus[0]}; copy it with .to("{name}")')
+        raise UsageError(f'device="{name}" conflicts with a tensor on {gpus[0]}; use .to("{name}") to copy the tensor')
     if name == "auto" and not gpus:
         return None
     return opened(gpus[0] if gpus else name)
@@ -191,7 +199,9 @@ def opened(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise ResourceError(f'device="{name}": PyTorch is not installed; run {install_command("gpu")}') from None
+        raise ResourceError(
+            f'device="{name}" needs PyTorch, which is not installed; run {install_command("gpu")}'
+        ) from None
     return device_named(name)
 
 
@@ -211,4 +221,4 @@ def check_finite(x: Any, name: str, xp: Any) -> None:
         count += flat.shape[0] - int(xp.sum(flat, dtype=xp.int64))
     if first:
         size = rows.shape[0] * rows.shape[1]
-        raise UsageError(f"{first}: {count} of {size} entries of {name} are not finite")
+        raise UsageError(f"{first}: {count} of {size} entries of {name} are not finite; use only finite entries")

@@ -13,24 +13,26 @@ from mxpeak.errors import Outcome, SingularError
 
 
 class SingularMatrixError(SingularError, np.linalg.LinAlgError):
-    """An error for a matrix without an inverse.
+    """An error caused by a matrix that has no inverse.
 
-    A pivot is exactly zero, or a row or column contains only zeros. The error is also a numpy.linalg.LinAlgError.
+    A pivot is exactly zero, or a row or column contains only zeros. SingularMatrixError is also a subclass of
+    numpy.linalg.LinAlgError.
     """
 
 
 class IllConditionedWarning(LinAlgWarning):  # type: ignore[misc]
-    """A warning that x may have no correct digit.
+    """A warning that x may have no correct digits.
 
-    A is singular to working precision, A is badly scaled, or x underflows. The warning is also a
-    scipy.linalg.LinAlgWarning.
+    Possible causes are a matrix that is singular to working precision, a badly scaled matrix, and underflow in x.
+    IllConditionedWarning is a subclass of scipy.linalg.LinAlgWarning.
     """
 
 
 class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
-    """A warning that x is not finite, or less accurate than with a stable solver.
+    """A warning that x is not finite, or that x is less accurate than the result of a stable solver.
 
-    The warning is also a scipy.linalg.LinAlgWarning. An iteration that misses its tolerance gives no warning.
+    NotSolvedWarning is a subclass of scipy.linalg.LinAlgWarning. If an iterative solver does not reach its tolerance,
+    mxpeak does not issue this warning.
     """
 
 
@@ -41,36 +43,36 @@ AnyInfo = TypeVar("AnyInfo", bound="Warned")
 
 
 class Warned(Protocol):
-    """The attributes of an info that decide about warnings.
+    """Attributes of an info object that determine whether mxpeak issues a warning.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended.
+        Outcome of the solve.
     ill_conditioned : bool
-        Whether x may have no correct digit.
+        Whether x may have no correct digits.
     message : str
-        Notes and advice, one per line.
+        Notes and advice, one per line, or an empty string.
     """
 
     @property
     def outcome(self) -> Outcome:
-        """Return how the solve ended."""
+        """Return the outcome of the solve."""
 
     @property
     def ill_conditioned(self) -> bool:
-        """Return whether x may have no correct digit."""
+        """Return whether x may have no correct digits."""
 
     @property
     def message(self) -> str:
-        """Return notes and advice; the last line gives the reason for a warning."""
+        """Return the notes and advice, with the reason for a warning in the last line."""
 
 
 def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
-    """Return x and info, and issue a warning if x is not solved or may have no correct digit.
+    """Return x and info, and issue a warning if x is not accurate or may have no correct digits.
 
-    The warning refers to the caller of the public function. As in SciPy, an iteration that misses its tolerance only
-    sets the info.
+    The warning points to the line that called the public function. As in SciPy, an iterative solver that does not reach
+    its tolerance issues no warning.
     """
     if info.ill_conditioned and info.outcome is not Outcome.NOT_FINITE:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
@@ -81,20 +83,21 @@ def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
 
 
 class Info:
-    """Common attributes of the infos that solvers return.
+    """Base class of the diagnostics that solvers return with x.
 
-    An info has no truth value, because SciPy's info is 0 for a success. Notebooks show an info as text.
+    An info object has no truth value, because SciPy solvers return info = 0 for success. Notebooks display info objects
+    as text.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended.
+        Outcome of the solve.
     converged : bool
-        Whether x is as accurate as requested.
+        Whether x has the required accuracy.
     scaled : bool
-        Whether rows and columns were scaled by powers of two.
+        Whether mxpeak scaled the rows and columns of A by powers of two.
     message : str
-        Notes and advice, one per line.
+        Notes and advice, one per line, or an empty string.
     """
 
     __slots__ = ()
@@ -104,7 +107,7 @@ class Info:
 
     @property
     def converged(self) -> bool:
-        """Return whether x is as accurate as requested."""
+        """Return whether x has the requested accuracy."""
         return self.outcome is Outcome.SOLVED
 
     def _told(self, lines: list[str]) -> str:
@@ -115,7 +118,7 @@ class Info:
 
     def __bool__(self) -> NoReturn:
         """Raise a TypeError, because SciPy's info is 0 for a success and a truth value would be ambiguous."""
-        raise TypeError("an info is neither true nor false; ask info.converged")
+        raise TypeError("an info object has no truth value; use info.converged")
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -47,27 +47,28 @@ def hpl(**settings: Unpack[HplCase]) -> Result: ...
 @overload
 def hpl(**settings: Unpack[HplCases]) -> list[Result]: ...
 def hpl(**settings: Any) -> Result | list[Result]:
-    """Run HPL in new processes and return its result.
+    """Run HPL in new processes and return the result.
 
     Parameters
     ----------
     **settings
-        Settings of `mxpeak run hpl` by their keys: n, nb, grid=(2, 2), ranks, threads and so on. Lists run every
-        combination.
+        Settings of `mxpeak run hpl` as keyword arguments, such as n, nb, grid=(2, 2), ranks and threads. If you pass
+        lists, mxpeak runs every combination of their values.
 
     Returns
     -------
     Result or list of Result
-        A list if you pass lists or `study`. A result that fails its check is also returned: see `result.passed`.
+        Result of the run, or a list of results if you pass lists or `study`. mxpeak also returns results that failed
+        the validation; see `result.passed`.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        A setting is invalid, or the configuration is impossible.
     ResourceError
-        Memory is too small, or the device does not exist.
+        There is not enough memory, or the device does not exist.
     MxpeakError
-        The run ended without a result for another reason.
+        The run ended without a result for any other reason.
 
     Examples
     --------
@@ -83,28 +84,29 @@ def hpl_mxp(**settings: Unpack[HplMxpCase]) -> Result: ...
 @overload
 def hpl_mxp(**settings: Unpack[HplMxpCases]) -> list[Result]: ...
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPL-MxP in new processes and return its result.
+    """Run HPL-MxP in new processes and return the result.
 
     Parameters
     ----------
     **settings
-        Settings of `mxpeak run hpl-mxp` by their keys: n, nb, precision, ranks, threads and so on. Lists run every
-        combination.
+        Settings of `mxpeak run hpl-mxp` as keyword arguments, such as n, nb, precision, ranks and threads. If you pass
+        lists, mxpeak runs every combination of their values.
 
     Returns
     -------
     Result or list of Result
-        A list if you pass lists or `study`. A result that fails its check is also returned: see `result.passed`.
-        `result.rules` states whether the result is admissible, and which rules it breaks.
+        Result of the run, or a list of results if you pass lists or `study`. mxpeak also returns results that failed
+        the validation; see `result.passed`. The section `result.rules` states whether the result is admissible and
+        which rules it violates.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        A setting is invalid, or the configuration is impossible.
     ResourceError
-        Memory is too small, or the device does not exist.
+        There is not enough memory, or the device does not exist.
     MxpeakError
-        The run ended without a result for another reason.
+        The run ended without a result for any other reason.
 
     Examples
     --------
@@ -120,27 +122,28 @@ def hpg_mxp(**settings: Unpack[HpgMxpCase]) -> Result: ...
 @overload
 def hpg_mxp(**settings: Unpack[HpgMxpCases]) -> list[Result]: ...
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPG-MxP in new processes and return its result.
+    """Run HPG-MxP in new processes and return the result.
 
     Parameters
     ----------
     **settings
-        Settings of `mxpeak run hpg-mxp` by their keys: nx, rt, precision, ranks, threads and so on.
+        Settings of `mxpeak run hpg-mxp` as keyword arguments, such as nx, rt, precision, ranks and threads.
 
     Returns
     -------
     Result or list of Result
-        A list if you pass `study`. A result that fails its check is also returned: see `result.passed`.
-        `result.result["speedup"]` is the penalized mixed rate over the double rate.
+        Result of the run, or a list of results if you pass `study`. mxpeak also returns results that failed the
+        validation; see `result.passed`. The value `result.result["speedup"]` is the penalized mixed-precision rate
+        divided by the double-precision rate.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        A setting is invalid, or the configuration is impossible.
     ResourceError
-        Memory is too small, or the device does not exist.
+        There is not enough memory, or the device does not exist.
     MxpeakError
-        The run ended without a result for another reason.
+        The run ended without a result for any other reason.
 
     Examples
     --------
@@ -156,26 +159,27 @@ def hpcg(**settings: Unpack[HpcgCase]) -> Result: ...
 @overload
 def hpcg(**settings: Unpack[HpcgCases]) -> list[Result]: ...
 def hpcg(**settings: Any) -> Result | list[Result]:
-    """Run HPCG in new processes and return its result.
+    """Run HPCG in new processes and return the result.
 
     Parameters
     ----------
     **settings
-        Settings of `mxpeak run hpcg` by their keys: nx, rt, storage, ranks, threads and so on.
+        Settings of `mxpeak run hpcg` as keyword arguments, such as nx, rt, storage, ranks and threads.
 
     Returns
     -------
     Result or list of Result
-        A list if you pass `study`. A result that fails its check is also returned: see `result.passed`.
+        Result of the run, or a list of results if you pass `study`. mxpeak also returns results that failed the
+        validation; see `result.passed`.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        A setting is invalid, or the configuration is impossible.
     ResourceError
-        Memory is too small, or the device does not exist.
+        There is not enough memory, or the device does not exist.
     MxpeakError
-        The run ended without a result for another reason.
+        The run ended without a result for any other reason.
 
     Examples
     --------
@@ -191,28 +195,29 @@ def norms(**settings: Unpack[NormsCase]) -> Result: ...  # type: ignore[overload
 @overload
 def norms(**settings: Unpack[NormsCases]) -> list[Result]: ...
 def norms(**settings: Any) -> Result | list[Result]:
-    """Run the norms benchmark in new processes and return its result.
+    """Run the norms benchmark in new processes and return the result.
 
     Parameters
     ----------
     **settings
-        Settings of `mxpeak run norms` by their keys: n, m, kind, ranks, threads and so on. Lists run every
-        combination. If you omit `kind`, mxpeak measures all kinds.
+        Settings of `mxpeak run norms` as keyword arguments, such as n, m, kind, ranks and threads. If you pass lists,
+        mxpeak runs every combination of their values. If you omit `kind`, mxpeak measures all kinds of norms.
 
     Returns
     -------
     Result or list of Result
-        A list if you pass lists or `study`, or omit `kind`. A result that fails its check is also returned: see
-        `result.passed`. `result.result` has the rate `rate_bytes` and the norm `value`.
+        Result of the run, or a list of results if you pass lists or `study`, or if you omit `kind`. mxpeak also returns
+        results that failed the validation; see `result.passed`. The section `result.result` contains the rate
+        `rate_bytes` and the norm `value`.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        A setting is invalid, or the configuration is impossible.
     ResourceError
-        Memory is too small, or the device does not exist.
+        There is not enough memory, or the device does not exist.
     MxpeakError
-        The run ended without a result for another reason.
+        The run ended without a result for any other reason.
 
     Examples
     --------
@@ -243,7 +248,7 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
             raise UsageError(f"{benchmark} has no setting {name!r}; {or_similar(name, known, where)}")
     if launched():
         asked = f"mpiexec -n R mxpeak run {benchmark} ..."
-        raise UsageError(f"mxpeak.run starts its own ranks; under a launcher use {asked}")
+        raise UsageError(f"mxpeak.run starts its own ranks, so it cannot run under a launcher; use {asked}")
     flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]

@@ -94,7 +94,7 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     About sqrt(budget / bytes of an entry), less what the buffers of the footprint take.
     """
     if nb < 1:
-        raise UsageError(f"--nb {nb} is less than 1; try --nb 192")
+        raise UsageError(f"--nb {nb} is less than 1; use, for example, --nb 192")
 
     def need(n: int) -> int:
         return footprint(n, nb, P, Q)["total"]
@@ -106,8 +106,9 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     n = _largest(nb - 1, need, budget_bytes)
     if not n:
         raise ResourceError(
-            f"no matrix fits; even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need(1)} bytes "
-            f"of buffers and matrix, but the budget is {budget_bytes}; raise --mem or lower --nb"
+            f"no matrix fits, because even N = 1 with NB = {nb} on {P}x{Q} ranks needs {need(1)} bytes for "
+            f"buffers and matrix, but the budget is {budget_bytes} bytes; use a larger --mem or a smaller "
+            "--nb"
         )
     return n
 

@@ -131,8 +131,8 @@ class Machine:
             return curves[precision]
         have = ", ".join(curves) or "none"
         raise UsageError(
-            f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; use a precision that "
-            f"it has, or use a --machine FILE whose table [{self.name}.{kernel}] has {precision}"
+            f"the machine {self.name} has no {kernel} rate in {precision} (it has {have}); use another "
+            f"precision, or use a --machine FILE whose table [{self.name}.{kernel}] contains {precision}"
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:
@@ -174,13 +174,13 @@ def find_machine(asked: str) -> Machine:
     path = Path(asked)
     if not os.path.exists(path):
         close = near(asked, known)
-        hint = f"did you mean {close}?" if close else f"the known ones are {', '.join(known)}"
-        raise UsageError(f"--machine {asked}: no machine of that name and no such file; {hint}")
+        hint = f"did you mean {close}?" if close else f"use one of {', '.join(known)}"
+        raise UsageError(f"--machine {asked} is neither a known machine nor a file; {hint}")
     own = _read(path)
     if len(own) != 1:
         raise UsageError(
-            f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; a file has one "
-            "table, such as [mycluster], with the keys in docs/reference/machine-files.md"
+            f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; use a "
+            "file with one table, such as [mycluster], and the keys in docs/reference/machine-files.md"
         )
     (name,) = own
     return machine_from(name, {**known, **own}, str(path))
@@ -190,12 +190,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         own = tomllib.loads(read_text(path))
     except OSError as error:
-        raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
+        raise UsageError(f"mxpeak cannot read --machine {path}: {error.strerror}; use another FILE") from None
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
-        raise UsageError(f"--machine {path} is not valid TOML: {error}") from None
+        raise UsageError(f"--machine {path} is not valid TOML: {error}; correct the file") from None
     for name, table in own.items():
         if not isinstance(table, dict):
-            raise UsageError(f"--machine {path}: {name} is outside a table; begin with a line such as [mycluster]")
+            raise UsageError(f"--machine {path}: {name} is outside a table; add a first line such as [mycluster]")
     return own
 
 
@@ -255,7 +255,10 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
     if base is None:
         return own
     if base not in tables or base == name or "based_on" in tables[base]:
-        raise UsageError(f"{source}: [{name}] is based on {base!r}, which is not a complete machine")
+        raise UsageError(
+            f"{source}: [{name}] is based on {base!r}, which is not a complete machine; use the name of a "
+            "complete machine"
+        )
     merged = {**tables[base], "title": name}
     for key, value in own.items():
         both = isinstance(value, dict) and key in TABLES
@@ -278,10 +281,14 @@ class _Reader:
         self.refuse_unknown()
         numbers = {key: self.number(key) for key in NUMBERS}
         if numbers["cores"] < numbers["ranks_per_node"]:
-            self.fail("cores", f"{numbers['cores']:g} is less than ranks_per_node = {numbers['ranks_per_node']:g}")
+            self.fail(
+                "cores",
+                f"{numbers['cores']:g} is less than ranks_per_node = {numbers['ranks_per_node']:g}; use at "
+                "least one core per rank",
+            )
         curves = {kind: self.curves(kind) for kind in CURVES}
         if not curves["gemm"]:
-            self.fail("gemm", "no curve: use fp64 or fp16 = [[NB, FLOP/s], ...]")
+            self.fail("gemm", "the table has no curve; add fp64 or fp16 = [[NB, FLOP/s], ...]")
 
         def given(key: str, default: Any) -> Any:
             return default if numbers[key] is None else numbers[key]
@@ -336,19 +343,19 @@ class _Reader:
         for key, _ in keys:
             if key not in allowed:
                 close = near(key, allowed)
-                self.fail(key, f"unknown; did you mean {close}?" if close else "unknown")
+                self.fail(key, f"the key is unknown; did you mean {close}?" if close else "unknown")
 
     def number(self, key: str) -> Any:
         least, most, needed = NUMBERS[key]
         value = self.value(key, "value")
         if value is None:
             if needed:
-                self.fail(key, f"missing; use a number from {least:g} to {most:g}")
+                self.fail(key, f"the key is missing; use a number from {least:g} to {most:g}")
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             self.fail(key, f"{value!r} is not valid; use a number from {least:g} to {most:g}")
         if key in WHOLE and value != int(value):
-            self.fail(key, f"{value!r} is not a whole number")
+            self.fail(key, f"{value!r} is not an integer; use an integer")
         return int(value) if key in WHOLE else float(value)
 
     def curves(self, kind: str) -> dict[str, Curve]:
@@ -372,11 +379,13 @@ class _Reader:
             self.fail(key, f"{points!r} is not a curve; use a rate, or points [[size, rate], ...], all above 0")
         sizes = [pair[0] for pair in pairs]
         if sorted(set(sizes)) != sizes:
-            self.fail(key, f"the sizes {sizes} do not rise; sort the points")
+            self.fail(key, f"the sizes {sizes} are not in increasing order; use points sorted by size")
         if key.startswith("gemm_share.") and max(pair[1] for pair in pairs) > 1.0:
-            self.fail(key, f"{points!r} has a share above 1; use the best rate in gemm, and shares of it here")
+            self.fail(
+                key, f"{points!r} contains a share above 1; use the best rate in gemm and shares of that rate here"
+            )
         if max(pair[1] for pair in pairs) > 1e18:
-            self.fail(key, "a rate above 1e18 FLOP/s for one rank; rates are FLOP/s, not TFLOP/s")
+            self.fail(key, "a rate is above 1e18 FLOP/s for one rank; use FLOP/s, not TFLOP/s")
         return Curve(tuple((float(x), float(y)) for x, y in pairs))
 
     def value(self, key: str, inner: str) -> Any:

@@ -107,7 +107,7 @@ def _rate(records: Sequence[Record], name: str) -> float:
 
 
 def _missing(name: str) -> UsageError:
-    return UsageError(f"{name} was not measured yet; run mxpeak tune, which continues its measurements")
+    return UsageError(f"{name} has not been measured yet; run mxpeak tune to continue the measurements")
 
 
 def _said(value: float, source: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _points(records: Sequence[Record], name: str, precision: str) -> list[list[f
             best[r["k"]] = max(best.get(r["k"], 0.0), float(r["rate"]))
     if not best:
         raise UsageError(
-            f"{name} in {precision} was not measured yet; run mxpeak tune, which continues its measurements"
+            f"{name} in {precision} has not been measured yet; run mxpeak tune to continue the measurements"
         )
     return [[k, rate] for k, rate in sorted(best.items())]
 

@@ -72,9 +72,9 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
     fits = largest_n(int(per_rank) * P * Q, nb, P, Q, footprint)
     entry = 8 if benchmark == "hpl" else precision(stored_as(low)).bytes
     raise ResourceError(
-        f"N = {n} takes {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} per rank for the matrix, and "
-        f"{size_text(need['total'] / P / Q)} with buffers, but a rank has {size_text(per_rank)}; the largest N that "
-        f"fits is {fits}: use -N {fits}, or use more ranks"
+        f"N = {n} needs {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} per rank for the "
+        f"matrix, and {size_text(need['total'] / P / Q)} with buffers, but a rank has only "
+        f"{size_text(per_rank)}; use -N {fits}, the largest N that fits, or use more ranks"
     )
 
 
@@ -138,6 +138,7 @@ def check_ranks(machine: Machine, ranks: int) -> None:
     if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
         most = machine.nodes * machine.ranks_per_node
         raise UsageError(
-            f"{ranks} ranks need {ranks} / {machine.ranks_per_node} = {ranks / machine.ranks_per_node:.6g} nodes, but "
-            f"{machine.name} has {machine.nodes}; the most is {machine.nodes}*{machine.ranks_per_node} = {most} ranks"
+            f"{ranks} ranks need {ranks} / {machine.ranks_per_node} = {ranks / machine.ranks_per_node:.6g} "
+            f"nodes, but {machine.name} has only {machine.nodes}; use at most "
+            f"{machine.nodes}*{machine.ranks_per_node} = {most} ranks"
         )

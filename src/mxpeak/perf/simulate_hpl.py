@@ -96,8 +96,8 @@ class _Simulation:
             raise UsageError(f"HPL computes in fp64, not {run.precision}; remove --precision, or use hpl-mxp")
         if not machine.fact and (machine.core_rate is None or machine.sync_s is None):
             raise UsageError(
-                f"the machine {machine.name} has no data for FACT, the panel factorization on the host: its table "
-                f"[{machine.name}.panel] needs core_rate and sync_s"
+                f"the machine {machine.name} has no data for FACT, the panel factorization on the host; add "
+                f"core_rate and sync_s to its table [{machine.name}.panel]"
             )
         self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
         self.device, self.panel, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))

@@ -133,7 +133,7 @@ def read_book(text: str, facts: Mapping[str, Any]) -> Book:
     try:
         body = read_json(text)
     except ValueError as error:
-        raise BadBookError(f"not JSON: {error}") from None
+        raise BadBookError(f"it is not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         found = body.get("schema") if isinstance(body, dict) else type(body).__name__
         raise BadBookError(f"its schema is {found!r}, not {SCHEMA!r}")

@@ -37,7 +37,10 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
         said = ", ".join(map(str, counts))
-        raise UsageError(f"{command} produced {said} results in its rounds; use a command whose cases all finish")
+        raise UsageError(
+            f"{command} produced a different number of results in each round ({said}); use a command whose "
+            "cases all finish"
+        )
     return [list(case) for case in zip(*rounds)]
 
 

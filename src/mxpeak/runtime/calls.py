@@ -29,12 +29,14 @@ def threads_for(asked: Any, *, default: int | None = None) -> int:
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
-        raise UsageError(f"threads={asked!r}: use a whole number of at least 1, or None for one per core")
+        raise UsageError(
+            f"threads={asked!r} is not valid; use an integer of at least 1, or None for one thread per core"
+        )
     most = len(allowed_cores())
     if int(asked) > most:
         raise UsageError(
-            f"threads={asked}, but there are {most} cores for this process, and threads that work in step need one "
-            f"each; use at most {most}, or None for one per core"
+            f"threads={asked} is too large, because this process has {most} cores and each thread needs its "
+            f"own core; use at most {most}, or None for one thread per core"
         )
     return int(asked)
 

@@ -169,7 +169,7 @@ def head_of(part: Part) -> bytes:
     body = json.dumps(values, allow_nan=False).encode()
     size = -(-(FIRST_LINE + len(body) + 1) // PAGE) * PAGE
     if size > MOST_HEAD:
-        raise ValueError(f"its head takes {size} bytes, more than {MOST_HEAD}")
+        raise ValueError(f"its header has {size} bytes, but the limit is {MOST_HEAD} bytes")
     begin = f"{SCHEMA} {size:010} ".encode()
     body = body.ljust(size - FIRST_LINE - 1) + b"\n"
     return begin + _head_digest(begin, body) + b"\n" + body
@@ -223,7 +223,7 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
         slot.mkdir()
         _flush_folder(slot.parent)
     if slot.is_symlink():
-        raise OSError(errno.ELOOP, f"{slot} is a symbolic link; replace it with a folder")
+        raise OSError(errno.ELOOP, f"{slot} is a symbolic link; use a folder instead")
     flat = numbers.reshape(-1).view(np.uint8)
     digest = Digest(head)
     summing = threading.Thread(target=digest.add_all, args=(flat,), name="digest")
@@ -329,7 +329,7 @@ def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
     with regular_file(slot / part_name(p, q)) as file:
         head, part = read_head(file)
         if (part.p, part.q) != (p, q):
-            raise ValueError(f"it is the part of process {part.p},{part.q}")
+            raise ValueError(f"it contains the part of process {part.p},{part.q}")
         size, wanted = os.fstat(file.fileno()).st_size, len(head) + part.bytes + DIGEST
         if size != wanted:
             raise ValueError(f"it has {size} bytes instead of {wanted}")
@@ -343,13 +343,13 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
     line = file.read(FIRST_LINE)
     found = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
     if found is None:
-        raise ValueError(f"it does not begin as a file of {SCHEMA} does")
+        raise ValueError(f"it does not begin with a header of {SCHEMA}")
     size = int(found[1])
     if not FIRST_LINE < size <= MOST_HEAD:
-        raise ValueError(f"its head cannot have {size} bytes")
+        raise ValueError(f"its header has an invalid size of {size} bytes")
     body = file.read(size - FIRST_LINE)
     if _head_digest(line[: found.start(2)], body) != found[2]:
-        raise ValueError("its head is damaged: the digest differs")
+        raise ValueError("its header is damaged: the digest differs")
     return line + body, _part_of(read_json(body))
 
 
@@ -357,7 +357,7 @@ def _part_of(values: Any) -> Part:
     """Return the part that the JSON of a head describes, if its values are possible."""
     names = {f.name for f in fields(Part)}
     if not isinstance(values, dict) or set(values) != names:
-        raise ValueError(f"its head does not have exactly the keys {', '.join(sorted(names))}")
+        raise ValueError(f"its header does not have exactly the keys {', '.join(sorted(names))}")
     for name, (least, most) in INTEGERS.items():
         if type(values[name]) is not int or not least <= values[name] <= most:
             raise ValueError(f"its {name} is {values[name]!r:.40}, which is not an integer from {least} to {most}")
@@ -369,12 +369,12 @@ def _part_of(values: Any) -> Part:
         or not isinstance(values["generation"], str)
         or not isinstance(values["about"], dict)
     ):
-        raise ValueError("its dtype, its generation or its run has an impossible value")
+        raise ValueError("its dtype, its generation or its run has an invalid value")
     part = Part(**{**values, "notes": _numbers_by_name(values["notes"])})
     if not (part.p < part.P and part.q < part.Q):
         raise ValueError(f"process {part.p},{part.q} is not in a grid of {part.P}x{part.Q}")
     if part.steps >= -(-part.m // part.nb):
-        raise ValueError(f"{part.steps} steps cannot come before the last one of {-(-part.m // part.nb)}")
+        raise ValueError(f"its {part.steps} steps are not fewer than the {-(-part.m // part.nb)} steps of the run")
     return part
 
 
@@ -382,7 +382,7 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
     if not isinstance(values, dict) or not all(
         isinstance(text, str) and len(text) % 16 == 0 for text in values.values()
     ):
-        raise ValueError("its notes are not lists of numbers by name")
+        raise ValueError("its data is not a set of named lists of numbers")
     return {name: np.frombuffer(bytes.fromhex(text), "<f8").tolist() for name, text in values.items()}
 
 
@@ -403,7 +403,7 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
     while piece:
         count = file.readinto(piece)  # type: ignore[attr-defined]
         if not count:
-            raise ValueError("it ends too early")
+            raise ValueError("it is too short")
         piece = piece[count:]
 
 

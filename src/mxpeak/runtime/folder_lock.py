@@ -77,7 +77,9 @@ def _open(folder: Path) -> int:
     known = os.fstat(file)
     if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
         os.close(file)
-        raise UsageError(f"{path} is not a regular file, or has a second name; remove it, or use another folder")
+        raise UsageError(
+            f"{path} is not a regular file, or it has several hard links; remove it, or use another folder"
+        )
     return file
 
 

@@ -109,15 +109,17 @@ def _check_memory(ranks: int) -> None:
     if free is not None and need > free:
         most = max(1, free // RANK_BYTES)
         raise ResourceError(
-            f"{ranks} ranks on this host take at least {size_text(need)}, {size_text(RANK_BYTES)} each, and "
-            f"{size_text(free)} of memory is free; start at most {most} here (--ranks, --ranks-list), or more on "
-            "several hosts by mpiexec or srun"
+            f"{ranks} ranks on this host need at least {size_text(need)} ({size_text(RANK_BYTES)} each), "
+            f"but only {size_text(free)} of memory is free; use at most {most} ranks here (--ranks, "
+            "--ranks-list), or use mpiexec or srun to start more on several hosts"
         )
 
 
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
-        raise UsageError(f"--ranks {ranks} needs MPI for Python; run {install_command('mpich')}")
+        raise UsageError(
+            f"--ranks {ranks} needs MPI for Python, which is not installed; run {install_command('mpich')}"
+        )
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
@@ -197,17 +199,17 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
     """Raise if what was asked for is not what was started; asked of the same values, it raises on all ranks alike."""
     if comm == "solo" and group.size > 1:
         known = group.name if group.name in COMMANDS else "mpi"
-        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; use --comm {known}")
+        raise UsageError(f"--comm solo supports only one rank, but {group.size} ranks were started; use --comm {known}")
     if comm in COMMANDS and group.name in COMMANDS and comm != group.name:
         raise UsageError(
-            f"--comm {comm} was requested, but {group.name} started {group.size} ranks; "
-            f"run {COMMANDS[comm].format(ranks=group.size)}, or remove --comm"
+            f"--comm {comm} conflicts with {group.name}, which started {group.size} ranks; run "
+            f"{COMMANDS[comm].format(ranks=group.size)}, or remove --comm"
         )
     if ranks is not None and ranks != group.size:
         raise UsageError(
-            f"--ranks {ranks} was asked for, but {group.size} rank{'s were' if group.size > 1 else ' was'} started; "
-            f"run {COMMANDS.get(group.name, COMMANDS['mpi']).format(ranks=ranks)}, "
-            "or remove --ranks under a launcher"
+            f"--ranks {ranks} was requested, but {group.size} rank{'s were' if group.size > 1 else ' was'} "
+            f"started; run {COMMANDS.get(group.name, COMMANDS['mpi']).format(ranks=ranks)}, or remove "
+            "--ranks under a launcher"
         )
 
 
@@ -231,8 +233,9 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
     missing = [variable for variable in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(variable)]
     if size > 1 and missing:
         raise UsageError(
-            f"--comm torch under {name}: the {size} ranks meet at MASTER_ADDR:MASTER_PORT, and {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set; run {COMMANDS['torch'].format(ranks=size)}"
+            f"--comm torch needs an address at which the {size} ranks of {name} connect, but "
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; run "
+            f"{COMMANDS['torch'].format(ranks=size)}"
         )
     from mxpeak.comm import torchdist
 
@@ -242,8 +245,8 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
 def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
     if found is not None and found[0] == TORCHRUN:
         raise UsageError(
-            f"--comm mpi under torchrun: it starts no MPI; run {COMMANDS['mpi'].format(ranks=found[2])}, "
-            "or remove --comm"
+            "--comm mpi does not work under torchrun, which does not start MPI; run "
+            f"{COMMANDS['mpi'].format(ranks=found[2])}, or remove --comm"
         )
     if not _has("mpi4py"):
         raise UsageError(f"this run needs MPI for Python, which is not installed; run {install_command('mpich')}")
@@ -254,8 +257,9 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
     group = mpi.world()
     if found is not None and found[2] != group.size:
         raise UsageError(
-            f"{found[0]} started {found[2]} ranks, but MPI for Python sees {group.size}: it was built for another MPI; "
-            "run pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
+            f"{found[0]} started {found[2]} ranks, but MPI for Python finds {group.size}, because it was "
+            "built for another MPI; load the MPI of this launcher, and run pip install --force-reinstall "
+            "mpi4py"
         )
     return group
 
@@ -269,9 +273,9 @@ def _refuse_other_launcher(found: tuple[str, int, int] | None) -> None:
         beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
         own = str(beside) if beside.exists() else f"{vendor}'s mpiexec"
         raise UsageError(
-            f"this mpiexec is Open MPI's, but MPI for Python uses {vendor}'s library, which it cannot start; "
-            f"use {own} -n {found[2]} mxpeak ..., or install MPI for Python for Open MPI: "
-            "pip install --force-reinstall --no-binary mpi4py mpi4py"
+            f"this mpiexec belongs to Open MPI, but MPI for Python uses the library of {vendor}; use {own} "
+            f"-n {found[2]} mxpeak ..., or run pip install --force-reinstall --no-binary mpi4py mpi4py to "
+            "build it for Open MPI"
         )
 
 

@@ -56,10 +56,10 @@ class Budget:
         parts = footprint(n, nb, P, Q)
         most = self._largest(self.most, footprint, nb, P, Q)
         return (
-            f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes), "
-            f"and with buffers {size_text(self.need(footprint, n, nb, P, Q))} {self.of}, but {size_text(self.most)} "
-            f"can be used (free memory less {1 - MARGIN:.0%}, or --mem); "
-            f"the largest N that fits is {most}: use -N {most}"
+            f"N = {n} needs {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N "
+            f"bytes), and {size_text(self.need(footprint, n, nb, P, Q))} {self.of} with buffers, but only "
+            f"{size_text(self.most)} is available (free memory less {1 - MARGIN:.0%}, or --mem); use -N "
+            f"{most}, the largest N that fits"
         )
 
     def _largest(self, node_bytes: int, footprint: Footprint, nb: int, P: int, Q: int) -> int:

@@ -104,7 +104,9 @@ class Store:
             mine.write_text(text, encoding="utf-8")
             mine.replace(path)
         except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder") from None
+            raise UsageError(
+                f"mxpeak cannot write {path}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder"
+            ) from None
 
     def note(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append measurements."""
@@ -120,7 +122,9 @@ def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
             lines = "".join(json.dumps(one, allow_nan=False) + "\n" for one in records)
             file.write((b"\n" if half else b"") + lines.encode())
     except OSError as error:
-        raise UsageError(f"cannot write {journal}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder") from None
+        raise UsageError(
+            f"mxpeak cannot write {journal}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder"
+        ) from None
 
 
 def this_store() -> Store:

@@ -20,7 +20,7 @@ class HpgMxpConfig(SparseConfig):
     nonsymmetric: bool = option(
         False,
         "--nonsymmetric",
-        help="nonsymmetric matrix: -1.5 below and -0.5 above in z",
+        help="use a nonsymmetric matrix (-1.5 below and -0.5 above in z)",
         parse=boolean,
         group="problem",
     )
@@ -36,13 +36,14 @@ class HpgMxpConfig(SparseConfig):
         group="problem",
     )
     iterations: int = option(
-        300, "--iterations", help="iterations per timed solve", metavar="K", parse=integer(1), group="problem"
+        300, "--iterations", help="number of iterations per timed solve", metavar="K", parse=integer(1), group="problem"
     )
     precision: str = option(
         "auto",
         "--precision",
-        help="format of the inner iteration's matrices: " + ", ".join(SPARSE_PRECISIONS) + "; "
-        "auto: the smallest exact one",
+        help="matrix format in the inner iteration: "
+        + ", ".join(SPARSE_PRECISIONS)
+        + " or auto (the smallest exact format)",
         metavar="NAME",
         parse=one_of("auto", *SPARSE_PRECISIONS),
         group="precision and rules",
@@ -50,7 +51,7 @@ class HpgMxpConfig(SparseConfig):
     mg_precision: tuple[str, ...] | None = option(
         None,
         "--mg-precision",
-        help="format of multigrid matrices, one or one per level (default: --precision)",
+        help="format of multigrid matrices: one, or one per level (default: --precision)",
         metavar="NAME,...",
         parse=listed(one_of("auto", *SPARSE_PRECISIONS)),
         group="precision and rules",
@@ -58,7 +59,7 @@ class HpgMxpConfig(SparseConfig):
     krylov_precision: str = option(
         "fp32",
         "--krylov-precision",
-        help="format of the inner iteration's vectors: " + ", ".join(VECTOR_PRECISIONS),
+        help="vector format in the inner iteration: " + ", ".join(VECTOR_PRECISIONS),
         metavar="NAME",
         parse=one_of(*VECTOR_PRECISIONS),
         group="precision and rules",
@@ -66,7 +67,7 @@ class HpgMxpConfig(SparseConfig):
     value_tolerance: float = option(
         0.0,
         "--value-tolerance",
-        help="relative error of stored values allowed with --mode explore",
+        help="relative error allowed in stored values with --mode explore",
         metavar="X",
         parse=real(0.0, 1.0),
         group="precision and rules",
@@ -77,7 +78,7 @@ class HpgMxpConfig(SparseConfig):
     validation: str = option(
         "standard",
         "--validation",
-        help="compare solvers on up to 8 ranks (standard) or all (fullscale)",
+        help="compare solvers on up to 8 ranks (standard) or all ranks (fullscale)",
         metavar="{standard,fullscale}",
         parse=one_of("standard", "fullscale"),
         group="precision and rules",

@@ -99,7 +99,10 @@ def read_file(path: str, comm: Communicator) -> MatrixFile:
         try:
             entries, known = _read(path, comm.size)
         except MemoryError:
-            raise ResourceError(f"--matrix {path}: reading it takes more memory than is free") from None
+            raise ResourceError(
+                f"--matrix {path} does not fit into the free memory of the first node; use a smaller matrix, or "
+                "a node with more memory"
+            ) from None
         return known
 
     return replace(by_root(comm, read), entries=entries)
@@ -113,8 +116,8 @@ def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
     n = A.shape[0]
     if n < ranks:
         raise UsageError(
-            f"--matrix {path} has {n} rows for {ranks} ranks, but each rank needs a row; start at most {n} (--ranks "
-            f"{n})"
+            f"--matrix {path} has {n} rows for {ranks} ranks, but each rank needs at least one row; use at "
+            f"most {n} ranks (--ranks {n})"
         )
     _check_sums(path, A)
     difference = A - A.T
@@ -137,13 +140,13 @@ def _check_sums(path: str, A: Any) -> None:
         norm = float(np.sqrt(b @ b))
     if isfinite(norm) and (abs(b) <= A.shape[0] * PRECISIONS["fp64"].u * sizes).all():
         raise UsageError(
-            f"--matrix {path}: all its rows sum to zero, so A·1 = 0 and the matrix is singular; fix one unknown, for "
-            "example by replacing its row with that of the identity"
+            f"--matrix {path} is singular, because every row sums to zero (A·1 = 0); fix one unknown, for "
+            "example by replacing its row with a row of the identity"
         )
     if not LEAST_B <= norm <= MOST_B:
         raise UsageError(
-            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but its square must be in the "
-            f"range of fp64, so it must be from {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
+            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but it must be from {LEAST_B:g} "
+            f"to {MOST_B:g}, so that its square is in the range of fp64; scale the matrix by a power of two"
         )
 
 
@@ -152,7 +155,8 @@ def too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: in
     names = ("matrix", "vectors", "basis", "making", "filling", "kept")
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (
-        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at once: at "
-        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} per node can be used (free memory "
-        f"less {1 - MARGIN:.0%}, or --mem); use more nodes, a smaller --restart or a larger --mem"
+        f"{file.name} with {file.n} rows and {file.nnz} entries needs {what}, but not all at the same time: "
+        f"the first node needs up to {size_text(need)}, but {size_text(node_bytes)} per node is available "
+        f"(free memory less {1 - MARGIN:.0%}, or --mem); use more nodes, a smaller --restart or a larger "
+        "--mem"
     )

@@ -45,11 +45,11 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
     if config.mode == "explore":
         return
     if "fp8" in (*asked, config.precision):
-        raise UsageError("--mode official takes formats of 16 bits or more, not fp8; use --mode explore")
+        raise UsageError("--mode official needs formats of 16 bits or more, but fp8 has 8 bits; use --mode explore")
     if config.value_tolerance:
         raise UsageError(
-            f"--value-tolerance {config.value_tolerance:g} allows inexact stored values, which --mode official does "
-            "not; use --mode explore"
+            f"--value-tolerance {config.value_tolerance:g} allows inexact stored values, but --mode "
+            "official does not; use --mode explore"
         )
 
 
@@ -60,8 +60,8 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
         if value not in (None, False):
             flag = f"--{name}" if value is True else f"--{name} {value}"
             raise UsageError(
-                f"--matrix {matrix} and {flag} were both given, but a matrix from a file has its own entries, and its "
-                "rows are distributed evenly over the ranks; remove one of them"
+                f"--matrix {matrix} conflicts with {flag}, because the file defines the matrix and its rows "
+                "are distributed evenly over the ranks; use only one of the two flags"
             )
 
 

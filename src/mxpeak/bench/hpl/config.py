@@ -61,7 +61,7 @@ class HplConfig(LuConfig):
         None,
         "-N",
         "--n",
-        help="order of the matrix (default: the largest that fits into --mem)",
+        help="order of the matrix (default: the largest that fits in --mem)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
@@ -69,18 +69,18 @@ class HplConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (192,),
         "--nb",
-        help="block size (default: 192, on a GPU 512)",
+        help="block size (default: 192, or 512 on a GPU)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
     )
     seed: int = option(
-        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+        100, "--seed", help="random seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
     split: float = option(
         0.0,
         "--split",
-        help="share of columns in the split update (default: 0, GPU 0.5)",
+        help="fraction of columns in the split update (default: 0, or 0.5 on a GPU)",
         metavar="FRACTION",
         parse=real(0.0, 1.0),
         group="grid",
@@ -88,7 +88,7 @@ class HplConfig(LuConfig):
     pfact: tuple[str, ...] = option(
         ("right",),
         "--pfact",
-        help="panel factorization: left, crout, right",
+        help="panel factorization: left, crout or right",
         metavar="NAME,...",
         parse=listed(one_of(*FACTS, digits=True)),
         group="grid",
@@ -96,7 +96,7 @@ class HplConfig(LuConfig):
     rfact: tuple[str, ...] = option(
         ("right",),
         "--rfact",
-        help="recursive panel factorization: left, crout, right",
+        help="recursive variant of the panel factorization: left, crout or right",
         metavar="NAME,...",
         parse=listed(one_of(*FACTS, digits=True)),
         group="grid",
@@ -104,7 +104,7 @@ class HplConfig(LuConfig):
     nbmin: tuple[int, ...] = option(
         (8,),
         "--nbmin",
-        help="columns at which the panel recursion stops",
+        help="number of columns at which the panel recursion stops",
         metavar="K,...",
         parse=listed(integer(1)),
         group="grid",
@@ -112,7 +112,7 @@ class HplConfig(LuConfig):
     ndiv: tuple[int, ...] = option(
         (2,),
         "--ndiv",
-        help="parts per level of the panel recursion",
+        help="number of parts per level of the panel recursion",
         metavar="K,...",
         parse=listed(integer(2)),
         group="grid",
@@ -120,7 +120,7 @@ class HplConfig(LuConfig):
     swap: str = option(
         "mix",
         "--swap",
-        help="row swaps: bin (binary exchange), long (spread and roll), mix",
+        help="row-swap algorithm: bin (binary exchange), long (spread and roll) or mix",
         metavar="{bin,long,mix}",
         parse=one_of(*SWAPS, digits=True),
         group="grid",
@@ -128,7 +128,7 @@ class HplConfig(LuConfig):
     swap_threshold: int = option(
         64,
         "--swap-threshold",
-        help="largest number of columns for which mix uses bin",
+        help="largest number of columns for which --swap mix uses bin",
         metavar="K",
         parse=integer(0),
         group="grid",

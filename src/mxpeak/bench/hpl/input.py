@@ -53,7 +53,7 @@ def write_dat(config: HplConfig) -> str:
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
     P, Q = _grid_lists(config)
     if config.n is None:
-        raise UsageError("an HPL.dat contains the order of the matrix; add -N")
+        raise UsageError("an HPL.dat file needs the order of the matrix; add -N")
     yield config.output_file, "output file name, if device out is neither 6 nor 7"
     yield str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"
     yield from _list("Ns", config.n)
@@ -80,13 +80,16 @@ def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if config.grid is not None:
         return tuple(p for p, _ in config.grid), tuple(q for _, q in config.grid)
     if config.P is None or config.Q is None:
-        raise UsageError("an HPL.dat contains the process grid; add --grid, or both -P and -Q")
+        raise UsageError("an HPL.dat file needs the process grid; add --grid, or both -P and -Q")
     return config.P, config.Q
 
 
 def _list(name: str, values: Sequence[Any], names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     if len(values) > MOST_VALUES:
-        raise UsageError(f"HPL.dat holds at most {MOST_VALUES} {name}, but there are {len(values)}")
+        raise UsageError(
+            f"an HPL.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "
+            f"{MOST_VALUES}"
+        )
     yield str(len(values)), f"number of {name}"
     numbers = " ".join(str(names.index(value) if names else value) for value in values)
     yield numbers, f"{name} ({', '.join(f'{k} {n}' for k, n in enumerate(names))})" if names else name

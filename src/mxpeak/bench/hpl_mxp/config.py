@@ -47,18 +47,18 @@ class HplMxpConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320; 512 with 16-bit products; GPU 1024 or 2048)",
+        help="block size (default: 320, 512 with 16-bit products, or 1024 to 2048 on a GPU)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
     )
     seed: int = option(
-        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+        100, "--seed", help="random seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
     generator: tuple[str, ...] = option(
         ("sqrt-n",),
         "--generator",
-        help="the matrix: " + ", ".join(GENERATORS),
+        help="matrix generator: " + ", ".join(GENERATORS),
         metavar="NAME,...",
         parse=listed(known(GENERATORS)),
         group="problem",
@@ -66,7 +66,7 @@ class HplMxpConfig(LuConfig):
     diagonal_scale: tuple[float, ...] | None = option(
         None,
         "--diagonal-scale",
-        help="factor of the diagonal (default: 0.625; ddd: 1.25/sqrt(N))",
+        help="scale factor of the diagonal (default: 0.625, or 1.25/sqrt(N) for ddd)",
         metavar="C,...",
         parse=listed(real(0.0, 1e6)),
         group="problem",
@@ -74,7 +74,7 @@ class HplMxpConfig(LuConfig):
     condition: float = option(
         1000.0,
         "--condition",
-        help="condition number of fasi-higham, infinity norm",
+        help="condition number of the fasi-higham matrix in the infinity norm",
         metavar="K",
         parse=real(1.5, 1e15),
         group="problem",
@@ -82,7 +82,7 @@ class HplMxpConfig(LuConfig):
     scaling: str = option(
         "none",
         "--scaling",
-        help="scale rows and columns before the LU (timed)",
+        help="scaling of rows and columns in the timed part, before the LU",
         metavar="{none,auto}",
         parse=one_of("none", "auto"),
         group="problem",
@@ -98,9 +98,9 @@ class HplMxpConfig(LuConfig):
     precision: tuple[str, ...] | None = option(
         None,
         "--precision",
-        help="operands of the update: "
+        help="operand precision of the update: "
         + ", ".join(PRECISIONS)
-        + " (default: bf16 if the CPU supports it, otherwise fp32; on a GPU fp16)",
+        + " (default: bf16 or fp32 on a CPU, fp16 on a GPU)",
         metavar="NAME,...",
         parse=listed(one_of(*PRECISIONS)),
         group="precision and rules",
@@ -108,7 +108,7 @@ class HplMxpConfig(LuConfig):
     panel_solves: str = option(
         "low",
         "--panel-solves",
-        help="precision of panel solves: fp32, or low (as the update, if faster)",
+        help="precision of panel solves: fp32, or low (--precision where that is faster)",
         metavar="{low,fp32}",
         parse=one_of("low", "fp32"),
         group="precision and rules",
@@ -116,7 +116,7 @@ class HplMxpConfig(LuConfig):
     refine: str = option(
         "gmres",
         "--refine",
-        help="refinement: gmres (preconditioned with the factors) or classical",
+        help="refinement method: gmres (preconditioned with the factors) or classical",
         metavar="{gmres,classical}",
         parse=one_of("gmres", "classical"),
         group="precision and rules",
@@ -127,7 +127,7 @@ class HplMxpConfig(LuConfig):
     mode: str = option(
         "official",
         "--mode",
-        help="official: keep the published rules; explore: allow fp8, never ADMISSIBLE",
+        help="rules: official (the published rules) or explore (allows fp8, never ADMISSIBLE)",
         metavar="{official,explore}",
         parse=one_of("official", "explore"),
         group="precision and rules",

@@ -35,14 +35,16 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 def _threshold(text: str) -> float:
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} means no check, but a mixed-precision result needs one; use 16.0")
+        raise UsageError(
+            f"the threshold {value:g} skips the check, but a mixed-precision result needs a check; use 16.0"
+        )
     return value
 
 
 def write_dat(config: HplMxpConfig) -> str:
     """The HPL-MxP.dat that makes HPL-MxP run what `config` says: orders, blocks, one grid, broadcasts."""
     if config.n is None or config.grid is None or len(config.grid) != 1:
-        raise UsageError("an HPL-MxP.dat contains the order and the process grid; add -N and --grid")
+        raise UsageError("an HPL-MxP.dat file needs the order of the matrix and the process grid; add -N and --grid")
     ((P, Q),) = config.grid
     rows = [
         (config.output_file, "output file name, if device out is neither 6 nor 7"),
@@ -61,5 +63,8 @@ def write_dat(config: HplMxpConfig) -> str:
 
 def _list(name: str, values: Sequence[int]) -> list[tuple[str, str]]:
     if len(values) > MOST_VALUES:
-        raise UsageError(f"HPL-MxP.dat holds at most {MOST_VALUES} {name}, but there are {len(values)}")
+        raise UsageError(
+            f"an HPL-MxP.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at "
+            f"most {MOST_VALUES}"
+        )
     return [(str(len(values)), f"number of {name}"), (" ".join(map(str, values)), name)]

@@ -101,7 +101,7 @@ def _settled(case: HplMxpCase) -> list[Violation]:
     """The rules that a case breaks however its run goes."""
     broken = [*_mode(case), *_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
     if case.threshold > THRESHOLD:
-        text = f"--threshold {case.threshold:g} is looser than the rules' {THRESHOLD:g}; remove it"
+        text = f"--threshold {case.threshold:g} is looser than the {THRESHOLD:g} of the rules; remove --threshold"
         broken.append(Violation("backward-error", text))
     return broken
 
@@ -151,7 +151,7 @@ def violations(
 def refused(case: HplMxpCase) -> None:
     """Stop before the run at what --mode official does not run at all: formats of less than 16 bits."""
     if case.mode == "official" and (broken := _precision(case)):
-        raise UsageError(f"--precision {case.precision}: {broken[0].text}; to try it anyway, use --mode explore")
+        raise UsageError(f"--precision {case.precision}: {broken[0].text}; use --mode explore to run it anyway")
 
 
 def _mode(case: HplMxpCase) -> list[Violation]:

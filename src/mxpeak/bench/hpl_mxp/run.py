@@ -89,9 +89,9 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
     check_grids(config, comm)
     if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
         asked = ", ".join(config.generator)
-        raise UsageError(f"--condition applies only to --generator fasi-higham, not to {asked}; remove it")
+        raise UsageError(f"--condition applies only to --generator fasi-higham, not to {asked}; remove --condition")
     if config.restart != HplMxpConfig.restart and config.refine == "classical":
-        raise UsageError("--restart applies only to --refine gmres; remove it with --refine classical")
+        raise UsageError("--restart applies only to --refine gmres; remove --restart, or use --refine gmres")
     for case in config.cases(comm.size, config.n or [1000]):
         refused(case)
         _generator(case)

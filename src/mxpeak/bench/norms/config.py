@@ -82,7 +82,7 @@ class NormsConfig(GridConfig):
         None,
         "-N",
         "--n",
-        help="columns, and rows unless -m is given (default: 10240)",
+        help="number of columns, and of rows without -m (default: 10240)",
         metavar="N,...",
         parse=listed(count(1)),
         group="problem",
@@ -90,7 +90,7 @@ class NormsConfig(GridConfig):
     m: tuple[int, ...] | None = option(
         None,
         "-m",
-        help="rows (default: the number of columns)",
+        help="number of rows (default: the number of columns)",
         metavar="M,...",
         parse=listed(count(1)),
         group="problem",
@@ -98,7 +98,7 @@ class NormsConfig(GridConfig):
     nb: tuple[int, ...] = option(
         (512,),
         "--nb",
-        help="block size of the distribution and of tiles",
+        help="block size of the distribution and the tiles",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
@@ -106,7 +106,7 @@ class NormsConfig(GridConfig):
     seed: tuple[int, ...] = option(
         (100,),
         "--seed",
-        help="seed of the matrix",
+        help="random seed of the matrix",
         metavar="S,...",
         parse=listed(integer(0, 2**31 - 1)),
         group="problem",
@@ -114,7 +114,7 @@ class NormsConfig(GridConfig):
     kind: tuple[str, ...] = option(
         (*NORM_KINDS, "all"),
         "--kind",
-        help="max, one, inf, fro, or all four in one pass (all)",
+        help="norms to compute: max, one, inf, fro, or all (all four in one pass)",
         metavar="NAME,...",
         parse=listed(_called(KIND_NAMES)),
         group="norms",
@@ -122,7 +122,7 @@ class NormsConfig(GridConfig):
     structure: tuple[str, ...] = option(
         ("general",),
         "--structure",
-        help="which entries are read: " + ", ".join(STRUCTURES),
+        help="matrix structure, which selects the entries to read: " + ", ".join(STRUCTURES),
         metavar="NAME,...",
         parse=listed(one_of(*STRUCTURES)),
         group="norms",
@@ -130,7 +130,7 @@ class NormsConfig(GridConfig):
     dtype: tuple[str, ...] = option(
         ("float64",),
         "--dtype",
-        help=f"type of the entries: {', '.join(DTYPES)}; or a short name such as fp64, c64 or d",
+        help=f"data type of the entries: {', '.join(DTYPES)}, or a short name such as fp64, c64 or d",
         metavar="NAME,...",
         parse=listed(_called(DTYPE_NAMES)),
         group="norms",
@@ -138,7 +138,7 @@ class NormsConfig(GridConfig):
     layout: tuple[str, ...] = option(
         ("C",),
         "--layout",
-        help="local storage: C (rows), F (columns) or tiles",
+        help="local storage order: C (by rows), F (by columns) or tiles",
         metavar="{C,F,tiles},...",
         parse=listed(one_of(*LAYOUTS)),
         group="norms",
@@ -154,7 +154,7 @@ class NormsConfig(GridConfig):
     diag: tuple[str, ...] = option(
         ("nonunit",),
         "--diag",
-        help="diagonal of a triangle: nonunit (read) or unit (ones)",
+        help="diagonal of a triangle: nonunit (stored values) or unit (ones)",
         metavar="NAME,...",
         parse=listed(one_of("nonunit", "unit")),
         group="norms",
@@ -162,7 +162,7 @@ class NormsConfig(GridConfig):
     kl: tuple[int, ...] = option(
         (20,),
         "--kl",
-        help="diagonals below the main one of a band",
+        help="number of diagonals below the main diagonal of a band matrix",
         metavar="K,...",
         parse=listed(integer(0)),
         group="norms",
@@ -170,7 +170,7 @@ class NormsConfig(GridConfig):
     ku: tuple[int, ...] = option(
         (100,),
         "--ku",
-        help="diagonals above the main one of a band",
+        help="number of diagonals above the main diagonal of a band matrix",
         metavar="K,...",
         parse=listed(integer(0)),
         group="norms",
@@ -178,7 +178,7 @@ class NormsConfig(GridConfig):
     deterministic: bool = option(
         False,
         "--deterministic",
-        help="bitwise identical results for any grid, layout and threads",
+        help="compute bitwise identical results for any grid, layout and thread count",
         parse=boolean,
         group="norms",
     )
@@ -187,7 +187,7 @@ class NormsConfig(GridConfig):
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="none: do not measure the limit (read bandwidth)",
+        help="warm-up before timing; none does not measure the limit (read bandwidth)",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",

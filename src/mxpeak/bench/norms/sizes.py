@@ -24,7 +24,8 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
     """Every grid; what no case can be run with raises here, on every rank alike, before anything runs."""
     if config.min_gflops is not None:
         raise UsageError(
-            f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but norms are measured in GB/s; remove it"
+            f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but mxpeak measures norms in "
+            "GB/s; remove --min-gflops"
         )
     grids = check_grids(config, comm)
     for case in config.cases(comm.size, [DEFAULT_N]):
@@ -48,7 +49,7 @@ def structure_of(case: NormsCase) -> Structure:
     try:
         return structure(case.structure, case.m, case.n, uplo=case.uplo, diag=case.diag, kl=case.kl, ku=case.ku)
     except UsageError as error:
-        raise UsageError(f"--structure {case.structure}: {error}; or remove -m") from None
+        raise UsageError(f"--structure {case.structure}: {error}, or remove -m") from None
 
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
@@ -92,9 +93,9 @@ class Sizes:
             return self._budget.too_large(self._footprint(case), case.n, case.nb, case.P, case.Q)
         need = self._budget.need(self._footprint(case), case.n, case.nb, case.P, case.Q)
         return (
-            f"a {case.m}x{case.n} {case.dtype} matrix takes {size_text(matrix_bytes(case))}, with buffers "
-            f"{size_text(need)} per node, but {size_text(self._budget.most)} per node can be used (free "
-            f"memory, or --mem); use a smaller -m or -N"
+            f"a {case.m}x{case.n} {case.dtype} matrix needs {size_text(matrix_bytes(case))}, or "
+            f"{size_text(need)} per node with buffers, but {size_text(self._budget.most)} per node is "
+            "available (free memory, or --mem); use a smaller -m or -N"
         )
 
     def line(self, case: NormsCase) -> str:

@@ -26,7 +26,7 @@ class ScanConfig(PlaceConfig):
         None,
         "-N",
         "--n",
-        help="order of each rank's matrix (default: about one second per round)",
+        help="order of each rank's matrix (default: sized for one second per round)",
         metavar="N",
         parse=count(1),
         group="problem",
@@ -34,7 +34,7 @@ class ScanConfig(PlaceConfig):
     nb: int = option(
         320,
         "--nb",
-        help="block size (default: 320; 512 with 16-bit products; GPU 1024)",
+        help="block size (default: 320, 512 with 16-bit products, or 1024 on a GPU)",
         metavar="NB",
         parse=integer(1),
         group="problem",
@@ -42,18 +42,23 @@ class ScanConfig(PlaceConfig):
     precision: str | None = option(
         None,
         "--precision",
-        help="operands of the products: " + ", ".join(PRECISIONS) + " (default: as in run hpl-mxp)",
+        help="operand precision: " + ", ".join(PRECISIONS) + " (default: as in hpl-mxp)",
         metavar="NAME",
         parse=one_of(*PRECISIONS),
         group="problem",
     )
     rounds: int = option(
-        5, "--rounds", help="number of measurements", metavar="K", parse=integer(1, 1000), group="measuring"
+        5,
+        "--rounds",
+        help="number of rounds in which all ranks measure",
+        metavar="K",
+        parse=integer(1, 1000),
+        group="measuring",
     )
     warmup: str = option(
         "full",
         "--warmup",
-        help="work before the first round: none, gemm or full",
+        help="warm-up before the first round: none, gemm or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",
@@ -75,7 +80,7 @@ class ScanOutput(ShowConfig):
     write_exclude: str | None = option(
         None,
         "--write-exclude",
-        help="write the hosts of slow and wrong ranks to FILE",
+        help="write hosts with slow ranks or wrong results to FILE",
         metavar="FILE",
         parse=str,
         users_path=True,
@@ -84,7 +89,7 @@ class ScanOutput(ShowConfig):
     exclude_format: str = option(
         "slurm",
         "--exclude-format",
-        help="slurm: node[003,007-009]; hostfile: one host per line",
+        help="format of --write-exclude: slurm (node[003,007-009]) or hostfile (one host per line)",
         metavar="{slurm,hostfile}",
         parse=one_of("slurm", "hostfile"),
         group="output",

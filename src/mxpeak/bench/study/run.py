@@ -90,8 +90,8 @@ def _check_memory(plan: Plan) -> None:
     if there is not None and need > there:
         most = int(sqrt(there / (ARRAYS * 8)))
         raise ResourceError(
-            f"N={n} needs {ARRAYS} matrices of 8·N² bytes = {need / 2**30:.3g} GiB, but {there / 2**30:.3g} GiB are "
-            f"free; use -N {most // 100 * 100 or most}"
+            f"N={n} needs {ARRAYS} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
+            f"{there / 2**30:.3g} GiB is free; use -N {most // 100 * 100 or most}"
         )
 
 

@@ -41,9 +41,14 @@ class Spawned:
         if code > 128:
             raise Stopped(code)
         if code == ExitCode.USAGE:
-            raise UsageError(f"{job.ranks} ranks of {job.threads} threads could not be started; the reason is above")
+            raise UsageError(
+                f"mxpeak tune could not start {job.ranks} ranks of {job.threads} threads; see the messages "
+                "above for the reason"
+            )
         if code != ExitCode.VALID:
-            raise MxpeakError(f"ranks of mxpeak tune ended with exit code {code}; the reason is above")
+            raise MxpeakError(
+                f"the ranks of mxpeak tune ended with exit code {code}; see the messages above for the reason"
+            )
 
 
 class Standing:

@@ -63,8 +63,8 @@ class Tuner:
             left = self.begin + self.plan.budget_s - time.time()
             if left < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
                 self.note(
-                    f"{name} was not tuned, because {max(0.0, left):.0f} s of the budget are left; "
-                    "run mxpeak tune again"
+                    f"{name} was not tuned, because only {max(0.0, left):.0f} s of the budget are left; run "
+                    "mxpeak tune again"
                 )
                 continue
             self.tune(name, time.time() + min(left, max(LEAST_SLICE_S, left / (len(todo) - k))))
@@ -92,7 +92,7 @@ class Tuner:
             except UsageError as error:
                 if layout == self.plan.layouts[0]:
                     raise
-                self.note(f"{layout} is skipped: {error}")
+                self.note(f"mxpeak tune skips {layout}: {error}")
                 return False
         self.make_table(layout)
         return True
@@ -122,7 +122,7 @@ class Tuner:
             table = machine_table(found, known)
             self.machines[layout] = machine_from("tuned", {"tuned": table}, "mxpeak tune")
         except UsageError as error:
-            self.note(f"{layout}: no model yet: {error}")
+            self.note(f"{layout} has no model yet: {error}")
             return
         self.store.write(self.store.table_file(layout.ranks, layout.threads), to_toml("tuned", table))
 

@@ -43,7 +43,9 @@ def pointers(name: str) -> Any:
         return sys.modules[whole]
     spec = PathFinder.find_spec(whole, [str(Path(folder) / "linalg") for folder in scipy.__path__])
     if spec is None or spec.loader is None:
-        raise ResourceError(f"this SciPy has no {whole}: {scipy.__file__}; `pip install scipy` has it")
+        raise ResourceError(
+            f"SciPy in {scipy.__file__} does not provide {whole}; use the SciPy from `pip install scipy`"
+        )
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules.pop(whole, None)  # Cython has put it there
@@ -62,8 +64,8 @@ def address(routine: str, interface: Any = cython_blas) -> int:
     signature = _capsule_name(capsule)
     if not re.search(rb"\bint \*", signature):
         raise ResourceError(
-            f"this SciPy's {routine} takes no 32-bit integers: {signature.decode()}; "
-            "install a SciPy built with 32-bit integers in BLAS, as `pip install scipy` does"
+            f"{routine} in this SciPy does not accept 32-bit integers: {signature.decode()}; use a SciPy "
+            "whose BLAS has 32-bit integers, such as the one from `pip install scipy`"
         )
     return int(_capsule_pointer(capsule, signature))
 

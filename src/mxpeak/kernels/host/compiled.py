@@ -55,9 +55,10 @@ def _writable_place() -> Path:
             continue
         if (problem := _distrusted(candidate)) is None:
             return candidate
-        warnings.warn(f"{candidate} is not used for compiled kernels: {problem}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"mxpeak does not use {candidate} for compiled kernels: {problem}", RuntimeWarning, stacklevel=2)
     raise OSError(
-        f"no folder for compiled kernels can be written: tried {', '.join(map(str, candidates))}; set {VARIABLE}"
+        f"mxpeak cannot write compiled kernels to {' or '.join(map(str, candidates))}; set {VARIABLE} to a "
+        "folder that it can write to"
     )
 
 

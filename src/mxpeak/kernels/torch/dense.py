@@ -65,9 +65,9 @@ class TorchDense:
             return
         parts = [f"a copy of A {copy}·n²"] * copied + [f"the factors {factors}·n²", f"work {work} bytes"]
         raise ResourceError(
-            f"n = {n}: {' + '.join(parts)} = {needed / 1e9:.3g} GB, but {self.device.where} has {free / 1e9:.3g} GB "
-            f"left; the largest n that fits is {largest_order(copy + factors, per_row, free)}; free memory on it, or "
-            'solve on the host: device="cpu"'
+            f"n = {n} needs {needed / 1e9:.3g} GB ({' + '.join(parts)}), but {self.device.where} has only "
+            f"{free / 1e9:.3g} GB of free memory; use n = {largest_order(copy + factors, per_row, free)} or "
+            'less, free memory on the device, or use device="cpu"'
         )
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Tensor:

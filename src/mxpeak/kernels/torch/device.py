@@ -205,11 +205,13 @@ def open_device(name: str, number: int = 0) -> Device:
         return Device(torch.device("cpu"), triton=False)
     found = count()
     if not found:
-        raise ResourceError(f"device {name}: {_why_none()}; or use the device cpu")
+        raise ResourceError(f"device {name} is not available: {_why_none()}, or use the device cpu")
     index = number % found if name == GPU else int(name.split(":")[1])
     if index >= found:
         there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
-        raise ResourceError(f"device {name}: this machine has {found} GPU{'s' * (found > 1)}: {there}")
+        raise ResourceError(
+            f"device {name} does not exist, because this machine has {found} GPU{'s' * (found > 1)}; use {there}"
+        )
     where = torch.device(GPU, index)
     torch.cuda.set_device(where)
     return Device(where, triton=find_spec("triton") is not None)
@@ -224,9 +226,12 @@ def name_of(name: str) -> str:
 def _why_none() -> str:
     """Why torch sees no GPU."""
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"torch {torch.__version__} is a build for CPUs; install one for CUDA or ROCm: {install_command('gpu')}"
+        return (
+            f"torch {torch.__version__} is a build for CPUs only; run {install_command('gpu')} to install a "
+            "build for CUDA or ROCm"
+        )
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # a driver that is missing, or too old for this torch
         return " ".join(str(error).split())
-    return "torch finds no GPU (is CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES set to none?)"
+    return "torch finds no GPU; check CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"

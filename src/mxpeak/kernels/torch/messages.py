@@ -31,7 +31,9 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of fp64 numbers; those of other formats are not combined by message passing."""
     if tensor.dtype != torch.float64:
-        raise UsageError(f"reductions over ranks need fp64, but the tensor is {tensor.dtype}; convert it first")
+        raise UsageError(
+            f"reductions over ranks need fp64, but the tensor has the type {tensor.dtype}; use tensor.double()"
+        )
     return flat(tensor)
 
 

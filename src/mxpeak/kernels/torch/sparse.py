@@ -52,8 +52,8 @@ class TorchSparse(SparseSetup):
         except torch.OutOfMemoryError as error:
             said = ". ".join(str(error).split(". ")[:2])
             raise ResourceError(
-                f"{self.device.where} has no memory left: {said}; use a smaller restart, or solve on the host: "
-                'device="cpu"'
+                f"{self.device.where} has no free memory left: {said}; use a smaller restart, or use "
+                'device="cpu" to solve on the host'
             ) from error
 
     # --- vectors

@@ -23,10 +23,10 @@ def sparse_matrix(A: torch.Tensor) -> Any:
     if A.layout == torch.sparse_coo and not A.dense_dim():
         return sparse.coo_array((array_of(_known(A._values())), tuple(array_of(A._indices()))), shape=shape)
     what, instead = {
-        torch.strided: ("a dense tensor", "to_sparse_csr(), or mxpeak.solve(A, b) for a dense one"),
-        torch.sparse_coo: ("a sparse tensor of dense rows", "to_dense().to_sparse_csr()"),
+        torch.strided: ("a dense tensor", "to_sparse_csr(), or mxpeak.solve(A, b) for a dense matrix"),
+        torch.sparse_coo: ("a sparse tensor with dense rows", "to_dense().to_sparse_csr()"),
     }.get(A.layout, (f"a tensor of layout {A.layout}", "to_sparse_coo()"))
-    raise UsageError(f"A is {what}; gmres takes sparse_csr, sparse_csc and sparse_coo: use A.{instead}")
+    raise UsageError(f"A is {what}, but gmres needs the layout sparse_csr, sparse_csc or sparse_coo; use A.{instead}")
 
 
 def _known(values: torch.Tensor) -> torch.Tensor:

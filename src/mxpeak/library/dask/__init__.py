@@ -33,4 +33,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
-        raise UsageError(f"mxpeak.dask needs {error.name}; run {install_command('dask')}") from None
+        raise UsageError(
+            f"mxpeak.dask needs {error.name}, which is not installed; run {install_command('dask')}"
+        ) from None

@@ -23,12 +23,12 @@ def check_matrix(A: Any) -> int:
     """The order of a square Dask array of numbers, whose chunks are known."""
     if not isinstance(A, da.Array):
         raise UsageError(
-            f"A is {type(A).__name__}, not a Dask array; for an array in one process use mxpeak.solve(A, b)"
+            f"A is {type(A).__name__}, not a Dask array; use mxpeak.solve(A, b) for an array in one process"
         )
     if A.ndim != 2 or any(map(isnan, A.shape)) or A.shape[0] != A.shape[1] or A.shape[0] == 0:
         raise UsageError(
-            f"A has shape {A.shape}, in chunks {A.chunksize}: a system has a square matrix, not empty, whose chunks "
-            "have two dimensions and known sizes (A.compute_chunk_sizes() finds them)"
+            f"A has shape {A.shape} and chunks {A.chunksize}, but a system needs a nonempty square matrix "
+            "in two-dimensional chunks of known sizes; use A.compute_chunk_sizes() if sizes are unknown"
         )
     wide_type(A.dtype, "A")
     return int(A.shape[0])
@@ -44,9 +44,10 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
     if need > limit:
         size = 8 * parts * (parts + 2)
         raise ResourceError(
-            f"A in chunks and in blocks, its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} "
-            f"per worker on {len(workers)}, but memory_limit is {size_text(limit)}; use workers with more memory, or "
-            "more workers: client.cluster.scale(...)"
+            f"A in chunks and in blocks, its factors ({size}*{n}*{n} bytes) and the panels need "
+            f"{size_text(need)} per worker on {len(workers)} workers, but memory_limit is "
+            f"{size_text(limit)}; use workers with more memory, or use client.cluster.scale(...) to add "
+            "workers"
         )
 
 
@@ -67,13 +68,14 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place
             error = chunk.exception()
             if isinstance(error, KilledWorker):
                 raise LostRankError(
-                    f"workers died repeatedly while they computed {chunk.key} of A; see their logs (a worker "
-                    "beyond its memory limit is killed), and give them more memory, or use smaller chunks for A"
+                    f"workers died repeatedly while they computed {chunk.key} of A; see their logs for the "
+                    "cause (often the memory limit), and use workers with more memory or smaller chunks "
+                    "for A"
                 ) from error
-            raise UsageError(f"A cannot be computed: {chunk.key}: {type(error).__name__}: {error}") from error
+            raise UsageError(f"Dask cannot compute {chunk.key} of A: {type(error).__name__}: {error}") from error
         if chunk.status != "finished":
             gone = ", ".join(sorted({*workers} - {*client.nthreads()})) or "a worker"
-            raise LostRankError(f"{gone} died while A was computed; see its log, and call again")
+            raise LostRankError(f"{gone} died while A was computed; see its log for the cause, and run the call again")
     by_key, holders = {chunk.key: chunk for chunk in chunks}, client.who_has(chunks)
     found: list[list[tuple[Place, Any]]] = [[] for _ in workers]
     for place, key in _places(A):

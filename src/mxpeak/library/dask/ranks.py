@@ -104,8 +104,8 @@ class Ranks:
         gone = [f"rank {rank}, {worker}" for rank, worker in enumerate(self.workers) if worker not in there]
         if gone:
             raise LostRankError(
-                f"{len(gone)} of {len(self.workers)} workers died during the solve: {'; '.join(gone)}; see their logs "
-                "(a worker beyond its memory limit is killed), and call again"
+                f"{len(gone)} of {len(self.workers)} workers died during the solve: {'; '.join(gone)}; see "
+                "their logs for the cause (often the memory limit), and run the call again"
             )
 
     def _raise(self, errors: dict[int, MxpeakError]) -> None:
@@ -127,20 +127,25 @@ def the_client(client: Any) -> Any:
         inside = get_worker().address
     if inside:
         raise UsageError(
-            f"mxpeak.dask was called inside a task on {inside}, but it needs a free thread on "
-            "every worker; call it in the process of the Client, or use mxpeak.solve(A, b) for an array of this task"
+            f"mxpeak.dask was called inside a task on {inside}, but it needs a free thread on every worker; "
+            "use it in the process of the Client, or use mxpeak.solve(A, b) for an array in this task"
         )
     if client is None:
         try:
             client = get_client()
         except ValueError:
             raise UsageError(
-                "there is no Dask cluster; start one, client = dask.distributed.Client(), or use client="
+                "there is no Dask cluster; use client = dask.distributed.Client() to start one, or use "
+                "client= for an existing one"
             ) from None
     if not isinstance(client, Client):
-        raise UsageError(f"client = {client!r}: use a dask.distributed.Client, or none for the current one")
+        raise UsageError(
+            f"client = {client!r} is not a Dask client; use a dask.distributed.Client, or None for the current client"
+        )
     if client.asynchronous:
-        raise UsageError("the client is asynchronous; mxpeak.dask waits for its ranks: use a Client without that")
+        raise UsageError(
+            "the client is asynchronous, but mxpeak.dask waits for its ranks; use a Client without asynchronous=True"
+        )
     return client
 
 
@@ -148,7 +153,7 @@ def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
     """The addresses that are given, else those of all workers, in a fixed order."""
     there = client.nthreads()
     if not there:
-        raise UsageError("the cluster has no workers; use client.cluster.scale(4)")
+        raise UsageError("the cluster has no workers; use client.cluster.scale(4) to start some")
     if secured := [worker for worker in there if worker.startswith("tls://")]:
         raise UsageError(
             f"{secured[0]} uses TLS, but ranks would send A and x unencrypted through plain sockets; use a cluster "
@@ -157,7 +162,9 @@ def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
     if workers is None:
         return sorted(there)
     if isinstance(workers, str) or not workers or len(set(workers)) != len(workers):
-        raise UsageError(f"workers = {workers!r}: use a list of different addresses, such as list(client.nthreads())")
+        raise UsageError(
+            f"workers = {workers!r} is not a list of different addresses; use, for example, list(client.nthreads())"
+        )
     if unknown := [worker for worker in workers if worker not in there]:
-        raise UsageError(f"the cluster has no worker {unknown[0]}; it has {', '.join(sorted(there))}")
+        raise UsageError(f"the cluster has no worker {unknown[0]}; use workers from {', '.join(sorted(there))}")
     return list(workers)

@@ -19,9 +19,7 @@ from mxpeak.library.dense.distributed_solving import factored
 #: Tasks start once their chunks have come, and a worker has a thread for them, which may take long.  The client sees
 #: sooner when a rank will not come, and closes the seats; this is for a client that died itself.
 MEETING_S = 3600.0
-LOST = (
-    "the factors are lost, because a worker ended or a call was interrupted; factor A again: mxpeak.dask.lu_factor(A)"
-)
+LOST = "the factors are lost, because a worker ended or a call was interrupted; run mxpeak.dask.lu_factor(A) again"
 
 
 class Seat:
@@ -100,8 +98,8 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
     for ((row, col), shape), chunk in zip(places, chunks):
         if np.shape(chunk) != shape:
             raise UsageError(
-                f"the chunk A[{row}:, {col}:] was computed with shape {np.shape(chunk)}, but A states {shape}; "
-                "pass the right chunks= to the function that made A, such as map_blocks"
+                f"the chunk A[{row}:, {col}:] has shape {np.shape(chunk)}, but A declares shape {shape}; "
+                "use the correct chunks= in the function that created A, such as map_blocks"
             )
     return {at: chunk for (at, _), chunk in zip(places, chunks)}
 

@@ -30,49 +30,49 @@ def solve(
     client: Any = None,
     workers: Sequence[str] | None = None,
 ) -> tuple[Any, DistributedInfo]:
-    """Solve A x = b for a Dask array A in chunks.
+    """Solve A x = b for a matrix A that is stored as a chunked Dask array.
 
-    The workers factor and refine as the ranks of a `DistributedMatrix` do.
+    The Dask workers factor A and refine x in the same way as the ranks of a `DistributedMatrix`.
 
     Parameters
     ----------
     A : dask.array.Array
-        Square matrix with known chunk sizes.
+        Square matrix whose chunk sizes are known.
     b : array_like or dask.array.Array
-        Right-hand side (n,), or several as (n, k).
+        Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
     transposed : bool or {"N", "T", "H"}, default False
-        True or "T" solves A^T x = b. "H" solves A^H x = b.
+        Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     client : dask.distributed.Client, optional
-        Client of the cluster. The default is the current client.
+        Client of the Dask cluster. By default, mxpeak uses the current client.
     workers : sequence of str, optional
-        Addresses of the workers to use. The default is all workers.
+        Addresses of the workers to use. By default, mxpeak uses all workers.
 
     Returns
     -------
     x : ndarray or dask.array.Array
-        Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+        Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
     info : DistributedInfo
-        Outcome, backward errors, precision, iterations, condition and times.
+        Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
     Raises
     ------
     UsageError
-        An argument is invalid, there is no cluster, or Dask is not installed.
+        An argument is invalid, no Dask cluster is available, or Dask is not installed.
     SingularMatrixError
         A pivot is exactly zero.
     ResourceError
-        Memory is too small.
+        There is not enough memory.
     MxpeakError
-        A worker died or failed.
+        A Dask worker died, or its computation failed.
 
     Warns
     -----
     IllConditionedWarning
-        x may have no correct digit. For example, A is singular to working precision.
+        The solution x may have no correct digits, for example because A is singular to working precision.
     NotSolvedWarning
-        x is not finite, or less accurate than with a plain LU factorization.
+        The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
 
     Examples
     --------
@@ -94,36 +94,36 @@ def solve(
 def lu_factor(
     A: Any, *, precision: str = "auto", client: Any = None, workers: Sequence[str] | None = None
 ) -> DaskFactors:
-    """Factor a Dask array A in chunks.
+    """Factor a matrix that is stored as a chunked Dask array.
 
-    The workers keep the factors until you call `close` or a `with` statement ends.
+    The workers keep the factors in memory until you call `close` or leave the `with` block.
 
     Parameters
     ----------
     A : dask.array.Array
-        Square matrix with known chunk sizes.
+        Square matrix whose chunk sizes are known.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     client : dask.distributed.Client, optional
-        Client of the cluster. The default is the current client.
+        Client of the Dask cluster. By default, mxpeak uses the current client.
     workers : sequence of str, optional
-        Addresses of the workers to use. The default is all workers.
+        Addresses of the workers to use. By default, mxpeak uses all workers.
 
     Returns
     -------
     DaskFactors
-        Factors with the methods `solve(b)` and `close()`. Use them in a `with` statement.
+        Factors with the methods `solve(b)` and `close()`. Use a `with` statement to free the factors automatically.
 
     Raises
     ------
     UsageError
-        An argument is invalid, there is no cluster, or Dask is not installed.
+        An argument is invalid, no Dask cluster is available, or Dask is not installed.
     SingularMatrixError
         A pivot is exactly zero.
     ResourceError
-        Memory is too small.
+        There is not enough memory.
     MxpeakError
-        A worker died or failed.
+        A Dask worker died, or its computation failed.
 
     Examples
     --------
@@ -163,14 +163,14 @@ def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence
 
 
 class DaskFactors:
-    """LU factors that the workers of a Dask cluster keep, returned by `mxpeak.dask.lu_factor`.
+    """LU factors on the workers of a Dask cluster, returned by `mxpeak.dask.lu_factor`.
 
-    Call `close` or use a `with` statement to free the factors.
+    To free the factors, call `close` or use a `with` statement.
 
     Attributes
     ----------
     n : int
-        Order of A.
+        Order of the matrix A.
     """
 
     def __init__(self, ranks: Ranks, n: int, dtype: np.dtype[Any]):
@@ -187,68 +187,68 @@ class DaskFactors:
         return f"DaskFactors({self.n}x{self.n}, on {len(self._ranks.workers)} workers)"
 
     def close(self) -> None:
-        """Free the memory of the factors on the workers."""
+        """Free the memory that the factors use on the workers."""
         self._close()
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
-        """Solve A x = b with the factors.
+        """Solve A x = b with these factors.
 
         Parameters
         ----------
         b : array_like or dask.array.Array
-            Right-hand side (n,), or several as (n, k).
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
         transposed : bool or {"N", "T", "H"}, default False
-            True or "T" solves A^T x = b. "H" solves A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
 
         Returns
         -------
         x : ndarray or dask.array.Array
-            Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+            Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
         info : DistributedInfo
-            Outcome, backward errors, precision, iterations, condition and times.
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
         ------
         UsageError
             An argument is invalid, or the factors are closed.
         MxpeakError
-            A worker died or failed.
+            A Dask worker died, or its computation failed.
 
         Warns
         -----
         IllConditionedWarning
-            x may have no correct digit. For example, A is singular to working precision.
+            The solution x may have no correct digits, for example because A is singular to working precision.
         NotSolvedWarning
-            x is not finite, or less accurate than with a plain LU factorization.
+            The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
         """
         return warned(*self.solve_quietly(b, transposed=transposed))
 
     def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
-        """Solve A x = b as `solve` does, without warnings.
+        """Solve A x = b in the same way as `solve`, but without warnings.
 
         Parameters
         ----------
         b : array_like or dask.array.Array
-            Right-hand side (n,), or several as (n, k).
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
         transposed : bool or {"N", "T", "H"}, default False
-            True or "T" solves A^T x = b. "H" solves A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
 
         Returns
         -------
         x : ndarray or dask.array.Array
-            Solution. If b is a Dask array, x is a Dask array with the chunks of b.
+            Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
         info : DistributedInfo
-            Outcome, backward errors, precision, iterations, condition and times.
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
         ------
         UsageError
             An argument is invalid, or the factors are closed.
         MxpeakError
-            A worker died or failed.
+            A Dask worker died, or its computation failed.
         """
         if not self._close.alive:
-            raise UsageError("these factors are closed; call mxpeak.dask.lu_factor(A) again")
+            raise UsageError("these factors are closed; run mxpeak.dask.lu_factor(A) again")
         _check_b(b, self.n)
         form = form_of(transposed)
         with self._ranks.client.as_current():
@@ -277,7 +277,7 @@ def _check_b(b: Any, n: int) -> np.dtype[Any]:
         check_finite(checked.on(None), "b", np)
         return dtype
     if b.ndim not in (1, 2) or b.shape[0] != n or any(map(np.isnan, b.shape)):
-        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: use shape ({n},) or ({n}, k)")
+        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}; use shape ({n},) or ({n}, k)")
     return wide_type(b.dtype, "b")
 
 

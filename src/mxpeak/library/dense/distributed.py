@@ -30,32 +30,34 @@ LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
 class DistributedMatrix(InBlocks):
-    """An n×n matrix in blocks on a P×Q grid of ranks, for `solve`, `lu_factor` and the norms.
+    """An n×n matrix that is distributed in blocks over a P×Q grid of ranks.
 
-    Create it with `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` or `from_blocks`. All ranks
-    must call these methods with the same options, under mpiexec, srun or torchrun. Without a launcher there is one
-    rank.
+    Create a distributed matrix with `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` or
+    `from_blocks`. All ranks must call the same method with the same options. You can then pass the matrix to `solve`,
+    `lu_factor` and the norm functions. Start the ranks with mpiexec, srun or torchrun. Without a launcher, there is
+    only one rank.
 
     Attributes
     ----------
     n : int
         Order of the matrix.
     nb : int
-        Block size.
+        Block size of the block-cyclic distribution.
     grid : Grid
-        Process grid.
+        Process grid of the ranks that share the matrix.
     source : Source
-        Source of the entries: a function, a file or memory.
+        Source of the entries, which is a function, a file or memory.
     shape : tuple of int
-        (n, n).
+        Shape of the matrix, (n, n).
     dtype : numpy.dtype
-        float64 or complex128.
+        Data type of the entries, float64 or complex128.
     parts : int
-        Real numbers per entry: 1, or 2 for complex entries.
+        Number of real values per entry: 1 for real entries, or 2 for complex entries.
     comm : Communicator
-        Ranks of the grid.
+        Communicator of all ranks in the process grid.
     own_rows : range
-        Rows of this rank, for `solve(..., local=True)`.
+        Range of the rows that this rank owns. With `local=True`, each rank passes these rows of b and receives these
+        rows of x.
 
     Examples
     --------
@@ -79,33 +81,36 @@ class DistributedMatrix(InBlocks):
         comm: Any = "world",
         grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """Create the matrix a_ij = fn(i, j) for 0 <= i, j < n.
+        """Create the n×n matrix with the entries a_ij = fn(i, j), for 0 <= i, j < n.
 
-        Each rank computes only its own blocks. All ranks must call this method.
+        Each rank computes only the blocks that it owns. All ranks must call this method.
 
         Parameters
         ----------
         fn : callable
-            Function of index arrays of shapes (m, 1) and (1, k) that returns m×k numbers. Every residual computes
-            the values again, so fn must depend only on i and j. If any entry is complex, fn(0, 0) must be complex.
+            Function that receives index arrays of shapes (m, 1) and (1, k) and returns the m×k entries. The entries
+            must depend only on their indices, because mxpeak calls the function again for every residual. If any entry
+            is complex, fn(0, 0) must also be complex.
         n : int
             Order of the matrix.
         nb : int, optional
-            Block size. By default, mxpeak chooses it from n and the grid.
+            Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"
-            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+            mpi4py communicator of the ranks that share the matrix. Use "world" for all ranks that the launcher started,
+            or None for this process only.
         grid : tuple of int, optional
-            Process grid (P, Q). The default is the grid closest to a square.
+            Numbers of rows and columns of the process grid, (P, Q). By default, mxpeak chooses the grid that is closest
+            to a square.
 
         Returns
         -------
         DistributedMatrix
-            The matrix, without stored entries.
+            Distributed matrix that computes its entries on demand.
 
         Raises
         ------
         UsageError
-            An argument is invalid or differs between ranks.
+            An argument is invalid, or it is not the same on all ranks.
 
         Examples
         --------
@@ -122,33 +127,35 @@ class DistributedMatrix(InBlocks):
     def from_rows(
         cls, local_rows: Any, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
     ) -> DistributedMatrix:
-        """Create a matrix from consecutive rows of each rank, in the order of the ranks.
+        """Create a matrix from consecutive rows on each rank, in rank order.
 
-        Each rank sends its entries to the owners of the blocks. These ranks keep the entries in float64 or complex128,
-        in 8·n² or 16·n² bytes over all ranks. All ranks must call this method.
+        Each rank sends its entries to the ranks that own the blocks. The owners store the entries in float64 or
+        complex128, which takes 8·n² or 16·n² bytes in total. All ranks must call this method.
 
         Parameters
         ----------
         local_rows : array_like or tensor
-            Rows of this rank, of shape (m, n). m can be 0.
+            Rows of this rank, as an array of shape (m, n). The number of rows m can be 0.
         nb : int, optional
-            Block size. By default, mxpeak chooses it from n and the grid.
+            Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"
-            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+            mpi4py communicator of the ranks that share the matrix. Use "world" for all ranks that the launcher started,
+            or None for this process only.
         grid : tuple of int, optional
-            Process grid (P, Q). The default is the grid closest to a square.
+            Numbers of rows and columns of the process grid, (P, Q). By default, mxpeak chooses the grid that is closest
+            to a square.
 
         Returns
         -------
         DistributedMatrix
-            The matrix.
+            Distributed matrix with its entries in the memory of the ranks.
 
         Raises
         ------
         UsageError
-            An argument is invalid, or the rows of all ranks do not form a square matrix.
+            An argument is invalid, or the rows of all ranks together do not form a square matrix.
         ResourceError
-            Memory is too small.
+            There is not enough memory.
 
         Examples
         --------
@@ -165,30 +172,32 @@ class DistributedMatrix(InBlocks):
     ) -> DistributedMatrix:
         """Create a matrix from an array on rank 0.
 
-        Rank 0 sends the blocks to the other ranks. All ranks must call this method.
+        Rank 0 sends the blocks to the ranks that own them. All ranks must call this method.
 
         Parameters
         ----------
         A : array_like, tensor or None
-            Square matrix on rank 0, and None on the other ranks.
+            Square matrix on rank 0; None on the other ranks.
         nb : int, optional
-            Block size. By default, mxpeak chooses it from n and the grid.
+            Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"
-            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+            mpi4py communicator of the ranks that share the matrix. Use "world" for all ranks that the launcher started,
+            or None for this process only.
         grid : tuple of int, optional
-            Process grid (P, Q). The default is the grid closest to a square.
+            Numbers of rows and columns of the process grid, (P, Q). By default, mxpeak chooses the grid that is closest
+            to a square.
 
         Returns
         -------
         DistributedMatrix
-            The matrix.
+            Distributed matrix with its entries in the memory of the ranks.
 
         Raises
         ------
         UsageError
             An argument is invalid, or A is not square.
         ResourceError
-            Memory is too small.
+            There is not enough memory.
 
         Examples
         --------
@@ -211,36 +220,39 @@ class DistributedMatrix(InBlocks):
         comm: Any = "world",
         grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """Create a matrix from rectangles of each rank.
+        """Create a matrix from rectangular pieces, which can be on any rank.
 
-        Each rank sends its entries to the owners of the blocks, which keep them in float64 or complex128. All ranks
-        must call this method.
+        Each rank sends its entries to the ranks that own the blocks. The owners store the entries in float64 or
+        complex128. All ranks must call this method.
 
         Parameters
         ----------
         pieces : dict
-            {(row, column): array}, with the position of the first entry of each rectangle. Each entry of the matrix
-            must be in one rectangle of one rank. A rank can pass an empty dictionary.
+            Pieces of this rank, as a dictionary {(row, column): array}. Each key is the position of the first entry of
+            a piece. The pieces of all ranks together must contain every entry exactly once. A rank without pieces must
+            pass an empty dictionary.
         n : int
             Order of the matrix.
         nb : int, optional
-            Block size. By default, mxpeak chooses it from n and the grid.
+            Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"
-            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+            mpi4py communicator of the ranks that share the matrix. Use "world" for all ranks that the launcher started,
+            or None for this process only.
         grid : tuple of int, optional
-            Process grid (P, Q). The default is the grid closest to a square.
+            Numbers of rows and columns of the process grid, (P, Q). By default, mxpeak chooses the grid that is closest
+            to a square.
 
         Returns
         -------
         DistributedMatrix
-            The matrix.
+            Distributed matrix with its entries in the memory of the ranks.
 
         Raises
         ------
         UsageError
-            An argument is invalid, or an entry is in no rectangle or in several.
+            An argument is invalid, or the pieces do not contain every entry exactly once.
         ResourceError
-            Memory is too small.
+            There is not enough memory.
 
         Examples
         --------
@@ -269,31 +281,34 @@ class DistributedMatrix(InBlocks):
     ) -> DistributedMatrix:
         """Create a matrix from a file that all ranks can read.
 
-        Each rank reads only its own blocks. mxpeak reads the blocks again for every residual, so do not change the
-        file. All ranks must call this method.
+        Each rank reads only the blocks that it owns. Do not change the file while you use the matrix, because mxpeak
+        reads the blocks again for every residual. All ranks must call this method.
 
         Parameters
         ----------
         path : str or Path
-            NumPy file (.npy), HDF5 file (.h5 or .hdf5, needs h5py) or Zarr store (.zarr, needs zarr).
+            Path of a NumPy file (.npy), an HDF5 file (.h5 or .hdf5, requires h5py) or a Zarr store (.zarr, requires
+            zarr).
         dataset : str, optional
-            Name of the dataset, if the file contains several.
+            Name of the dataset, which you must specify if the file contains more than one.
         nb : int, optional
-            Block size. By default, mxpeak chooses it from n and the grid.
+            Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"
-            Communicator of mpi4py. "world" contains all ranks that the launcher started, and None only this process.
+            mpi4py communicator of the ranks that share the matrix. Use "world" for all ranks that the launcher started,
+            or None for this process only.
         grid : tuple of int, optional
-            Process grid (P, Q). The default is the grid closest to a square.
+            Numbers of rows and columns of the process grid, (P, Q). By default, mxpeak chooses the grid that is closest
+            to a square.
 
         Returns
         -------
         DistributedMatrix
-            The matrix, without stored entries.
+            Distributed matrix that reads its entries on demand.
 
         Raises
         ------
         UsageError
-            The file cannot be read, the matrix is not square, or an argument is invalid.
+            mxpeak cannot read the file, the matrix is not square, or an argument is invalid.
 
         Examples
         --------
@@ -309,28 +324,28 @@ class DistributedMatrix(InBlocks):
 
     @classmethod
     def from_blocks(cls, blocks: CyclicMatrix) -> DistributedMatrix:
-        """Create a matrix from the local arrays of a ScaLAPACK matrix, without copying them.
+        """Create a matrix from a ScaLAPACK matrix without copying its local arrays.
 
-        mxpeak reads your arrays and never writes to them. Do not change them while you use the matrix or its factors.
-        All ranks must call this method.
+        mxpeak reads your arrays but never writes to them. Do not change the arrays while you use the matrix or its
+        factors. All ranks must call this method.
 
         Parameters
         ----------
         blocks : CyclicMatrix
-            Result of `mxpeak.from_scalapack(local, desc, grid=..., comm=...)`. Its blocks must be square, and the first
-            block must be on process (0, 0).
+            Matrix returned by `mxpeak.from_scalapack(local, desc, grid=..., comm=...)`. The blocks must be square, and
+            the first block must be on process (0, 0).
 
         Returns
         -------
         DistributedMatrix
-            The matrix.
+            Distributed matrix that uses your arrays directly.
 
         Raises
         ------
         UsageError
-            The matrix or its blocks are not square, or the first block is on another process.
+            The matrix or its blocks are not square, or the first block is not on process (0, 0).
         ResourceError
-            Memory is too small.
+            There is not enough memory.
 
         Examples
         --------
@@ -340,7 +355,10 @@ class DistributedMatrix(InBlocks):
         DistributedMatrix(4x4, nb=2, grid=1x1)
         """
         if not isinstance(blocks, CyclicMatrix):
-            raise UsageError(f"from_blocks needs the result of mxpeak.from_scalapack, not {type(blocks).__name__}")
+            raise UsageError(
+                f"blocks is of type {type(blocks).__name__}, but from_blocks needs a CyclicMatrix; use "
+                "mxpeak.from_scalapack to create one"
+            )
         grid = blocks.grid
         n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
         local = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
@@ -361,15 +379,15 @@ class DistributedMatrix(InBlocks):
         )
 
     def blocks(self) -> CyclicMatrix:
-        """Return the entries in memory, for `norm` and the other norms.
+        """Return the matrix in the form that the norm functions use, with all entries in memory.
 
-        If the entries are not stored, each rank computes or reads its part. The part needs 8·n²/(P·Q) bytes, or twice
-        as many for complex entries. All ranks must call this method.
+        If the matrix does not store its entries, each rank computes or reads its own part. This part takes 8·n²/(P·Q)
+        bytes for real entries, or twice as many for complex entries. All ranks must call this method.
 
         Returns
         -------
         CyclicMatrix
-            The matrix with the local array of this rank.
+            Matrix with the entries of this rank in a local array.
         """
         grid = self.grid
         rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
@@ -381,31 +399,32 @@ class DistributedMatrix(InBlocks):
 
     @property
     def own_rows(self) -> range:
-        """Return the rows of this rank, for `solve(..., local=True)`.
+        """Return the range of the rows that this rank owns.
 
-        These are the rows that the rank passed to `from_rows` or `from_root`. For other matrices, each rank has an
-        equal share of the rows, in the order of the ranks.
+        With `local=True`, each rank passes these rows of b to `solve` and receives these rows of x. If you create the
+        matrix with `from_rows` or `from_root`, a rank owns the rows that it passed. Otherwise, the rows are divided
+        equally among the ranks, in rank order.
         """
         return range(*self._starts[self.comm.rank : self.comm.rank + 2])
 
     @property
     def comm(self) -> Communicator:
-        """Return the ranks of the grid."""
+        """Return the communicator of all ranks in the process grid."""
         return self.grid.all
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape (n, n)."""
+        """Return the shape of the matrix, (n, n)."""
         return self.n, self.n
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return float64, or complex128 for complex entries."""
+        """Return the data type of the entries, float64 or complex128."""
         return self.source.dtype
 
     @property
     def parts(self) -> int:
-        """Return the number of real numbers per entry: 1, or 2 for complex entries."""
+        """Return the number of real values per entry: 1 for real entries, or 2 for complex entries."""
         return _parts(self.dtype)
 
     def __repr__(self) -> str:
@@ -414,7 +433,7 @@ class DistributedMatrix(InBlocks):
 
 def _made(fn: Any) -> Made:
     if not callable(fn):
-        raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array use from_root or mxpeak.solve(A, b)")
+        raise UsageError(f"fn = {fn!r} is not a function of (i, j); use from_root or mxpeak.solve(A, b) for an array")
     return Made(fn)
 
 
@@ -426,9 +445,9 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
     """Order and block size."""
     rows, cols, grid = A.rows, A.cols, A.grid
     if rows.n != cols.n or rows.n < 1:
-        raise UsageError(f"A has shape {A.shape}; a system needs a square matrix that is not empty")
+        raise UsageError(f"A has shape {A.shape}, but a system needs a nonempty square matrix; use a square A")
     if rows.nb != cols.nb:
-        raise UsageError(f"blocks are {rows.nb}x{cols.nb}; LU needs square blocks; distribute A with MB = NB")
+        raise UsageError(f"the blocks of A are {rows.nb}x{cols.nb}, but LU needs square blocks; use MB = NB")
     if (rows.p, cols.p) != (grid.p, grid.q):
         raise UsageError("the first block of A is not on process (0, 0); use RSRC = CSRC = 0")
     return rows.n, rows.nb
@@ -438,8 +457,8 @@ def _pieces(given: Any) -> dict[tuple[int, int], Array]:
     """This rank's rectangles, by where they begin."""
     if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
         raise UsageError(
-            "pieces: use a dictionary {(row, column): array, …} with the first row and column of each piece, or {} "
-            "for none"
+            "pieces: use a dictionary {(row, column): array, …} with the first row and column of each "
+            "piece, or {} for none"
         )
     return {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in given.items()}
 
@@ -447,11 +466,13 @@ def _pieces(given: Any) -> dict[tuple[int, int], Array]:
 def _roots(A: Any, rank: int) -> Array:
     """A on rank 0, nothing elsewhere."""
     if rank == 0 and A is None:
-        raise UsageError("from_root takes A from this rank; pass it here, and None on the others")
+        raise UsageError("from_root reads A from this rank, but A is None; pass A on this rank and None on the others")
     if rank == 0:
         return rows_here(A, "A")
     if A is not None:
-        raise UsageError("from_root takes A from rank 0; pass None here, or use from_rows with rows of every rank")
+        raise UsageError(
+            "from_root reads A only from rank 0; pass None on this rank, or use from_rows with the rows of each rank"
+        )
     return np.empty((0, 0))
 
 
@@ -476,17 +497,17 @@ def _shape(grid: Any, ranks: int) -> ProcessGrid:
     if grid is None:
         return ProcessGrid(*squarest(ranks))
     if not isinstance(grid, tuple | list) or len(grid) != 2:
-        raise UsageError(f"grid = {grid!r}: use two numbers (P, Q) with P*Q = {ranks}")
+        raise UsageError(f"grid = {grid!r} is not valid; use two integers (P, Q) with P*Q = {ranks}")
     P, Q = (_positive(side, "grid") for side in grid)
     if ranks != P * Q:
         best = squarest(ranks)
-        raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but there are {ranks}; use grid={best}")
+        raise UsageError(f"grid {P}x{Q} needs {P}*{Q} = {P * Q} ranks, but there are {ranks}; use grid={best}")
     return ProcessGrid(P, Q)
 
 
 def _positive(value: Any, name: str) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name} = {value!r}: use an integer of 1 or more")
+        raise UsageError(f"{name} = {value!r} is not a positive integer; use an integer of 1 or more")
     return int(value)
 
 

@@ -13,65 +13,69 @@ from mxpeak.solvers.refine import U
 
 @dataclass(frozen=True, slots=True)
 class DistributedInfo(Info):
-    """Diagnostics of a distributed dense solve.
+    """Diagnostics for the solution of a distributed dense system.
 
-    All attributes except `times` are the same on every rank. An info has no truth value. Test `info.solved`.
+    All attributes except `times` have the same values on every rank. Use `info.solved` in conditions, because an info
+    object has no truth value.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended.
+        Outcome of the solve.
     solved : bool
-        Whether x is as accurate as a stable solver in fp64 makes it.
+        Whether x is as accurate as the result of a stable fp64 solver.
     converged : bool
-        The same as `solved`.
+        Alias for `solved`.
     n : int
-        Order of A.
+        Order of the matrix A.
     rhs : int
         Number of right-hand sides.
     precision : str
-        Precision of the factors at the end. Formats narrower than fp32 apply to the operands of the products.
+        Precision of the factors after the solve. Formats narrower than fp32 apply only to the operands of matrix
+        products.
     emulated : bool
-        Whether these operands were rounded in software. The speed is then that of fp32.
+        Whether mxpeak rounded the operands of matrix products to this precision in software. If so, the speed is that
+        of fp32, not of the emulated format.
     iterations : int
-        Refinement steps of the right-hand side that needed most. A step is one correction or one GMRES iteration.
+        Largest number of refinement steps for any right-hand side. One step is one correction or one GMRES iteration.
     backward_error : float
-        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst right-hand side. For a complex
-        system, the value is that of the equivalent real system. The error of the complex system is at most twice as
-        large.
+        Normwise backward error ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of the worst right-hand side, in the infinity
+        norm. For a complex system, mxpeak computes the error of the equivalent real system. The error of the complex
+        system itself is at most twice as large.
     componentwise_error : float
-        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side.
+        Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side.
     condition : float or None
-        Estimate of the one-norm condition number of A after scaling. None means that pivots and corrections gave no
-        reason to estimate it. For a complex system, the value is that of the real system, which is at most twice as
-        large.
+        Estimated one-norm condition number of A, after any scaling. The value is None if the pivots and corrections
+        gave no reason to compute an estimate. For a complex system, the estimate applies to the equivalent real system,
+        whose condition number is at most twice as large.
     growth : float
-        Pivot growth max |u_ij| / max |a_ij| after scaling.
+        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling.
     scaled : bool
-        Whether rows and columns were scaled before the factorization.
+        Whether mxpeak scaled the rows and columns of A before the factorization.
     fallback : bool
-        Whether the requested precision failed and A was factored again in fp64.
+        Whether the first factorization failed, so that mxpeak factored A again in fp64.
     ill_conditioned : bool
-        Whether x may have no correct digit, although the backward error is small. Possible reasons are a singular A,
-        columns of very different sizes, and an underflow of x.
+        Whether x may have no correct digits despite a small backward error. Possible causes are a singular matrix,
+        columns of very different magnitudes, and underflow in x.
     message : str
-        Notes and advice, one per line. The text is empty if there are none.
+        Notes and advice, one per line, or an empty string.
     u : float
-        Unit roundoff of fp64, the type of x.
+        Unit roundoff of fp64, which is the precision of x.
     grid : tuple of int
-        Process grid (P, Q).
+        Numbers of rows and columns of the process grid, (P, Q).
     nb : int
-        Block size.
+        Block size of the block-cyclic distribution.
     bytes_a_rank : int
-        Bytes planned for the largest rank: fp64 factors, panels, vectors, and its part of A if entries are kept.
+        Planned memory in bytes, on the rank that needs the most memory. The value includes the fp64 factors, panels,
+        vectors and stored entries of A.
     times : dict of str to float
-        Seconds of this rank per phase: make, equilibrate, factor and refine.
+        Time in seconds that this rank spent in each phase: "make", "equilibrate", "factor" and "refine".
     history : tuple of float
-        Backward error at the start and after each step or GMRES cycle of the worst right-hand side.
+        Backward errors of the worst right-hand side, at the start and after each step or GMRES cycle.
 
     See Also
     --------
-    DistributedFactors.condition : An estimate in every case.
+    DistributedFactors.condition : Estimate that is available in every case.
     """
 
     outcome: Outcome
@@ -97,7 +101,7 @@ class DistributedInfo(Info):
 
     @property
     def solved(self) -> bool:
-        """Return whether x is as accurate as a stable solver in fp64 makes it."""
+        """Return whether x is as accurate as the result of a stable fp64 solver."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:

@@ -97,15 +97,19 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
     if factors.singular and precision == "fp64":
         with computing(A.comm):
             least = factors.least_size()
-        zero = "exactly zero" if least >= TINY else f"zero, exactly or by underflow: there are numbers of {least:.1e}"
+        zero = (
+            "exactly zero"
+            if least >= TINY
+            else f"zero, exactly or by underflow, because some numbers are as small as {least:.1e}"
+        )
         raise SingularMatrixError(
-            f"A is singular: pivot {_pivot(factors, A)} of {A.n} is {zero}; "
-            "look for rows or columns that depend on each other"
+            f"A is singular: pivot {_pivot(factors, A)} of {A.n} is {zero}; check A for linearly dependent "
+            "rows or columns"
         )
     if not (isfinite(factors.A_inf) and isfinite(factors.A_one)) and precision == "fp64":
         raise UsageError(
-            "sums of rows or columns of A exceed the largest number of fp64, 1.8e308, so the error cannot be computed; "
-            "divide A and b by a power of two, such as 2.0**64"
+            "row or column sums of A exceed 1.8e308, the largest fp64 number, so mxpeak cannot compute the "
+            "error; divide A and b by a power of two, such as 2.0**64"
         )
     return factors
 
@@ -141,18 +145,18 @@ class Refined:
 
 
 class DistributedFactors:
-    """A distributed matrix and its LU factors, returned by `lu_factor`.
+    """The LU factors of a distributed matrix, returned by `lu_factor`.
 
-    All ranks must call its methods and read `condition` together.
+    All ranks must call the methods, and read `condition`, at the same point in the program.
 
     Attributes
     ----------
     A : DistributedMatrix
-        The matrix.
+        Distributed matrix from which mxpeak computed the factors.
     precision : str
-        Precision of the factors. The precision changes to "fp64" if `solve` factors A again.
+        Precision of the factors. The value changes to "fp64" if `solve` factors A again.
     condition : float
-        Estimate of the one-norm condition number of A after scaling.
+        Estimated one-norm condition number of A, after any scaling.
     """
 
     def __init__(
@@ -175,53 +179,55 @@ class DistributedFactors:
 
     @property
     def condition(self) -> float:
-        """Return an estimate of the one-norm condition number of A after scaling.
+        """Return the estimated one-norm condition number of A, after any scaling.
 
-        The first call needs four to six solves. All ranks must read the estimate together. fp32 factors cannot
-        distinguish a condition number above 1/u = 1.7e7 from infinity.
+        The first access takes as long as four to six solves. All ranks must read this property at the same point in the
+        program. If the condition number exceeds 1/u = 1.7e7, fp32 factors cannot distinguish it from infinity.
         """
         self._check_there()
         with computing(self.A.comm):
             return self._factors.condition()
 
     def solve(self, b: Any, *, transposed: bool | str = False, local: bool = False) -> tuple[Array, DistributedInfo]:
-        """Solve A x = b with the factors.
+        """Solve A x = b with these factors.
 
-        If the factors are too coarse, `solve` factors A in fp64 and keeps these factors. All ranks must call this
-        method.
+        If the factors are not accurate enough, `solve` factors A again in fp64 and keeps the new factors. All ranks
+        must call this method.
 
         Parameters
         ----------
         b : array_like or callable
-            Right-hand side (n,), or several as (n, k), with the same values on all ranks. Alternatively, a
-            function that returns these values for an array of row indices.
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). Unless `local` is True,
+            all ranks must pass the same values. You can also pass a function that returns the values for an array of
+            row indices.
         transposed : bool or {"N", "T", "H"}, default False
-            True or "T" solves A^T x = b. "H" solves A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
         local : bool, default False
-            If True, b and x are only the rows `A.own_rows` of this rank.
+            If True, b and x contain only the rows `A.own_rows` of this rank.
 
         Returns
         -------
         x : ndarray
-            Solution in float64 or complex128, the same on all ranks. With `local`, only the rows of this rank.
+            Solution in float64 or complex128, the same on all ranks. If `local` is True, x contains only the rows of
+            this rank.
         info : DistributedInfo
-            Outcome, backward errors, precision, iterations, condition and times.
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
         ------
         UsageError
-            An argument is invalid or differs between ranks.
+            An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
         ResourceError
-            Memory is too small.
+            There is not enough memory.
 
         Warns
         -----
         IllConditionedWarning
-            x may have no correct digit. For example, A is singular to working precision.
+            The solution x may have no correct digits, for example because A is singular to working precision.
         NotSolvedWarning
-            x is not finite, or less accurate than with a plain LU factorization.
+            The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
 
         Examples
         --------
@@ -236,33 +242,35 @@ class DistributedFactors:
     def solve_quietly(
         self, b: Any, *, transposed: bool | str = False, local: bool = False
     ) -> tuple[Array, DistributedInfo]:
-        """Solve A x = b as `solve` does, without warnings.
+        """Solve A x = b in the same way as `solve`, but without warnings.
 
         Parameters
         ----------
         b : array_like or callable
-            Right-hand side (n,), or several as (n, k), with the same values on all ranks. Alternatively, a
-            function that returns these values for an array of row indices.
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). Unless `local` is True,
+            all ranks must pass the same values. You can also pass a function that returns the values for an array of
+            row indices.
         transposed : bool or {"N", "T", "H"}, default False
-            True or "T" solves A^T x = b. "H" solves A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
         local : bool, default False
-            If True, b and x are only the rows `A.own_rows` of this rank.
+            If True, b and x contain only the rows `A.own_rows` of this rank.
 
         Returns
         -------
         x : ndarray
-            Solution in float64 or complex128, the same on all ranks. With `local`, only the rows of this rank.
+            Solution in float64 or complex128, the same on all ranks. If `local` is True, x contains only the rows of
+            this rank.
         info : DistributedInfo
-            Outcome, backward errors, precision, iterations, condition and times.
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
         ------
         UsageError
-            An argument is invalid or differs between ranks.
+            An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
         ResourceError
-            Memory is too small.
+            There is not enough memory.
         """
         self._check_there()
         A, comm = self.A, self.A.comm
@@ -470,7 +478,10 @@ def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
     if precision != "auto" and (not isinstance(precision, str) or precision not in PRECISIONS):
         raise UsageError(f"unknown precision {precision!r}; use one of auto, {', '.join(PRECISIONS)}")
     if device not in ("auto", "cpu"):
-        raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; use device="cpu"')
+        raise UsageError(
+            f"device = {device!r} is not supported, because mxpeak solves distributed systems on the CPU; use "
+            'device="cpu"'
+        )
     try:
         one = read(b, "b")
     except UsageError:  # none, a function, or what will be refused
@@ -486,8 +497,8 @@ def _pivot(factors: PivotedFactors, A: DistributedMatrix) -> int:
 def _note(condition: float, outcome: Outcome) -> str:
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     return (
-        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / U:.1e}; {small}x may have no correct "
-        "digit; look for rows or columns that depend on each other"
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / U:.1e}; {small}x may have no "
+        "correct digit; check A for linearly dependent rows or columns"
     )
 
 

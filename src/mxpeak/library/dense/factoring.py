@@ -253,8 +253,8 @@ def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans
     assert factors is not None  # fading pivots are not looked at
     if factors.singular:
         raise SingularMatrixError(
-            f"A is singular: pivot {factors.singular} of {A.shape[0]} is {_how_small(factors)}; "
-            "check the matrix, or solve in the sense of least squares (numpy.linalg.lstsq)"
+            f"A is singular: pivot {factors.singular} of {A.shape[0]} is {_how_small(factors)}; check A, or "
+            "use numpy.linalg.lstsq for a least-squares solution"
         )
     return factors
 
@@ -279,7 +279,7 @@ def _how_small(factors: Factors) -> str:
         least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, xp.ones_like(sizes)))))
     if least >= TINY:
         return "exactly zero"
-    return f"zero in fp64, exactly or by underflow: the elimination meets numbers of {least:.1e}"
+    return f"zero in fp64, exactly or by underflow, because the elimination produced numbers as small as {least:.1e}"
 
 
 def factor(

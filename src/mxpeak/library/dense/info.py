@@ -68,9 +68,9 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
-        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
-        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or use {wider}"
-        "regularization or least squares (numpy.linalg.lstsq)"
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; {small}x "
+        "may have no correct digit; check A for linearly dependent rows or columns, or use "
+        f"{wider}regularization or least squares (numpy.linalg.lstsq)"
     )
 
 
@@ -98,61 +98,66 @@ def doubt(*, singular: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SolveInfo(Info):
-    """Diagnostics of a dense solve.
+    """Diagnostics for the solution of a dense system.
 
-    An info has no truth value. Test `info.solved`.
+    Use `info.solved` in conditions, because an info object has no truth value.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended.
+        Outcome of the solve.
     solved : bool
-        Whether x is as accurate as a stable solver in the input's type makes it.
+        Whether x is as accurate as the result of a stable solver in the precision of the input.
     converged : bool
-        The same as `solved`.
+        Alias for `solved`.
     n : int
-        Order of A.
+        Order of the matrix A.
     rhs : int
         Number of right-hand sides.
     precision : str
-        Precision of the factors at the end.
+        Precision of the factors after the solve.
     why : str
-        Reason for this precision, such as "quickest at this order".
+        Reason for the choice of this precision, such as "fastest at this order".
     emulated : bool
-        Whether operands were rounded to the precision in software. The speed is then that of fp32.
+        Whether mxpeak rounded the operands of matrix products to this precision in software. If so, the speed is that
+        of fp32, not of the emulated format.
     iterations : int
-        Refinement steps of the right-hand side that needed most. A step is one correction or one GMRES iteration.
+        Largest number of refinement steps for any right-hand side. One step is one correction or one GMRES iteration.
     backward_error : float
-        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst right-hand side. If more than 8
-        right-hand sides need no refinement, the value is about their root mean square.
+        Normwise backward error ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of the worst right-hand side, in the infinity
+        norm. If more than 8 right-hand sides need no refinement, the value is about the root mean square of their
+        errors.
     componentwise_error : float
-        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes the value when you
-        first read it.
+        Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes
+        the value when you first read this attribute.
     condition : float
-        Estimate of the one-norm condition number of A after scaling. mxpeak computes the value when you first read it.
+        Estimated one-norm condition number of A, after any scaling. mxpeak computes the value when you first read this
+        attribute.
     growth : float
-        Pivot growth max |u_ij| / max |a_ij| after scaling. mxpeak computes the value when you first read it.
+        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. mxpeak computes the value when you first read
+        this attribute.
     scaled : bool
-        Whether rows and columns were scaled before the factorization.
+        Whether mxpeak scaled the rows and columns of A before the factorization.
     fallback : bool
-        Whether the requested precision failed and A was factored again in fp64.
+        Whether the first factorization failed, so that mxpeak factored A again in fp64.
     ill_conditioned : bool
-        Whether x may have no correct digit, although the backward error is small. Possible reasons are a singular A,
-        columns of very different sizes, and an underflow of x.
+        Whether x may have no correct digits despite a small backward error. Possible causes are a singular matrix,
+        columns of very different magnitudes, and underflow in x.
     message : str
-        Notes and advice, one per line. The text is empty if there are none.
+        Notes and advice, one per line, or an empty string.
     u : float
-        Unit roundoff of the type of x.
+        Unit roundoff of the data type of x.
     times : dict of str to float
-        Seconds per phase: solve, or equilibrate, factor, deflate and refine. The phase estimate appears after you read
-        `condition` or `growth`.
+        Time of each phase, in seconds. The possible phases are "solve", "equilibrate", "factor", "deflate" and
+        "refine". If you read `condition` or `growth`, mxpeak adds the phase "estimate".
     history : tuple of float
-        Largest backward error at the start and after each step, of the scaled system if A was scaled.
+        Largest backward error at the start and after each step. If mxpeak scaled A, these are the errors of the scaled
+        system.
 
     Notes
     -----
-    This object refers to the factors until you read `condition` or `growth`. This object refers to A, b and x until you
-    read `componentwise_error`.
+    This object keeps the factors in memory until you read `condition` or `growth`. It keeps A, b and x in memory until
+    you read `componentwise_error`.
     """
 
     outcome: Outcome = Outcome.SOLVED
@@ -175,29 +180,30 @@ class SolveInfo(Info):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
-        """Return cls(**facts) without the 2 µs that a frozen dataclass needs to set its fields."""
+        """Return cls(**facts), but bypass the dataclass constructor, which takes 2 µs longer."""
         info = object.__new__(cls)
         info.__dict__.update(facts)
         return info
 
     @property
     def condition(self) -> float:
-        """Return an estimate of the one-norm condition number of A after scaling.
+        """Return the estimated one-norm condition number of A, after any scaling.
 
-        Higham's method computes the estimate with a few solves. The estimate is rarely too small by a factor of 3.
+        mxpeak uses Higham's method, which needs only a few solves. The estimate is rarely too small by more than a
+        factor of 3.
         """
         return self._estimated()[0]
 
     @property
     def growth(self) -> float:
-        """Return the pivot growth max |u_ij| / max |a_ij|, after scaling."""
+        """Return the pivot growth factor max |u_ij| / max |a_ij|, after any scaling."""
         return self._estimated()[1]
 
     @property
     def componentwise_error(self) -> float:
         """Return the largest row-wise backward error, in units of n·u.
 
-        The value is NaN if A, b or x was changed after the solve.
+        The value is NaN if A, b or x changed after the solve.
         """
         if isinstance(self._row_error, tuple):
             self.__dict__["_row_error"] = row_error_of(*self._row_error)
@@ -215,7 +221,7 @@ class SolveInfo(Info):
 
     @property
     def solved(self) -> bool:
-        """Return whether x is as accurate as a stable solver in the input's type makes it."""
+        """Return whether x is as accurate as the result of a stable solver in the precision of the input."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:

@@ -25,8 +25,8 @@ def form_of(transposed: Any) -> str:
     if isinstance(transposed, str) and transposed in FORMS:
         return transposed
     raise UsageError(
-        f'transposed = {transposed!r}: use True or "T" for A^T x = b, "H" for A^H x = b, the conjugate transpose, or '
-        'False or "N" for A x = b'
+        f'transposed = {transposed!r} is unknown; use False or "N" for A x = b, True or "T" for A^T x = b, '
+        'or "H" for A^H x = b'
     )
 
 
@@ -35,7 +35,7 @@ def matrix(values: Any) -> Input:
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(
-            f"A has shape {A.shape}; solve takes square matrices (for least squares use numpy.linalg.lstsq)"
+            f"A has shape {A.shape}, but solve needs a square matrix; use numpy.linalg.lstsq for least squares"
         )
     return A
 
@@ -44,9 +44,11 @@ def right_hand_side(values: Any, n: int) -> Input:
     """b as (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
-        raise UsageError(f"b has shape {b.shape}; use one right-hand side as (n,), k of them as (n, k)")
+        raise UsageError(
+            f"b has shape {b.shape}; use shape (n,) for one right-hand side, or (n, k) for k right-hand sides"
+        )
     if b.shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it needs {n} rows")
+        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}; use a b with {n} rows")
     return b
 
 

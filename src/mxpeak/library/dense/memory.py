@@ -42,16 +42,14 @@ def check_memory(
         return
     enough = _enough_ranks(n, nb, comm.size, free, held=held, parts=parts)
     size = 8 * parts * (parts + held)
-    what = f"{'A and its factors' if held else 'the factors of A'}, {size}*{n}*{n} bytes,"
+    what = f"{'A and its factors' if held else 'the factors of A'} ({size}*{n}*{n} bytes)"
     started = f"client.cluster.scale({enough})" if comm.name == "sockets" else f"mpiexec -n {enough} python ..."
-    instead = f"start {enough} ranks on such nodes: {started}"
+    instead = f"use {enough} ranks on nodes of this kind: {started}"
     if not enough:
-        instead = (
-            f"no number of such ranks is enough, because each stores {VECTORS} vectors: start fewer ranks per node"
-        )
+        instead = f"more ranks do not help, because each of them stores {VECTORS} vectors, so use fewer ranks per node"
     raise ResourceError(
-        f"{what} and panels take {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} "
-        f"per rank can be used, with {most} per node; {instead}"
+        f"{what} and the panels need {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but only "
+        f"{size_text(free)} per rank is available with {most} ranks per node; {instead}"
     )
 
 
@@ -66,10 +64,11 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
     _, free = _free_bytes(comm, 0)
     need = 8 * VECTORS * n * more
     if need > free:
-        instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks per node"
+        instead = "use fewer columns at a time" if k > 1 else "use fewer ranks per node"
         raise ResourceError(
-            f"b with {k} column{'s' * (k > 1)}, x and their residuals take {VECTORS}*{8 * parts}*{n}*{k} bytes on "
-            f"every rank, {size_text(need)}, but {size_text(free)} per rank can be used; {instead}"
+            f"b with {k} column{'s' * (k > 1)}, x and the residuals need {VECTORS}*{8 * parts}*{n}*{k} "
+            f"bytes ({size_text(need)}) on every rank, but only {size_text(free)} per rank is available; "
+            f"{instead}"
         )
 
 

@@ -25,7 +25,7 @@ def rows_here(values: Any, name: str) -> Array:
     """This rank's rows: numbers, finite, of two dimensions."""
     A = read(values, name)
     if len(A.shape) != 2:
-        raise UsageError(f"{name} has shape {A.shape}; use rows as (m, n), none as an array of shape (0, n)")
+        raise UsageError(f"{name} has shape {A.shape}; use shape (m, n) for m rows, or (0, n) on a rank without rows")
     wide_type(A.dtype, name)
     rows = A.on(None)
     check_finite(rows, name, np)
@@ -47,7 +47,8 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     if total != n or n == 0:
         each = " + ".join(map(str, counts)) + f" = {total}" if comm.size > 1 else str(total)
         raise UsageError(
-            f"the ranks have {each} rows of {n} entries; pass every row of a square A once, in the order of ranks"
+            f"the ranks have {each} rows of {n} entries, but A must be square; pass each row of A exactly "
+            "once, in rank order"
         )
     return 0, *accumulate(counts)
 
@@ -80,7 +81,10 @@ def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
     rows = np.unique([0, n, *(edge for row, _, (m, _) in _places(pieces) for edge in (row, row + m))])
     cols = np.unique([0, n, *(edge for _, col, (_, k) in _places(pieces) for edge in (col, col + k))])
     if min(rows[0], cols[0]) < 0 or max(rows[-1], cols[-1]) > n:
-        raise UsageError(f"pieces reach from row {rows[0]} to {rows[-1]}, column {cols[0]} to {cols[-1]}; A is {n}x{n}")
+        raise UsageError(
+            f"the pieces reach from row {rows[0]} to {rows[-1]} and from column {cols[0]} to {cols[-1]}, but A "
+            f"is {n}x{n}; use pieces inside A"
+        )
     times = np.zeros((len(rows) - 1, len(cols) - 1), np.int32)
     for row, col, (m, k) in _places(pieces):
         top, bottom = np.searchsorted(rows, (row, row + m))
@@ -88,7 +92,9 @@ def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
         times[top:bottom, left:right] += 1
     if (times != 1).any():
         i, j = np.argwhere(times != 1)[0]
-        raise UsageError(f"A[{rows[i]}, {cols[j]}] is in {times[i, j]} pieces; the ranks give every entry of A once")
+        raise UsageError(
+            f"A[{rows[i]}, {cols[j]}] is in {times[i, j]} pieces; pass each entry of A in exactly one piece"
+        )
 
 
 def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]]]:

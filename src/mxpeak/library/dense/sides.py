@@ -31,8 +31,8 @@ def _whole(A: DistributedMatrix, b: Any) -> Array:
     given, mine = read(b, "b").shape, len(A.own_rows)
     if given and given[0] == mine != A.n:
         raise UsageError(
-            f"A is {A.n}x{A.n}, but b has shape {given}: use all {A.n} rows on every rank, or use local=True for the "
-            f"{mine} of this rank"
+            f"A is {A.n}x{A.n}, but b has shape {given}; use all {A.n} rows on every rank, or local=True "
+            f"with the {mine} rows of this rank"
         )
     return _numbers(right_hand_side(b, A.n))
 
@@ -43,8 +43,8 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
     one, m = read(b, "b"), rows.stop - rows.start
     if len(one.shape) not in (1, 2) or one.shape[0] != m:
         raise UsageError(
-            f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {one.shape}: with local=True give "
-            f"({m},), or ({m}, k) for k right-hand sides; without it all n = {A.n} rows on every rank"
+            f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {one.shape}; use shape "
+            f"({m},) or ({m}, k) with local=True, or all {A.n} rows on every rank without it"
         )
     return _numbers(one)
 

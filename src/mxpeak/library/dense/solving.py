@@ -68,51 +68,53 @@ def solve(
     device: str = "auto",
     local: bool = False,
 ) -> tuple[Any, SolveInfo | StackInfo | DistributedInfo]:
-    """Solve A x = b to the accuracy of the input's type.
+    """Solve A x = b to the accuracy of the input's data type.
 
-    `solve` factors A in the fastest precision that reaches this accuracy, and then refines x. If low precision fails,
-    `solve` factors A again in fp64.
+    `solve` factors A in the fastest precision that allows this accuracy, and then refines x. If low-precision factors
+    fail, `solve` factors A again in fp64.
 
     Parameters
     ----------
     A : array_like, tensor or DistributedMatrix
-        Square matrix (n, n) in any memory order, or a stack (..., n, n). `solve` never changes A.
+        Square matrix of shape (n, n) in any memory order, or a stack of matrices of shape (..., n, n). `solve` does not
+        modify A.
     b : array_like, tensor or callable
-        Right-hand side (n,), or several as (n, k). A stack accepts (n,) or (..., n, k). If A is a DistributedMatrix,
-        b can be a function of the row indices.
+        Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). If A is a stack, use the shape
+        (n,) or (..., n, k). If A is a DistributedMatrix, b can also be a function of the row indices.
     transposed : bool or {"N", "T", "H"}, default False
-        True or "T" solves A^T x = b. "H" solves A^H x = b.
+        Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     device : str, default "auto"
-        "auto" solves on the device of the tensors, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" to solve on the device of the tensors (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
     local : bool, default False
-        If True, b and x are only the rows of this rank. A must be a DistributedMatrix.
+        If True, b and x contain only the rows of this rank. This option requires a DistributedMatrix.
 
     Returns
     -------
     x : ndarray or tensor
-        Solution in the type to which A and b promote. x is a tensor if b is one.
+        Solution in the common data type of A and b. If b is a tensor, x is also a tensor.
     info : SolveInfo, StackInfo or DistributedInfo
-        Outcome, backward errors, precision, iterations, condition and times. StackInfo describes a stack, and
-        DistributedInfo a DistributedMatrix.
+        Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times. The type
+        is StackInfo for a stack, DistributedInfo for a DistributedMatrix, and SolveInfo otherwise.
 
     Raises
     ------
     UsageError
-        An argument is invalid. For example, A is not square, not finite or not numeric. UsageError is also a
+        An argument is invalid, for example because A is not square, not finite or not numeric. This exception is also a
         ValueError.
     SingularMatrixError
-        A pivot is exactly zero. SingularMatrixError is also a numpy.linalg.LinAlgError.
+        A pivot is exactly zero. This exception is also a numpy.linalg.LinAlgError.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Warns
     -----
     IllConditionedWarning
-        x may have no correct digit. For example, A is singular to working precision.
+        The solution x may have no correct digits, for example because A is singular to working precision.
     NotSolvedWarning
-        x is not finite, or less accurate than with a plain LU factorization.
+        The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
 
     Examples
     --------
@@ -128,8 +130,8 @@ def solve(
         return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
     if local:
         raise UsageError(
-            "local=True is for rows of a DistributedMatrix, which ranks share; remove it, or use each rank's rows: "
-            "mxpeak.DistributedMatrix.from_rows(A)"
+            "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
+            "remove local, or use mxpeak.DistributedMatrix.from_rows(A)"
         )
     if stack := stack_of(A):
 
@@ -161,30 +163,31 @@ def _conjugated(
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
-    """Factor A once, to solve for many right-hand sides.
+    """Factor A once, so that you can solve for many right-hand sides.
 
     Parameters
     ----------
     A : array_like, tensor or DistributedMatrix
-        Square matrix. The factors refer to A, so do not change A while you use them.
+        Square matrix to factor. Do not change A while you use the factors, because they refer to A.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factors.
     device : str, default "auto"
-        "auto" factors on the device of a tensor, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" to factor on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
 
     Returns
     -------
     LUFactors or DistributedFactors
-        Factors with the method `solve(b, transposed=False)` and the attribute `condition`.
+        LU factors with the method `solve(b, transposed=False)` and the attribute `condition`.
 
     Raises
     ------
     UsageError
-        An argument is invalid. For example, A is not square, not finite or not numeric.
+        An argument is invalid, for example because A is not square, not finite or not numeric.
     SingularMatrixError
         A pivot is exactly zero.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Examples
     --------
@@ -336,18 +339,19 @@ def _most(n: int, precision: str) -> int:
 
 
 class LUFactors:
-    """The LU factors of a matrix in one process, returned by `lu_factor`.
+    """The LU factors of a matrix on a single process, returned by `lu_factor`.
 
-    The residuals need A, so do not change A while you use the factors.
+    Do not change A while you use the factors, because mxpeak computes residuals with A.
 
     Attributes
     ----------
     A : ndarray or tensor
-        The matrix. If its entries are tiny, `A` and the factors are larger by a power of two.
+        Matrix from which mxpeak computed the factors. If the entries are tiny, mxpeak scales `A` and the factors up by
+        a power of two.
     precision : str
         Precision of the factors.
     condition : float
-        Estimate of the one-norm condition number of A after scaling.
+        Estimated one-norm condition number of A, after any scaling.
     """
 
     def __init__(
@@ -382,9 +386,9 @@ class LUFactors:
 
     @property
     def condition(self) -> float:
-        """Return an estimate of the one-norm condition number of A after scaling.
+        """Return the estimated one-norm condition number of A, after any scaling.
 
-        mxpeak computes the estimate when you first read it.
+        mxpeak computes the estimate when you first read this property.
         """
         return self._factors.condition
 
@@ -393,24 +397,25 @@ class LUFactors:
         return f"LUFactors({n}x{n} {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Solve A x = b with the factors.
+        """Solve A x = b with these factors.
 
-        If the factors are too coarse, `solve` factors A in fp64 and keeps these factors. On the CPU, `solve` does the
-        same if you left the precision open and fp64 factors are faster for this number of right-hand sides.
+        If the factors are not accurate enough, `solve` factors A again in fp64 and keeps the new factors. On the CPU
+        with `precision="auto"`, `solve` also switches to fp64 factors if they are faster for this number of right-hand
+        sides.
 
         Parameters
         ----------
         b : array_like or tensor
-            Right-hand side (n,), or several as (n, k). `solve` never changes b.
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). `solve` does not modify b.
         transposed : bool or {"N", "T", "H"}, default False
-            True or "T" solves A^T x = b. "H" solves A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
 
         Returns
         -------
         x : ndarray or tensor
-            Solution in the precision of A. x is a tensor if b is one.
+            Solution in the precision of A. If b is a tensor, x is also a tensor.
         info : SolveInfo
-            Outcome, backward errors, precision, iterations, condition and times.
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
         ------
@@ -420,9 +425,9 @@ class LUFactors:
         Warns
         -----
         IllConditionedWarning
-            x may have no correct digit. For example, A is singular to working precision.
+            The solution x may have no correct digits, for example because A is singular to working precision.
         NotSolvedWarning
-            x is not finite, or less accurate than with a plain LU factorization.
+            The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
 
         Examples
         --------
@@ -465,7 +470,7 @@ class LUFactors:
         return self._transposed
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
-        """Solve for right-hand sides that are already a block of the kernels; return x in the form of b."""
+        """Solve for right-hand sides in the block format of the kernels, and return x in the format of b."""
         # The factorization's time belongs to the first solve.
         kernels, k = self._factors.kernels, columns(b)
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)

@@ -60,19 +60,21 @@ class Source:
         A = np.asarray(values)
         if not np.can_cast(wide_type(A.dtype, self.what), self.dtype):
             raise UsageError(
-                f"{self.what} gave {A.dtype} for i = {i[0]}… and j = {j[0]}…, but real numbers for i = j = 0, which "
-                "set the type of A; use complex numbers everywhere, for example A.astype(complex)"
+                f"{self.what} returned {A.dtype} for i = {i[0]}… and j = {j[0]}…, but real numbers for i = "
+                "j = 0, which set the type of A; use complex numbers everywhere, for example with "
+                "A.astype(complex)"
             )
         shape = len(i), len(j)
         if A.shape != shape:
             raise UsageError(
-                f"{self.what} gave shape {A.shape} for i of shape ({shape[0]}, 1) and j of shape (1, {shape[1]}); it "
-                f"must give {shape}; compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
+                f"{self.what} returned shape {A.shape} instead of {shape} for i of shape ({shape[0]}, 1) "
+                f"and j of shape (1, {shape[1]}); use operations on whole arrays, for example 1.0 / (1.0 + "
+                "abs(i - j))"
             )
         A = np.ascontiguousarray(A, self.dtype)  # products read rows
         if not np.isfinite(A).all():
             r, c = np.argwhere(~np.isfinite(A))[0]
-            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}; all entries of A must be finite")
+            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries")
         return A
 
 
@@ -105,7 +107,9 @@ class InFile(Source):
         """The square matrix of a file."""
         A = opened(path, dataset)
         if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
-            raise UsageError(f"{path} holds an array of shape {A.shape}; A is square and not empty")
+            raise UsageError(
+                f"{path} contains an array of shape {A.shape}, but A must be square and not empty; use another file"
+            )
         return cls(path, A)
 
     @property
@@ -158,7 +162,7 @@ def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
     """The type in which these numbers are solved with: float64, or complex128; stops at what is neither."""
     if dtype.kind not in "biufc":
         raise UsageError(
-            f"{what} has dtype {dtype}; systems over ranks need a real, complex or integer NumPy type; "
-            "convert it, for example A.astype(float)"
+            f"{what} has dtype {dtype}, but distributed systems need a real, complex or integer NumPy type; "
+            "use, for example, A.astype(float)"
         )
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)

@@ -26,46 +26,47 @@ TOLD = 5
 
 @dataclass(frozen=True, slots=True)
 class StackInfo(Info):
-    """Diagnostics of the solve of a stack of systems.
+    """Diagnostics for the solution of a stack of dense systems.
 
-    NumPy solves all systems together. `solve` then solves again, individually, each system that fails a check. An info
-    has no truth value. Test `info.solved`.
+    `solve` first solves all systems together with NumPy. If a system fails a check, `solve` then solves this system
+    again individually. Use `info.solved` in conditions, because an info object has no truth value.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended. If a system was not solved, this is the outcome of the first such system.
+        Outcome of the solve. If some systems were not solved, this is the outcome of the first of them.
     solved : bool
-        Whether each x is as accurate as a stable solver in the input's type makes it.
+        Whether every x is as accurate as the result of a stable solver in the precision of the input.
     converged : bool
-        The same as `solved`.
+        Alias for `solved`.
     systems : int
         Number of systems in the stack.
     n : int
-        Order of each matrix.
+        Order of each matrix in the stack.
     rhs : int
-        Number of right-hand sides per system.
+        Number of right-hand sides for each system.
     iterations : int
-        Largest number of refinement steps of a system.
+        Largest number of refinement steps among all systems.
     backward_error : float
-        ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm of the worst system.
+        Normwise backward error ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of the worst system, in the infinity norm.
     componentwise_error : float
-        max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst system. mxpeak computes the value when you first read
-        it.
+        Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst system. mxpeak computes the
+        value when you first read this attribute.
     condition : float or None
-        Largest condition estimate of the systems that `solve` solved individually, or None without such systems.
+        Largest estimated condition number of the individually solved systems, or None if there are no such systems.
     scaled : bool
-        Whether rows and columns of a system were scaled.
+        Whether mxpeak scaled the rows and columns of at least one system.
     ill_conditioned : bool
-        Whether some x may have no correct digit. `message` names the systems and the reasons.
+        Whether at least one solution may have no correct digits. The `message` lists the affected systems and the
+        reasons.
     message : str
-        Notes and advice, one per line. The text is empty if there are none.
+        Notes and advice, one per line, or an empty string.
     u : float
-        Unit roundoff of the type of x.
+        Unit roundoff of the data type of x.
     one_by_one : dict of tuple of int to SolveInfo
-        Infos of the systems that `solve` solved individually, by their indices in the stack.
+        Diagnostics of the individually solved systems, keyed by their indices in the stack.
     times : dict of str to float
-        Seconds for the joint solve, `"all at once"`, and for the individual solves, `"one by one"`.
+        Time in seconds for the joint solve (`"all at once"`) and for the individual solves (`"one by one"`).
     """
 
     outcome: Outcome
@@ -85,26 +86,26 @@ class StackInfo(Info):
     def componentwise_error(self) -> float:
         """Return the largest row-wise backward error, in units of n·u.
 
-        The value is NaN if A was changed after the solve.
+        The value is NaN if A changed after the solve.
         """
         return self._row_error.values()[0]
 
     @property
     def condition(self) -> float | None:
-        """Return the largest condition estimate of the individually solved systems, or None."""
+        """Return the largest estimated condition number of the individually solved systems, or None."""
         return max((one.condition for one in self.one_by_one.values()), default=None)
 
     @property
     def iterations(self) -> int:
-        """Return the largest number of refinement steps of a system.
+        """Return the largest number of refinement steps among all systems.
 
-        Systems that were solved together need 0 steps.
+        Systems that NumPy solved together need no refinement steps.
         """
         return max((one.iterations for one in self.one_by_one.values()), default=0)
 
     @property
     def solved(self) -> bool:
-        """Return whether each x is as accurate as a stable solver in the input's type makes it."""
+        """Return whether every x is as accurate as the result of a stable solver in the precision of the input."""
         return self.outcome is Outcome.SOLVED
 
     def __str__(self) -> str:
@@ -129,8 +130,8 @@ def stack_of(values: Any) -> Input | None:
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if A.shape[-1] != A.shape[-2]:
         raise UsageError(
-            f"A has shape {A.shape}; solve takes square matrices, or a stack of them as (..., n, n) (for least "
-            "squares: numpy.linalg.lstsq)"
+            f"A has shape {A.shape}, but solve needs a square matrix or a stack of shape (..., n, n); use "
+            "numpy.linalg.lstsq for least squares"
         )
     return A
 
@@ -148,9 +149,7 @@ def solve_stack(
 ) -> tuple[Any, StackInfo]:
     """Solve all systems; `solve_one` solves those that NumPy's solver does not, and all in a precision of its own."""
     if device_for(device, A.device, b.device) is not None:
-        raise UsageError(
-            "mxpeak solves stacks on the host only; use A.cpu() and b.cpu(), or solve each matrix separately"
-        )
+        raise UsageError("mxpeak solves stacks only on the host; use A.cpu() and b.cpu(), or use solve for each matrix")
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = np.result_type(of_A, of_b)
     M, side = A.on(None, dtype), b.on(None, dtype)
@@ -173,7 +172,7 @@ def solve_stack(
         try:
             X[index], infos[index] = solve_one(one_A, one_b)
         except SingularMatrixError as error:
-            raise SingularMatrixError(f"of the stack, A[{', '.join(map(str, index))}]: {error}") from None
+            raise SingularMatrixError(f"in the stack, A[{', '.join(map(str, index))}]: {error}") from None
         eta[index] = infos[index].backward_error
     times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
     info = _info(infos, eta, B.shape[-2:], roundoff(dtype), times, _row_error(M, X, B, eta, infos))
@@ -230,14 +229,15 @@ def _sides(A: tuple[int, ...], b: Array) -> Array:
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:
         raise UsageError(
-            f"A is a stack of {n}x{n}, but b has shape {b.shape}: use ({n},), one vector for all, or (..., {n}, k)"
+            f"A is a stack of {n}x{n} matrices, but b has shape {b.shape}; use shape ({n},) for one vector, "
+            f"or (..., {n}, k)"
         )
     try:
         np.broadcast_shapes(A[:-2], B.shape[:-2])
     except ValueError:
         raise UsageError(
-            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not match: a dimension "
-            f"that differs must be 1; for one vector per matrix use b[..., None], of shape {(*b.shape, 1)}"
+            f"the stack dimensions {A[:-2]} of A and {B.shape[:-2]} of b do not match; use equal dimensions "
+            f"or 1, or b[..., None] of shape {(*b.shape, 1)} for one vector per matrix"
         ) from None
     return B
 
@@ -247,6 +247,6 @@ def _check_finite(X: Array, name: str) -> None:
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise UsageError(
-            f"{name}[{', '.join(map(str, index))}] is {X[index].item()}: {int((~finite).sum())} of {X.size} entries of "
-            f"{name} are not finite"
+            f"{name}[{', '.join(map(str, index))}] is {X[index].item()}: {int((~finite).sum())} of {X.size} "
+            f"entries of {name} are not finite; use only finite entries"
         )

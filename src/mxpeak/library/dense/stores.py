@@ -24,11 +24,13 @@ def opened(path: Path, dataset: str | None) -> Any:
     try:
         module = import_module(library)
     except ImportError:
-        raise UsageError(f"{path} is read by {library}, which is not installed; run pip install {library}") from None
+        raise UsageError(
+            f"mxpeak needs {library} to read {path}, but {library} is not installed; run pip install {library}"
+        ) from None
     try:
         store = module.File(path, "r") if library == "h5py" else module.open(str(path), mode="r")
     except (OSError, ValueError, RuntimeError, LookupError) as error:
-        raise UsageError(f"{path}: {library} cannot open it: {error}") from None
+        raise UsageError(f"{library} cannot open {path}: {error}; use a file that {library} can open") from None
     return _chosen(path, store, dataset)
 
 
@@ -39,12 +41,15 @@ def _mapped(path: Path, dataset: str | None) -> Any:
         return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path}: {why}; numpy.save(path, A) makes such files") from None
+        raise UsageError(f"{path} is not a readable .npy file: {why}; use numpy.save(path, A) to write one") from None
 
 
 def _check_single(path: Path, dataset: str | None) -> None:
     if dataset is not None:
-        raise UsageError(f"dataset={dataset!r} is for files of several arrays; {path} is one array: remove it")
+        raise UsageError(
+            f"dataset={dataset!r} applies only to files with several arrays, but {path} contains one array; "
+            "remove dataset"
+        )
 
 
 def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
@@ -54,8 +59,8 @@ def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
         return store
     names = sorted(name for name in store if hasattr(store[name], "shape"))
     if dataset is None and len(names) != 1:
-        raise UsageError(f"{path} has {len(names)} datasets, {', '.join(names)}: use dataset= with one of them")
+        raise UsageError(f"{path} contains {len(names)} datasets ({', '.join(names)}); use dataset= to select one")
     name = names[0] if dataset is None else dataset
     if name not in store or not hasattr(store[name], "shape"):
-        raise UsageError(f"{path} has no dataset {name!r}; there are {', '.join(names)}")
+        raise UsageError(f"{path} has no dataset {name!r}; use one of {', '.join(names)}")
     return store[name]

@@ -28,30 +28,30 @@ def from_tiles(
     widths: Sequence[int] | None = None,
     comm: Any = None,
 ) -> TileMatrix:
-    """Return a matrix in tiles anywhere in memory, without copying them.
+    """Create a matrix from tiles that are anywhere in memory, without copying the tiles.
 
-    If there are several ranks, all must call this function.
+    If there are several ranks, all of them must call this function.
 
     Parameters
     ----------
     tiles : dict or nested sequence
-        {(I, J): array}, or rows of arrays with None for a tile that is not stored. With several ranks, the tiles of
-        this rank.
+        Tiles of this rank, as a dictionary {(I, J): array} or as nested rows of arrays. In nested rows, use None for a
+        tile that is not stored on this rank.
     heights, widths : sequence of int, optional
-        Heights of block rows and widths of block columns. By default, mxpeak uses the sizes of the tiles. With several
-        ranks, pass both, with the same values on all ranks.
+        Heights of the block rows and widths of the block columns. By default, mxpeak derives these values from the
+        tiles. If there are several ranks, you must pass both arguments, with the same values on all ranks.
     comm : communicator, optional
-        Communicator of mpi4py, or "world" for all ranks of the launcher.
+        mpi4py communicator, or "world" for all ranks that the launcher started.
 
     Returns
     -------
     TileMatrix
-        A matrix for `norm`, `norms`, `column_norms` and `row_norms`.
+        Matrix that you can pass to `norm`, `norms`, `column_norms` and `row_norms`.
 
     Raises
     ------
     UsageError
-        The sizes or types of the tiles do not match, or two ranks pass the same tile.
+        The sizes or data types of the tiles do not match, or two ranks pass the same tile.
 
     Examples
     --------
@@ -70,7 +70,9 @@ def from_tiles(
         arrays = {at: _tile(A, at) for at, A in stored.items() if A is not None}
         types.update(A.dtype.name for A in arrays.values())
         if len(types) > 1:
-            raise UsageError(f"all tiles of a matrix need the same dtype, but these have {', '.join(sorted(types))}")
+            raise UsageError(
+                f"all tiles of a matrix need the same dtype, but these have {', '.join(sorted(types))}; use one dtype"
+            )
         down = _lengths(arrays, stored, 0) if heights is None else sizes(heights, "heights")
         across = _lengths(arrays, stored, 1) if widths is None else sizes(widths, "widths")
         return tile_matrix({at: A.array for at, A in arrays.items()}, down, across, ranks)
@@ -83,27 +85,27 @@ def from_tiles(
 def from_scalapack(
     local: Any, desc: Sequence[int], *, grid: tuple[int, int] = (1, 1), comm: Any = None, order: str = "row"
 ) -> CyclicMatrix:
-    """Return a ScaLAPACK matrix, without copying it.
+    """Create a matrix from the local arrays of a ScaLAPACK matrix, without copying the arrays.
 
     All ranks must call this function.
 
     Parameters
     ----------
     local : ndarray or tensor
-        Array of this rank, column-major or flat.
+        Local array of this rank, which is column-major or one-dimensional.
     desc : sequence of int
-        ScaLAPACK's descriptor with nine numbers.
+        ScaLAPACK array descriptor, which consists of nine integers.
     grid : tuple of int, default (1, 1)
-        P and Q of the BLACS grid.
+        Numbers of rows and columns of the BLACS process grid, (P, Q).
     comm : communicator, optional
-        Communicator of mpi4py, or "world" for all ranks of the launcher.
+        mpi4py communicator, or "world" for all ranks that the launcher started.
     order : {"row", "column"}, default "row"
-        Order in which ranks fill the grid.
+        Order in which the ranks fill the process grid.
 
     Returns
     -------
     CyclicMatrix
-        A matrix for the norms, and for `DistributedMatrix.from_blocks`.
+        Matrix that you can pass to the norm functions or to `DistributedMatrix.from_blocks`.
 
     Raises
     ------
@@ -121,17 +123,20 @@ def from_scalapack(
 
     def shape() -> ProcessGrid:
         if len(sizes(grid, "grid")) != 2:
-            raise UsageError(f"grid = {grid!r}: use P and Q")
+            raise UsageError(f"grid = {grid!r} is not valid; use two integers (P, Q)")
         P, Q = grid
         if ranks.size != P * Q:
-            raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but the communicator has {ranks.size}")
+            raise UsageError(
+                f"grid {P}x{Q} needs {P}*{Q} = {P * Q} ranks, but the communicator has {ranks.size}; use a grid "
+                f"with P*Q = {ranks.size}"
+            )
         return ProcessGrid(P, Q, order)
 
     process = grid_of(agreed(ranks, shape, repr), ranks)
 
     def build() -> CyclicMatrix:
         if not isinstance(desc, Sequence | np.ndarray):
-            raise UsageError(f"desc = {desc!r} is not a descriptor: use ScaLAPACK's nine integers")
+            raise UsageError(f"desc = {desc!r} is not a descriptor; use the nine integers of ScaLAPACK")
         rows, cols, lld = scalapack_parts(integers(desc, "desc"), process)
         array = _fortran(dense(local, "local"), lld, rows.local_size, cols.local_size)
         return CyclicMatrix(process, rows, cols, array)
@@ -140,22 +145,22 @@ def from_scalapack(
 
 
 def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
-    """Return a band matrix in LAPACK's band storage, without copying it.
+    """Create a band matrix from an array in LAPACK band storage, without copying the array.
 
     Parameters
     ----------
     AB : ndarray or tensor
-        AB[ku + i - j, j] = a_ij. A row-major tensor is copied.
+        Array in LAPACK band storage, with AB[ku + i - j, j] = a_ij. mxpeak copies AB only if it is a row-major tensor.
     kl, ku : int
-        Numbers of diagonals below and above the main one. For a symmetric or Hermitian matrix, 0 for the triangle
-        that is not stored.
+        Numbers of diagonals below and above the main diagonal. For a symmetric or Hermitian matrix, use 0 for the
+        triangle that is not stored.
     m : int, optional
-        Number of rows. The default is the number of columns.
+        Number of rows of the matrix. By default, mxpeak uses the number of columns.
 
     Returns
     -------
     TileMatrix
-        A matrix for the norms.
+        Matrix that you can pass to the norm functions.
 
     Raises
     ------
@@ -172,7 +177,10 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
     array = stored.array
     kl, ku = sizes((kl, ku), "kl, ku")
     if array.ndim != 2 or array.shape[0] < kl + ku + 1:
-        raise UsageError(f"AB has shape {stored.shape}; a band of kl = {kl} and ku = {ku} takes {kl + ku + 1} rows")
+        raise UsageError(
+            f"AB has shape {stored.shape}, but a band with kl = {kl} and ku = {ku} has {kl + ku + 1} rows; use "
+            f"{kl + ku + 1} rows"
+        )
     n = array.shape[1]
     (m,) = sizes((n if m is None else m,), "m")
     if stored.is_tensor:
@@ -207,11 +215,11 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
             types.setdefault(dtype_there, rank)
         for first in tiles:
             if owners.setdefault(first, rank) != rank:
-                both = f"ranks {owners[first]} and {rank} both give the tile that begins at {first}"
-                mistake = f"{both}: each tile belongs to one rank"
+                both = f"ranks {owners[first]} and {rank} both have the tile that begins at {first}"
+                mistake = f"{both}; pass each tile on only one rank"
     if len(types) > 1:
         found = ", ".join(f"{dtype} on rank {rank}" for dtype, rank in types.items())
-        mistake = f"all tiles of a matrix need the same dtype, but these have {found}"
+        mistake = f"all tiles of a matrix need the same dtype, but these have {found}; use one dtype"
     if mistake := M.comm.bcast_object(mistake):
         raise UsageError(mistake)
 
@@ -219,10 +227,10 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
 def _tile(values: Any, at: Any) -> Input:
     """A tile at a block row and block column."""
     if not (isinstance(at, tuple) and len(at) == 2 and all(isinstance(k, Integral) for k in at)):
-        raise UsageError(f"{at!r} is not the index of a tile; use (I, J), its block row and block column")
+        raise UsageError(f"{at!r} is not the index of a tile; use (I, J), the block row and block column of the tile")
     A = dense(values, f"tile {at}")
     if len(A.shape) != 2:
-        raise UsageError(f"tile {at} has {len(A.shape)} dimensions; use two")
+        raise UsageError(f"tile {at} has {len(A.shape)} dimensions; use an array with two dimensions")
     return A
 
 
@@ -230,7 +238,8 @@ def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
     """Rows of tiles as {(I, J): tile}."""
     if len(lengths := {len(row) for row in rows}) > 1:
         raise UsageError(
-            f"block rows of {min(lengths)} and of {max(lengths)} tiles; use None for one that is not stored"
+            f"block rows have different lengths ({min(lengths)} and {max(lengths)} tiles); use None for a "
+            "tile that is not stored"
         )
     return {(k, j): A for k, row in enumerate(rows) for j, A in enumerate(row)}
 
@@ -254,7 +263,8 @@ def _fortran(stored: Input, lld: int, rows: int, columns: int) -> Any:
         need = lld * (columns - 1) + rows if columns and rows else 0
         if len(local) < need:
             raise UsageError(
-                f"the local array has {len(local)} entries; {columns} columns with LLD = {lld} take {need}"
+                f"the local array has {len(local)} entries, but {columns} columns with LLD = {lld} need "
+                f"{need}; use an array of {need} entries"
             )
         if stored.is_tensor:
             return local.as_strided((rows, columns), (local.stride(0), local.stride(0) * lld))
@@ -262,6 +272,7 @@ def _fortran(stored: Input, lld: int, rows: int, columns: int) -> Any:
         return np.lib.stride_tricks.as_strided(local, (rows, columns), (step, step * lld), writeable=False)
     if local.ndim != 2 or local.shape[0] < rows or local.shape[1] < columns:
         raise UsageError(
-            f"the local array has shape {stored.shape}, but this process has {rows}x{columns} local entries"
+            f"the local array has shape {stored.shape}, but this process has {rows}x{columns} local "
+            f"entries; use an array of shape ({rows}, {columns})"
         )
     return local[:rows, :columns]

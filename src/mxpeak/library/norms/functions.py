@@ -33,18 +33,18 @@ ALIASES: dict[Any, str] = {1: "one", np.inf: "inf", "infinity": "inf", "frobeniu
 
 
 class Norms(NamedTuple):
-    """The four norms of a matrix, as a named tuple.
+    """A named tuple with four norms of a matrix.
 
     Attributes
     ----------
     max : float
-        Largest absolute value of an entry.
+        Largest absolute value of all entries.
     one : float
-        Largest sum of absolute values of a column.
+        Largest column sum of the absolute values.
     inf : float
-        Largest sum of absolute values of a row.
+        Largest row sum of the absolute values.
     fro : float
-        Frobenius norm, the square root of the sum of squares.
+        Frobenius norm, the square root of the sum of the squared absolute values.
     """
 
     max: float
@@ -66,45 +66,45 @@ def norm(
     threads: int | None = None,
     device: str = "auto",
 ) -> float:
-    """Compute one norm of a matrix.
+    """Compute a norm of a matrix.
 
-    NaN entries give NaN. Intermediate results neither overflow nor underflow. If A is distributed, all ranks must call
-    this function.
+    If A contains NaN, the norm is also NaN. Intermediate results neither overflow nor underflow. If A is distributed,
+    all ranks must call this function.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order. A vector is a column. `norm` never changes A, and reads floating-point
-        arrays without a copy.
+        Matrix in any memory order. A vector is treated as a single column. `norm` does not modify A, and it does not
+        copy floating-point arrays.
     kind : {"fro", "max", "one", "inf"} or 1 or numpy.inf, default "fro"
-        Norm to compute.
+        Norm to compute: Frobenius, maximum, one or infinity norm.
     structure : str, default "general"
-        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
-        "hessenberg". Other entries are never read.
+        Structure of A: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". mxpeak reads only the entries that belong to this structure.
     uplo : {"lower", "upper"}, optional
-        Triangle to read, for triangular, symmetric and Hermitian matrices.
+        Triangle to read if A is triangular, symmetric or Hermitian.
     diag : {"nonunit", "unit"}, optional
-        "unit" replaces the diagonal by ones, for triangular matrices.
+        For a triangular matrix, "unit" treats all diagonal entries as one.
     kl, ku : int, optional
-        Numbers of diagonals below and above the main one, for bands.
+        Numbers of diagonals below and above the main diagonal of a band matrix.
     deterministic : bool, default False
-        If True, the result is bitwise identical for any grid, storage and number of threads.
+        If True, the result is bitwise identical for any process grid, storage format and number of threads.
     threads : int, optional
-        Threads on the CPU. The default is one per core.
+        Number of CPU threads. By default, mxpeak uses one thread per core.
     device : str, default "auto"
-        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" for the device of A, or specify a device such as "cpu", "cuda" or "cuda:0".
 
     Returns
     -------
     float
-        The norm, in fp64.
+        Value of the norm, in fp64.
 
     Raises
     ------
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Examples
     --------
@@ -137,41 +137,41 @@ def norms(
     threads: int | None = None,
     device: str = "auto",
 ) -> Norms:
-    """Compute the max, one, infinity and Frobenius norms in one pass over memory.
+    """Compute the maximum, one, infinity and Frobenius norms in a single pass over memory.
 
     If A is distributed, all ranks must call this function.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order. A vector is a column.
+        Matrix in any memory order. A vector is treated as a single column.
     structure : str, default "general"
-        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
-        "hessenberg". Other entries are never read.
+        Structure of A: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". mxpeak reads only the entries that belong to this structure.
     uplo : {"lower", "upper"}, optional
-        Triangle to read, for triangular, symmetric and Hermitian matrices.
+        Triangle to read if A is triangular, symmetric or Hermitian.
     diag : {"nonunit", "unit"}, optional
-        "unit" replaces the diagonal by ones, for triangular matrices.
+        For a triangular matrix, "unit" treats all diagonal entries as one.
     kl, ku : int, optional
-        Numbers of diagonals below and above the main one, for bands.
+        Numbers of diagonals below and above the main diagonal of a band matrix.
     deterministic : bool, default False
-        If True, the result is bitwise identical for any grid, storage and number of threads.
+        If True, the result is bitwise identical for any process grid, storage format and number of threads.
     threads : int, optional
-        Threads on the CPU. The default is one per core.
+        Number of CPU threads. By default, mxpeak uses one thread per core.
     device : str, default "auto"
-        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" for the device of A, or specify a device such as "cpu", "cuda" or "cuda:0".
 
     Returns
     -------
     Norms
-        Named tuple with `max`, `one`, `inf` and `fro`.
+        Named tuple with the fields `max`, `one`, `inf` and `fro`.
 
     Raises
     ------
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Examples
     --------
@@ -196,40 +196,41 @@ def column_norms(
 ) -> Any:
     """Compute the norm of every column.
 
-    The results are bitwise identical for any grid. If A is distributed, all ranks must call this function, and all
-    ranks get all norms.
+    The results are bitwise identical for any process grid. If A is distributed, all ranks must call this function, and
+    each rank receives all norms.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order. A vector is a column.
+        Matrix in any memory order. A vector is treated as a single column.
     kind : {"fro", "max", "one", "inf"}, default "fro"
-        "max" and "inf" are the largest absolute value, "one" is the sum of absolute values, and "fro" is the length.
+        Norm to compute. "max" and "inf" give the largest absolute value, "one" gives the sum of the absolute values,
+        and "fro" gives the Euclidean length.
     structure : str, default "general"
-        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
-        "hessenberg". Other entries are never read.
+        Structure of A: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". mxpeak reads only the entries that belong to this structure.
     uplo : {"lower", "upper"}, optional
-        Triangle to read, for triangular, symmetric and Hermitian matrices.
+        Triangle to read if A is triangular, symmetric or Hermitian.
     diag : {"nonunit", "unit"}, optional
-        "unit" replaces the diagonal by ones, for triangular matrices.
+        For a triangular matrix, "unit" treats all diagonal entries as one.
     kl, ku : int, optional
-        Numbers of diagonals below and above the main one, for bands.
+        Numbers of diagonals below and above the main diagonal of a band matrix.
     threads : int, optional
-        Threads on the CPU. The default is one per core.
+        Number of CPU threads. By default, mxpeak uses one thread per core.
     device : str, default "auto"
-        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" for the device of A, or specify a device such as "cpu", "cuda" or "cuda:0".
 
     Returns
     -------
     ndarray or tensor
-        One fp64 number per column.
+        Norms of all columns, in fp64.
 
     Raises
     ------
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Examples
     --------
@@ -254,40 +255,41 @@ def row_norms(
 ) -> Any:
     """Compute the norm of every row.
 
-    The results are bitwise identical for any grid. If A is distributed, all ranks must call this function, and all
-    ranks get all norms.
+    The results are bitwise identical for any process grid. If A is distributed, all ranks must call this function, and
+    each rank receives all norms.
 
     Parameters
     ----------
     A : array_like, tensor, Matrix or DistributedMatrix
-        Matrix in any memory order. A vector is a column.
+        Matrix in any memory order. A vector is treated as a single column.
     kind : {"fro", "max", "one", "inf"}, default "fro"
-        "max" and "inf" are the largest absolute value, "one" is the sum of absolute values, and "fro" is the length.
+        Norm to compute. "max" and "inf" give the largest absolute value, "one" gives the sum of the absolute values,
+        and "fro" gives the Euclidean length.
     structure : str, default "general"
-        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
-        "hessenberg". Other entries are never read.
+        Structure of A: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". mxpeak reads only the entries that belong to this structure.
     uplo : {"lower", "upper"}, optional
-        Triangle to read, for triangular, symmetric and Hermitian matrices.
+        Triangle to read if A is triangular, symmetric or Hermitian.
     diag : {"nonunit", "unit"}, optional
-        "unit" replaces the diagonal by ones, for triangular matrices.
+        For a triangular matrix, "unit" treats all diagonal entries as one.
     kl, ku : int, optional
-        Numbers of diagonals below and above the main one, for bands.
+        Numbers of diagonals below and above the main diagonal of a band matrix.
     threads : int, optional
-        Threads on the CPU. The default is one per core.
+        Number of CPU threads. By default, mxpeak uses one thread per core.
     device : str, default "auto"
-        "auto" computes on the device of A. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" for the device of A, or specify a device such as "cpu", "cuda" or "cuda:0".
 
     Returns
     -------
     ndarray or tensor
-        One fp64 number per row.
+        Norms of all rows, in fp64.
 
     Raises
     ------
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Examples
     --------
@@ -379,7 +381,7 @@ def _width(value: Any, name: str) -> int:
     try:
         return min(index(value), ENDLESS)
     except TypeError:
-        raise UsageError(f"{name} = {value!r} is not an integer") from None
+        raise UsageError(f"{name} = {value!r} is not an integer; use an integer") from None
 
 
 def _as_stored(S: Structure, stored: Band) -> Structure:
@@ -389,8 +391,8 @@ def _as_stored(S: Structure, stored: Band) -> Structure:
     if S.mirrored and lost and max(stored.below, stored.above) > 0:
         side = ("upper", "lower") if S.band.above > 0 else ("lower", "upper")
         raise UsageError(
-            f"uplo = '{side[0]}' reads a triangle that is not stored: the band has kl = {stored.below} and "
-            f"ku = {stored.above}; use uplo='{side[1]}'"
+            f"uplo = '{side[0]}' selects a triangle that is not stored: the band has kl = {stored.below} "
+            f"and ku = {stored.above}; use uplo='{side[1]}'"
         )
     return replace(S, band=band)
 
@@ -405,8 +407,8 @@ def _check_tiles(M: Matrix, S: Structure) -> None:
     needed = band.entries(S.m, S.n)
     if stored[0] != needed:
         raise UsageError(
-            f"the tiles have {stored[0]:.0f} of the {needed} entries that structure {S.name!r} reads; pass all of "
-            f"these tiles, or use the structure, uplo or band that they store"
+            f"the tiles contain {stored[0]:.0f} of the {needed} entries that structure {S.name!r} reads; "
+            "pass the missing tiles, or use a structure, uplo or band that needs only these tiles"
         )
 
 
@@ -419,7 +421,7 @@ def _entries(tile: Tile, band: Band) -> int:
 def _kind(kind: Any) -> str:
     name = ALIASES.get(kind, kind) if isinstance(kind, str | Real) and not isinstance(kind, bool) else kind
     if not isinstance(name, str) or name not in KINDS:
-        raise UsageError(f"unknown kind {kind!r}; use one of {', '.join(KINDS)} (or 1, inf as NumPy has)")
+        raise UsageError(f"unknown kind {kind!r}; use one of {', '.join(KINDS)} (or 1 and inf, as in NumPy)")
     return name
 
 
@@ -427,7 +429,7 @@ def _threads(threads: Any, ranks: int) -> int:
     """The number of threads: the argument; else OMP_NUM_THREADS; else one a core, but one where ranks share cores."""
     if threads is not None:
         if not isinstance(threads, Integral) or threads < 1:
-            raise UsageError(f"threads = {threads!r}: use an integer of at least 1")
+            raise UsageError(f"threads = {threads!r} is not valid; use an integer of at least 1")
         return int(threads)
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > 0:

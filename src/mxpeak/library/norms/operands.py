@@ -67,7 +67,7 @@ def operand(A: Any) -> Operand:
         return Operand(A, tuple(dict.fromkeys(str(device_of(x)) for x in arrays)), any(map(is_tensor, arrays)))
     found = A if isinstance(A, Input) else dense(A, "A")
     if len(found.shape) not in (1, 2):
-        raise UsageError(f"A has {len(found.shape)} dimensions; norms need a matrix, or a vector as a column")
+        raise UsageError(f"A has {len(found.shape)} dimensions, but a norm needs one or two; use a matrix or a vector")
     array = found.array if len(found.shape) == 2 else found.array[:, None]
     return Operand(whole(array), (found.device or "cpu",), found.is_tensor)
 
@@ -92,12 +92,12 @@ def integers(values: Sequence[Any], name: str) -> list[int]:
     try:
         return [index(value) for value in values]
     except TypeError:
-        raise UsageError(f"{name} = {values!r}: use integers") from None
+        raise UsageError(f"{name} = {values!r} is not valid; use integers") from None
 
 
 def sizes(values: Sequence[Any], name: str) -> list[int]:
     """Values as Python integers, 0 or more."""
     found = integers(values, name)
     if any(value < 0 for value in found):
-        raise UsageError(f"{name} = {values!r}: use sizes of 0 or more")
+        raise UsageError(f"{name} = {values!r} contains a negative size; use sizes of 0 or more")
     return found

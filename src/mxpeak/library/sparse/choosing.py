@@ -71,7 +71,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
     if callable(asked):
         return Choice("user", "as asked", asked)
     if not isinstance(asked, str) or asked not in PRECONDITIONERS:
-        solve = "; of a factorization pass its method: preconditioner=ilu.solve" if hasattr(asked, "solve") else ""
+        solve = ", such as the method preconditioner=ilu.solve of a factorization" if hasattr(asked, "solve") else ""
         shown = repr(asked) if isinstance(asked, str) else f"an object of type {type(asked).__name__}"
         raise UsageError(
             f"preconditioner={shown} is unknown; use one of {', '.join(PRECONDITIONERS)}, or pass a function "
@@ -124,9 +124,9 @@ def _without_diagonal(A: Csr, zeros: int, everybody: Everybody) -> Choice:
 
 def _refuse_zeros(zeros: Array, asked: str) -> NoReturn:
     raise UsageError(
-        f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
-        f'"{asked}" divides; use preconditioner="auto", which permutes rows to a full diagonal, "lu" or "none", or a '
-        "function of your own such as scipy.sparse.linalg.spilu(A).solve"
+        f'preconditioner="{asked}" divides by the diagonal, but A[{zeros[0]}, {zeros[0]}] is zero (one of '
+        f'{zeros.size} such entries); use preconditioner="auto" (which permutes the rows), "lu" or "none", '
+        "or your own function such as scipy.sparse.linalg.spilu(A).solve"
     )
 
 
@@ -134,8 +134,9 @@ def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody
     """The same for the rows of several ranks.  Collective."""
     if asked not in ("auto", *OVER_RANKS):
         raise UsageError(
-            f'preconditioner="{asked}" is for one process, and {everybody.comm.size} ranks share A; use one of '
-            f"auto, {', '.join(OVER_RANKS)}, or pass a function that returns this rank's part of M^-1 r"
+            f'preconditioner="{asked}" supports only one process, but A is distributed over '
+            f"{everybody.comm.size} ranks; use one of auto, {', '.join(OVER_RANKS)}, or pass a function "
+            "that returns this rank's part of M^-1 r"
         )
     zeros = np.flatnonzero(A.diagonal() == 0) + everybody.first
     count = int(everybody.sum(zeros.size))
@@ -157,8 +158,8 @@ def _asked(name: str) -> Choice:
 def _check_pyamg(name: str) -> None:
     if name == "amg" and not has_pyamg():
         raise UsageError(
-            f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, '
-            'or preconditioner="gs"'
+            f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, or '
+            'use preconditioner="gs"'
         )
 
 
@@ -300,9 +301,8 @@ def has_pyamg() -> bool:
 
 def _no_stencil() -> Choice:
     raise UsageError(
-        'preconditioner="stencil" needs a 27-point matrix of HPG-MxP or HPCG, with 26 and -1 (or -1.5 and -0.5 '
-        "in z) on a box of even sides, x fastest; A is not such a matrix; "
-        'use preconditioner="auto"'
+        'preconditioner="stencil" needs the 27-point matrix of HPG-MxP or HPCG (26 and -1, or -1.5 and '
+        '-0.5 in z) on a box with even sides, but A is another matrix; use preconditioner="auto"'
     )
 
 

@@ -71,7 +71,7 @@ def warning_of(condition: float, reached: bool) -> str:
     """Return why x may have no correct digit, although the residual is small or because it is not."""
     small = "the residual is small, but " if reached else ""
     return (
-        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / PRECISIONS['fp64'].u:.1e}; {small}x may "
-        "have no correct digit; look for rows or columns that depend on each other, or use regularization or least "
-        "squares (scipy.sparse.linalg.lsqr)"
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / PRECISIONS['fp64'].u:.1e}; "
+        f"{small}x may have no correct digit; check A for linearly dependent rows or columns, or use "
+        "regularization or least squares (scipy.sparse.linalg.lsqr)"
     )

@@ -93,8 +93,8 @@ def factored(A: Csr, vectors: str, entries: float | None = None) -> tuple[Factor
             if "singular" not in problem:
                 return None, f"SuperLU found no factors: {problem}"
     raise SingularMatrixError(
-        "A is singular: a pivot of its LU is exactly zero; check how A was built, or, if A x = b has solutions, use "
-        'preconditioner="sgs", "amg" or "none" to find one of them'
+        "A is singular: a pivot of its LU is exactly zero; check how A was built, or use "
+        'preconditioner="sgs", "amg" or "none" if A x = b has a solution'
     )
 
 

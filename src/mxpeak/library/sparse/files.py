@@ -22,25 +22,25 @@ from mxpeak.runtime.nodes import by_root
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
     """Read the rows of this rank from a Matrix Market file.
 
-    Rank r of R gets the rows from n*r//R to n*(r+1)//R, with all n columns. Each rank reads and parses one R-th of the
-    file. All ranks must call this function.
+    Of R ranks, rank r receives the rows n*r//R to n*(r+1)//R - 1, each with all n columns. Each rank reads and parses
+    an equal share of the file. All ranks must call this function.
 
     Parameters
     ----------
     path : str or Path
-        Uncompressed file (.mtx) that all ranks can read.
+        Uncompressed Matrix Market file (.mtx) that all ranks can read.
     comm : communicator, "world" or None, default "world"
-        Ranks that share the rows. None reads the whole matrix.
+        Communicator of the ranks that share the rows. Use None to read the whole matrix.
 
     Returns
     -------
     csr_array
-        Rows of this rank in fp64, for `mxpeak.gmres(rows, b_rows, comm=comm)`.
+        Rows of this rank in fp64, as input for `mxpeak.gmres(rows, b_rows, comm=comm)`.
 
     Raises
     ------
     UsageError
-        The file cannot be read, or does not contain a valid matrix.
+        mxpeak cannot read the file, or the file does not contain a valid matrix.
 
     Examples
     --------
@@ -68,8 +68,8 @@ def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
 def _header(path: Path) -> Header:
     if path.suffix != ".mtx":
         raise UsageError(
-            f"{path}: ranks read their parts of a Matrix Market file, A.mtx; unpack one that is compressed (gunzip), "
-            "and write others with scipy.io.mmwrite"
+            f"{path} is not an uncompressed Matrix Market file (.mtx), which ranks can read in parts; run "
+            "gunzip on a compressed file, or use scipy.io.mmwrite to write one"
         )
     return read_header(path)
 
@@ -85,7 +85,10 @@ def _finite(path: Path, entries: Entries) -> Entries:
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
         row, column, value = (one[bad[0]] for one in entries.arrays)
-        raise UsageError(f"{path}: the entry in row {row + 1}, column {column + 1} is {value}; use finite entries")
+        raise UsageError(
+            f"{path}: the entry in row {row + 1}, column {column + 1} is {value}, which is not finite; use a "
+            "file with finite entries"
+        )
     return entries
 
 
@@ -101,4 +104,4 @@ def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
             lines = file.read(max(0, high - file.tell()))
             return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; all ranks read the file") from None
+        raise UsageError(f"{path}: {error.strerror}; use a file that all ranks can read") from None

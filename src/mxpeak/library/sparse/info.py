@@ -10,69 +10,70 @@ from mxpeak.library.outcomes import Info
 
 @dataclass(frozen=True, slots=True)
 class GmresInfo(Info):
-    """Diagnostics of a sparse solve.
+    """Diagnostics for the solution of a sparse system.
 
-    An info has no truth value. Test `info.converged`.
+    Use `info.converged` in conditions, because an info object has no truth value.
 
     Attributes
     ----------
     outcome : Outcome
-        How the solve ended.
+        Outcome of the solve.
     converged : bool
-        Whether every right-hand side reached the tolerance.
+        Whether the solve reached the tolerance for every right-hand side.
     n : int
-        Order of A, over all ranks.
+        Order of the complete matrix across all ranks.
     nnz : int
-        Number of stored entries of A, over all ranks.
+        Number of stored entries of the complete matrix across all ranks.
     rhs : int
         Number of right-hand sides.
     tol : float
-        Requested relative residual, max(rtol, atol / ||b||). With several right-hand sides, `tol` is the largest value.
+        Requested relative residual, max(rtol, atol / ||b||). For several right-hand sides, `tol` is the largest of
+        these values.
     residual : float
-        ||b - A x|| / ||b|| of the returned x, in fp64 of the worst right-hand side.
+        Relative residual ||b - A x|| / ||b|| of the returned x, computed in fp64 for the worst right-hand side.
     iterations : int
-        Iterations of the right-hand side that needed most.
+        Largest number of iterations for any right-hand side.
     cycles : int
-        Restart cycles of that right-hand side.
+        Number of restart cycles for the right-hand side with the most iterations.
     values : str
-        Format of the matrix values in the inner iteration at the end.
+        Format of the matrix values in the inner iteration, at the end of the solve.
     vectors : str
-        Format of the vectors in the inner iteration at the end.
+        Format of the vectors in the inner iteration, at the end of the solve.
     preconditioner : str
-        Name of the preconditioner.
+        Name of the preconditioner that `gmres` used.
     reason : str
-        Reason for this preconditioner.
+        Reason for the choice of the preconditioner.
     levels : int
-        Number of multigrid levels, or 1 without multigrid.
+        Number of multigrid levels, or 1 if `gmres` did not use multigrid.
     storage : str
         Storage format of the matrix.
     colours : int or None
-        Number of colors, the groups of rows that a sweep updates together, on the rank with most colors. The number is
-        1 without sweeps. None means that a sweep updates single rows.
+        Number of colors on the rank that has the most colors. A sweep updates all rows of the same color together. The
+        value is 1 if the preconditioner has no sweeps, and None if a sweep updates the rows individually.
     scaled : bool
-        Whether rows and columns were scaled by powers of two.
+        Whether mxpeak scaled the rows and columns of A by powers of two.
     fallback : bool
-        Whether low precision stopped converging and fp64 continued.
+        Whether convergence stalled in low precision, so that `gmres` continued in fp64.
     message : str
-        Notes and advice, one per line. The text is empty if there are none.
+        Notes and advice, one per line, or an empty string.
     bytes : int
-        Bytes of the matrix, the preconditioner and the basis, on the rank with most.
+        Memory in bytes for the matrix, the preconditioner and the basis, on the rank that needs the most memory.
     device : str
-        Device of the solve, such as "cpu" or "cuda:0".
+        Device that solved the system, such as "cpu" or "cuda:0".
     ranks : int
         Number of ranks that shared the system.
     setup_s : float
-        Seconds of this rank before the first iteration.
+        Time in seconds that this rank spent before the first iteration.
     times : dict of str to float
-        Seconds of this rank per phase.
+        Time in seconds that this rank spent in each phase.
     history : tuple of float
-        Relative residual at the start and after each cycle, of the right-hand side that needed most iterations. If A
-        was scaled, these are residuals of the scaled system.
+        Relative residuals of the right-hand side with the most iterations, at the start and after each cycle. If mxpeak
+        scaled A, these are the residuals of the scaled system.
     condition : float or None
-        Estimate of the one-norm condition number of A after scaling. None means that there are no complete
-        factors, or that they show a small condition number.
+        Estimated one-norm condition number of A, after any scaling. The value is None if there are no complete LU
+        factors, or if the factors indicate a small condition number.
     ill_conditioned : bool
-        Whether A is singular to working precision. If so, x may have no correct digit, although the residual is small.
+        Whether A is singular to working precision. If so, x may have no correct digits despite a small residual.
     """
 
     outcome: Outcome

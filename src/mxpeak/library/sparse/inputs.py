@@ -34,8 +34,8 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     """Rows of A in that form: all of them, or a rank's."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
-            f"A is {type(values).__name__}, not a sparse matrix of SciPy; use scipy.sparse.csr_array(A), "
-            "or mxpeak.solve(A, b) for a dense one"
+            f"A is {type(values).__name__}, not a SciPy sparse matrix; use scipy.sparse.csr_array(A), or "
+            "mxpeak.solve(A, b) for a dense matrix"
         )
     _check_shape(values, square)
     _check_type(values.dtype, "A")
@@ -43,8 +43,12 @@ def rows(values: Any, *, square: bool = False) -> Csr:
         A = sparse_on_host(values).astype(np.float64, copy=False).tocsr()
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
         A.check_format(full_check=True)
+    except UsageError:
+        raise
     except ValueError as error:
-        raise UsageError(f"A is not a valid sparse matrix: {error}; build it from its entries") from None
+        raise UsageError(
+            f"A is not a valid sparse matrix: {error}; use scipy.sparse.coo_array to build it from its entries"
+        ) from None
     if not A.has_canonical_format:
         A = A.copy()
         A.sum_duplicates()
@@ -58,28 +62,30 @@ def rows(values: Any, *, square: bool = False) -> Csr:
 
 def _check_shape(A: Any, square: bool) -> None:
     if not square and len(A.shape) != 2:
-        raise UsageError(f"A has shape {tuple(A.shape)}; use this rank's rows of A, m of them, as (m, n)")
+        raise UsageError(f"A has shape {tuple(A.shape)}; pass this rank's m rows of A as an array of shape (m, n)")
     if square and (len(A.shape) != 2 or A.shape[0] != A.shape[1]):
         raise UsageError(
-            f"A has shape {tuple(A.shape)}; gmres takes square matrices (of rows that ranks share, with "
-            'comm="world"; for least squares use scipy.sparse.linalg.lsqr)'
+            f'A has shape {tuple(A.shape)}, but gmres needs a square matrix; use comm="world" if each rank '
+            "has some of the rows, or scipy.sparse.linalg.lsqr for least squares"
         )
     if A.shape[0] > MOST_ROWS:
-        raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit column indices can count")
+        raise UsageError(
+            f"A has {A.shape[0]} rows, but 32-bit column indices support at most {MOST_ROWS}; use a smaller matrix"
+        )
 
 
 def _check_type(dtype: Any, name: str) -> None:
     kind = kind_of(dtype)
     if kind == "complex":
         raise UsageError(
-            f"{name} is complex ({dtype}); gmres supports real numbers only; solve [[Re A, -Im A], [Im A, Re A]] "
-            "for the real and imaginary parts, or use scipy.sparse.linalg.gmres"
+            f"{name} is complex ({dtype}), but gmres supports only real numbers; use the real matrix [[Re "
+            "A, -Im A], [Im A, Re A]], or use scipy.sparse.linalg.gmres"
         )
     if kind != "real" or dtype.itemsize > 8:
         how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
         raise UsageError(
-            f"{name} has dtype {dtype}; gmres takes float16 to float64 and integers; convert it, for example "
-            f"{name}.{how}"
+            f"{name} has dtype {dtype}, but gmres supports only float16 to float64 and integers; use, for "
+            f"example, {name}.{how}"
         )
 
 
@@ -99,7 +105,10 @@ def _check_finite(A: Csr) -> None:
         return
     k = int(np.argmin(finite))
     i, j = row_of(A, k), int(A.indices[k])
-    raise UsageError(f"A[{i}, {j}] is {A.data[k]}: {A.nnz - int(finite.sum())} of {A.nnz} entries of A are not finite")
+    raise UsageError(
+        f"A[{i}, {j}] is {A.data[k]}: {A.nnz - int(finite.sum())} of {A.nnz} entries of A are not finite; use "
+        "only finite entries"
+    )
 
 
 def check_entries(A: Csr, everybody: Everybody = ALONE) -> None:
@@ -117,8 +126,8 @@ def check_entries(A: Csr, everybody: Everybody = ALONE) -> None:
         for name, full in (("row", rows), ("column", columns)):
             if not full.all():
                 raise SingularMatrixError(
-                    f"A is singular: {name} {everybody.first + int(np.argmin(full))} has no entry other than zero, as "
-                    f"have {n - int(full.sum())} of {n} {name}s; check how A was built"
+                    f"A is singular, because {name} {everybody.first + int(np.argmin(full))} contains only "
+                    f"zeros (one of {n - int(full.sum())} such {name}s); check how A was built"
                 )
 
     everybody.alike(check)
@@ -157,10 +166,10 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
     if len(X.shape) not in (1, 2):
-        raise UsageError(f"{name} has shape {X.shape}; use one vector as (n,), k of them as (n, k)")
+        raise UsageError(f"{name} has shape {X.shape}; use shape (n,) for one vector, or (n, k) for k vectors")
     if X.shape[0] != n:
         here = f"this rank has {n} rows of A" if part else f"A is {n}x{n}"
-        raise UsageError(f"{here}, but {name} has shape {X.shape}: it needs {n} rows")
+        raise UsageError(f"{here}, but {name} has shape {X.shape}; use {n} rows")
     return X
 
 
@@ -177,5 +186,5 @@ def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) 
         return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
     x0 = vectors(values, "x0", b.shape[0], part=part)
     if x0.shape != b.shape:
-        raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; they need the same")
+        raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; use the same shape for both")
     return on_kernels(x0, kernels)

@@ -101,12 +101,13 @@ class Workshop:
         return [(host, matrix, "the host's memory"), (free, matrix + basis, f"the memory of {device.where}")]
 
     def _refuse(self, lengths: Array, matrix: int, basis: int, free: str) -> None:
-        use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
+        use = "use scipy.sparse.linalg.gmres, which stores each entry individually"
         instead = f'use storage="auto", or {use}' if self.storage == "ell" else use
         raise ResourceError(
-            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing "
-            f"{self.kernels.chunk_rows} rows side by side takes about {size_text(matrix)}, and the basis "
-            f"{size_text(basis)}, but {free} is free; {'use a smaller restart' if basis > matrix else instead}"
+            f"the longest row of A has {lengths.max()} entries (mean {lengths.mean():.3g}), so storage in "
+            f"groups of {self.kernels.chunk_rows} rows needs about {size_text(matrix)} and the basis "
+            f"{size_text(basis)}, but only {free} is free; "
+            f"{'use a smaller restart' if basis > matrix else instead}"
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
@@ -131,8 +132,9 @@ def _check_filling(nnz: int) -> None:
     need, free = FILLING_BYTES * nnz, available_memory_bytes()
     if free is not None and need > free:
         raise ResourceError(
-            f"sweeps need a symmetric pattern, and filling up that of {nnz} entries takes about {size_text(need)}, but "
-            f'{size_text(free)} of memory is free; use preconditioner="jacobi", which takes none'
+            f"sweeps need a symmetric pattern, and completing the pattern of {nnz} entries needs about "
+            f'{size_text(need)}, but only {size_text(free)} of memory is free; use preconditioner="jacobi", '
+            "which needs no such pattern"
         )
 
 
@@ -219,10 +221,10 @@ class Users:
             return np.asarray(z)
         if is_tensor(z) and z.device == device.where and str(z.layout) == "torch.strided":
             return z.detach()  # x does not depend on the preconditioner, and so has no gradient by it
-        what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__}, no tensor"
+        what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__} instead of a tensor"
         raise UsageError(
-            f"the preconditioner returned {what}; on {device.where} it must return a dense tensor, "
-            f'which is also its argument; for functions of NumPy arrays use device="cpu"'
+            f"the preconditioner returned {what}, but on {device.where} its argument and its result must be "
+            'dense tensors; use device="cpu" for functions of NumPy arrays'
         )
 
     def _checked(self, z: Any) -> Vector:
@@ -232,15 +234,15 @@ class Users:
         if prod(shape) != n or kind_of(found.dtype) != "real":
             raise UsageError(
                 f"the preconditioner returned {found.dtype} of shape {shape} for a vector of shape ({n},); "
-                f"it must return M^-1 r, {n} real numbers"
+                f"use a function that returns M^-1 r, which has {n} real numbers"
             )
         found = found.reshape(n)
         finite = xp.isfinite(found)
         if not xp.all(finite):
             i = int(xp.argmin(xp.astype(finite, xp.int8)))
             raise UsageError(
-                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it must return finite "
-                "numbers"
+                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; use a "
+                "function that returns finite numbers"
             )
         return found
 

@@ -73,15 +73,16 @@ def _starts(told: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
         for rank, value in asked[1:]:
             if value != asked[0][1]:
                 raise UsageError(
-                    f"the ranks disagree: {name}: {asked[0][1]} on rank {asked[0][0]}, but {value} on rank {rank}; "
-                    "use the same values on all ranks"
+                    f"the ranks have different values of {name}: {asked[0][1]} on rank {asked[0][0]}, but "
+                    f"{value} on rank {rank}; use the same values on all ranks"
                 )
     counts, n = [rows for rows, _ in told], int(told[0][1]["columns of A"])
     if sum(counts) != n:
         shown = " + ".join(map(str, counts[:SHOWN])) + " + …" * (len(counts) > SHOWN)
         raise UsageError(
-            f"A has {n} columns, but the {len(counts)} ranks have {shown} = {sum(counts)} rows; each row must be on "
-            "one rank; pass the first rows on rank 0, the next rows on rank 1, and so on, each with all columns"
+            f"A has {n} columns, but the {len(counts)} ranks have {shown} = {sum(counts)} rows, and each "
+            "row must be on exactly one rank; pass the first rows on rank 0, the next rows on rank 1 and "
+            "so on, each with all columns"
         )
     return list(accumulate(counts, initial=0))
 

@@ -60,13 +60,17 @@ class Options:
                 raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
         for name, count in (("restart", 1 if self.restart is None else self.restart), ("maxiter", self.maxiter)):
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise UsageError(f"{name}={count!r}: use a whole number of at least 1")
+                raise UsageError(f"{name}={count!r} is not valid; use an integer of at least 1")
         for name, tolerance in (("rtol", self.rtol), ("atol", self.atol)):
             if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not tolerance >= 0.0:
                 what = "||b - A x|| / ||b||" if name == "rtol" else "||b - A x||"
-                raise UsageError(f"{name}={tolerance!r}: use a number of at least 0, the largest {what} to accept")
+                raise UsageError(
+                    f"{name}={tolerance!r} is not valid; use a number of at least 0, the largest {what} to accept"
+                )
         if self.callback is not None and not callable(self.callback):
-            raise UsageError(f"callback={self.callback!r}: use a function of the relative residual, or None")
+            raise UsageError(
+                f"callback={self.callback!r} is not a function; use a function of the relative residual, or None"
+            )
 
 
 def gmres(
@@ -88,67 +92,75 @@ def gmres(
     device: str = "auto",
     comm: Any = None,
 ) -> tuple[Any, GmresInfo]:
-    """Solve A x = b for a sparse A with mixed-precision GMRES.
+    """Solve A x = b for a sparse matrix A with mixed-precision GMRES.
 
-    The inner iteration uses low precision. Residuals and x use fp64. If low precision stops converging, fp64 continues.
+    The inner iteration uses low precision, but `gmres` computes residuals and x in fp64. If convergence stalls in low
+    precision, `gmres` continues in fp64.
 
     Parameters
     ----------
     A : sparse matrix, sparse array or sparse tensor
-        Square matrix of any real type. With `comm`, the consecutive rows of this rank. `gmres` never changes A.
+        Square matrix of any real data type. If you pass `comm`, A contains only the consecutive rows of this rank.
+        `gmres` does not modify A.
     b : array_like or tensor
-        Right-hand side (n,), or several as (n, k).
+        Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
     x0 : array_like, optional
-        Initial guess, of the shape of b.
+        Initial guess with the same shape as b.
     rtol, atol : float
-        The iteration stops if ||b - A x|| <= max(rtol * ||b||, atol), as in SciPy. The defaults are 1e-9 and 0.
+        Relative and absolute tolerances. As in SciPy, the iteration stops when ||b - A x|| <= max(rtol * ||b||, atol).
+        By default, rtol is 1e-9 and atol is 0.
     restart : int, optional
-        Iterations per cycle. The default is 30, or 50 with the preconditioner "sgs".
+        Number of iterations per restart cycle. The default is 30, or 50 for the preconditioner "sgs".
     maxiter : int, default 10000
-        Largest total number of iterations.
+        Maximum total number of iterations.
     M : sparse matrix, LinearOperator or callable, optional
-        Approximation of the inverse of A.
+        Preconditioner that approximates the inverse of A.
     callback : callable, optional
-        Function that receives the relative residual after each cycle.
+        Function that `gmres` calls with the relative residual after each restart cycle.
     precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
-        Format of the matrix values in the inner iteration. "mixed" is the narrowest of bf16, fp16 and fp32 that is
-        exact. If none is exact, "mixed" is fp32, or fp64 with complete factors.
+        Format of the matrix values in the inner iteration. "mixed" selects the narrowest of bf16, fp16 and fp32 that
+        represents all values exactly. If none of these formats is exact, "mixed" selects fp32, or fp64 for complete LU
+        factors.
     preconditioner : str or callable, default "auto"
-        "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi", "none", or a function that approximates the inverse of A.
+        Name of the preconditioner, which is one of "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi" and "none".
+        You can also pass a function that approximates the inverse of A.
     storage : {"auto", "packed", "sell", "ell", "rows"}, default "auto"
         Storage format of the matrix.
     smoother : {"auto", "coloured", "natural"}, default "auto"
-        Order of the rows in the sweeps of the preconditioner.
+        Order in which the sweeps of the preconditioner update the rows.
     threads : int, optional
-        Number of threads. The default is one per core, or one for fewer than 200,000 entries.
+        Number of CPU threads. By default, `gmres` uses one thread per core, or a single thread if A has fewer than
+        200,000 entries.
     device : str, default "auto"
-        "auto" solves on the device of the tensors, or on the CPU. Other values are "cpu", "cuda" and "cuda:0".
+        Use "auto" to solve on the device of the tensors (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
     comm : communicator or "world", optional
-        Communicator of mpi4py, or "world" for all ranks of the launcher. These ranks share the rows and must all call
-        `gmres`.
+        mpi4py communicator, or "world" for all ranks that the launcher started. The ranks share the rows of A, and all
+        of them must call `gmres`.
 
     Returns
     -------
     x : ndarray or tensor
-        Solution in fp64. x is a tensor if b is one.
+        Solution in fp64. If b is a tensor, x is also a tensor.
     info : GmresInfo
-        Outcome, residual, iterations, preconditioner and the reason for it, formats and times.
+        Diagnostics of the solve: outcome, residual, iterations, preconditioner and the reason for its choice, formats
+        and times.
 
     Raises
     ------
     UsageError
-        An argument is invalid. For example, A is not square, not sparse, not real or not finite.
+        An argument is invalid, for example because A is not square, not sparse, not real or not finite.
     SingularMatrixError
-        A is singular. SingularMatrixError is also a numpy.linalg.LinAlgError.
+        The matrix A is singular. This exception is also a numpy.linalg.LinAlgError.
     ResourceError
-        The device does not exist, or memory is too small.
+        The device does not exist, or there is not enough memory.
 
     Warns
     -----
     IllConditionedWarning
-        A is singular to working precision. Only solves with complete factors detect this.
+        The matrix A is singular to working precision. `gmres` can detect this only with complete LU factors.
     NotSolvedWarning
-        x is not finite.
+        The solution x is not finite.
 
     Examples
     --------
@@ -159,7 +171,7 @@ def gmres(
     (True, True)
     """
     if isinstance(x0, str):
-        raise UsageError(f"x0={x0!r} is not a vector; for a precision use precision={x0!r}")
+        raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
 
     def options() -> Options:
         before = _before(M, preconditioner)
@@ -182,13 +194,16 @@ def _before(M: Any, preconditioner: Any) -> Any:
     if M is None:
         return preconditioner
     if preconditioner != "auto":
-        raise UsageError("M and preconditioner both set the preconditioner; remove one of them")
+        raise UsageError("M conflicts with preconditioner, because both set the preconditioner; use only one of them")
     if callable(M) and not hasattr(M, "matvec"):
         return M
     if not hasattr(M, "shape"):
-        raise UsageError(f"M is {type(M).__name__}; use a matrix, a LinearOperator, or a function r -> M^-1 r")
+        raise UsageError(
+            f"M is {type(M).__name__}, which is not a preconditioner; use a matrix, a LinearOperator, or a "
+            "function r -> M^-1 r"
+        )
     if hasattr(M, "solve") and not hasattr(M, "__matmul__"):
-        raise UsageError(f"M is {type(M).__name__}, a factorization; use its method, M=….solve")
+        raise UsageError(f"M is {type(M).__name__}, which is a factorization; use its solve method, M=….solve")
     return lambda r: M @ r
 
 
@@ -197,7 +212,9 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
     if options.storage == "rows" and device is not None:
-        raise UsageError('storage="rows" needs a CPU, because a device computes many rows at once; use storage="auto"')
+        raise UsageError(
+            'storage="rows" needs a CPU, because a device computes many rows at the same time; use storage="auto"'
+        )
     threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
     kernels = sparse_kernels(device, threads)
     with TURN, kernels.computing():
@@ -227,7 +244,7 @@ def _turn(threads: int) -> Iterator[None]:
 
 def _threads_of_rank(device: Any, A: Any, options: Options, most: int) -> int:
     if device is not None:
-        raise UsageError(f"systems over ranks are solved on CPUs, but A is on {device.where}; copy it with .cpu()")
+        raise UsageError(f"mxpeak solves distributed systems on CPUs, but A is on {device.where}; use A.cpu()")
     return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
 
 
