@@ -22,12 +22,13 @@ from mpi4py import MPI
 
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.mpi import world
 from mxpeak.configs.lu import BCASTS
 from mxpeak.layout.cores import core_masks
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.runtime.launch import bind, mpi_facts
-from mxpeak.runtime.nodes import combined, nodes_of
+from mxpeak.runtime.nodes import nodes_of
 
 #: MPI's own, among the names of ours, and one hop.
 OWN, HOP = "MPI_Bcast", "MPI_Send"
@@ -55,7 +56,7 @@ def measured(comm: Any, message: Any, send: Callable[[Any], None], number: float
     comm.barrier()
     begin = time.perf_counter()
     send(message)
-    (seconds,) = combined(comm, [time.perf_counter() - begin], "max")
+    seconds = allreduce_scalar(comm, time.perf_counter() - begin, "max")
     assert comm.rank >= reached or (message == number).all(), "the message has to arrive whole"
     return seconds
 

@@ -27,11 +27,11 @@ from threadpoolctl import threadpool_limits
 
 import mxpeak as mx
 from mxpeak.comm.base import Communicator, meet_asleep
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.mpi import world
 from mxpeak.configs.grid import squarest
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.perf.host import environment, host_facts, software_facts
-from mxpeak.runtime.nodes import combined
 
 U = 2.0**-53
 
@@ -92,7 +92,7 @@ def timed(comm: Communicator, solve: Callable[[], Any]) -> tuple[float, Any]:
     comm.barrier()
     begin = time.perf_counter()
     x = solve()
-    return combined(comm, [time.perf_counter() - begin], "max")[0], x
+    return allreduce_scalar(comm, time.perf_counter() - begin, "max"), x
 
 
 def main() -> None:

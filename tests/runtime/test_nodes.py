@@ -8,24 +8,11 @@ import pytest
 
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.errors import ResourceError
 from mxpeak.runtime import nodes
-from mxpeak.runtime.nodes import alike, blocks_a_node, combined, leads, nodes_of, raise_first
+from mxpeak.runtime.nodes import blocks_a_node, nodes_of
 
 #: Five ranks on three nodes, dealt out in turn.
 NAMES = ["a", "b", "c", "a", "b"]
-
-
-@pytest.mark.parametrize("checksum", [nodes.crc32, lambda text: 7])
-def test_every_rank_knows_its_node_and_no_list_of_all(checksum: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the checksums of two names are the same."""
-    monkeypatch.setattr(nodes, "crc32", checksum)
-
-    def body(comm: Any) -> Any:
-        group = alike(comm, NAMES[comm.rank])
-        return group.rank, group.size, group.bcast_object(comm.rank), leads(comm, NAMES[comm.rank])
-
-    assert run_ranks(5, body) == [(0, 2, 0, True), (0, 2, 1, True), (0, 1, 2, True), (1, 2, 0, False), (1, 2, 1, False)]
 
 
 def test_facts_of_nodes_are_the_same_everywhere() -> None:
@@ -58,26 +45,3 @@ def test_blocks_of_ranks_are_counted_by_node_and_found_where_they_lie_on_several
 
 def test_one_rank_is_alone() -> None:
     assert nodes_of(Solo(), "x") == nodes.Nodes(0, 1, 1, 1, ["x"])
-    assert leads(Solo(), "x")
-    assert combined(Solo(), [1.5, 2.0], "sum") == [1.5, 2.0]
-
-
-def test_numbers_are_combined_over_all_ranks() -> None:
-    def body(comm: Any) -> Any:
-        return combined(comm, [1.0, float(comm.rank)], "sum"), combined(comm, [-float(comm.rank)], "max")
-
-    assert run_ranks(3, body) == [([3.0, 3.0], [0.0])] * 3
-
-
-def test_the_first_mistake_is_everybodys_and_names_its_rank() -> None:
-    def body(comm: Any) -> str:
-        raise_first(comm, None)
-        try:
-            raise_first(comm, ResourceError("no room") if comm.rank else None)
-        except ResourceError as error:
-            return str(error)
-        return ""
-
-    assert run_ranks(3, body) == ["rank 1: no room"] * 3
-    with pytest.raises(ResourceError, match=r"^no room$"):
-        raise_first(Solo(), ResourceError("no room"))

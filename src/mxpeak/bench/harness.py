@@ -15,9 +15,9 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from mxpeak.bench.partial import SoFar, UnderWay, aborted, asked
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
@@ -28,7 +28,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
+from mxpeak.runtime.nodes import blocks_a_node, node_name, nodes_of
 from mxpeak.runtime.placement import (
     Placement,
     bind_to_cores,
@@ -168,7 +168,7 @@ class Bench(Generic[AnyConfig]):
         begin = time.perf_counter()
         work()
         self.kernels.wait()
-        return largest(self.kernels, comm, [time.perf_counter() - begin])[0]
+        return allreduce_scalar(comm, time.perf_counter() - begin, "max", self.kernels.xp)
 
     def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """The same of work that the figure is made of: its energy is counted too."""
@@ -298,7 +298,7 @@ def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: floa
 def peak_rss(comm: Communicator) -> int:
     """The most memory that the processes of a group have had, in bytes.  Collective over comm."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
-    return int(combined(comm, [float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)], "sum")[0])
+    return int(allreduce_scalar(comm, float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit), "sum"))
 
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:

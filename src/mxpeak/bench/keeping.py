@@ -16,6 +16,7 @@ from typing import Any
 from mxpeak import __version__
 from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import UsageError
@@ -35,7 +36,6 @@ from mxpeak.runtime.checkpoint import (
     regular_file,
 )
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
-from mxpeak.runtime.nodes import by_root
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import Notes
 from mxpeak.spans import Spans
@@ -284,7 +284,7 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
 
     Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
     """
-    found, wrong = by_root(comm, lambda: first_parts(folder, record))
+    found, wrong = run_on_root(comm, lambda: first_parts(folder, record))
     for slot, first in found:
         defect, *mine = _my_parts(slot, first, comm)
         shares = comm.gather_objects((defect, *mine))
@@ -410,7 +410,7 @@ def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -
         return record, secrets.token_hex(8), locks[0].missing
 
     try:
-        record, generation, missing = by_root(comm, begin)
+        record, generation, missing = run_on_root(comm, begin)
         run = Run(folder, record, generation, seconds(config.every), lock=next(iter(locks), None))
         if missing:
             text = f"{folder} could not be locked ({missing}), so a second run in it is not refused"

@@ -26,6 +26,7 @@ from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.matrix import DistMatrix
@@ -39,7 +40,6 @@ from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
-from mxpeak.runtime.nodes import combined
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
@@ -406,8 +406,8 @@ def _result(
 
 def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
     """Return the fastest of the solves' GEMM phases: all ranks' flops over the slowest one's time.  Collective."""
-    flops = combined(comm, [phase.flops for phase in own], "sum")
-    slowest = combined(comm, [phase.time_s for phase in own], "max")
+    flops = allreduce_scalars(comm, [phase.flops for phase in own], "sum")
+    slowest = allreduce_scalars(comm, [phase.time_s for phase in own], "max")
     return max((one / time_s for one, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 

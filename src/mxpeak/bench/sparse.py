@@ -14,9 +14,10 @@ from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fitted
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
-from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
+from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import Tile
@@ -305,7 +306,7 @@ class SparseBench(Bench[AnySparse]):
 
     def total(self, value: float) -> float:
         """The sum of everybody's value.  Collective."""
-        return reduced(self.kernels.sparse, self.comm, value, "sum")
+        return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
     def bytes_of(self, made: Made, k: int, basis: int) -> int:
         """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""

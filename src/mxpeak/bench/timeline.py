@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.vectors import largest, summed
+from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.kernels.contract import Kernels
 from mxpeak.records import Caution
 from mxpeak.spans import MOST_EVENTS, Row, Spans
@@ -27,8 +27,8 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
     mine = [
         after.phases.get(name, 0.0) - before.phases.get(name, 0.0) for name in names for before, after in pairwise(rows)
     ]
-    mean = [time_s / comm.size for time_s in summed(kernels, comm, mine)] if mine else []
-    longest = largest(kernels, comm, mine) if mine else []
+    mean = [time_s / comm.size for time_s in allreduce_scalars(comm, mine, "sum", kernels.xp)] if mine else []
+    longest = allreduce_scalars(comm, mine, "max", kernels.xp) if mine else []
     return {**columns(rows[1:], names, mean, longest), "ranks": comm.size}
 
 

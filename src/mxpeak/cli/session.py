@@ -171,10 +171,10 @@ class Session:
 
     def on_root(self, action: Callable[[], T]) -> T:
         """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""
-        from mxpeak.runtime.nodes import by_root
+        from mxpeak.comm.collectives import run_on_root
 
         assert self.comm is not None
-        return by_root(self.comm, action)
+        return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
         """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""

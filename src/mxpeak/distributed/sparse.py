@@ -28,15 +28,6 @@ def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
     return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 
-def reduced(kernels: SparseKernels, comm: Communicator, value: float, op: str) -> float:
-    """The sum or the largest of everybody's value, NaN if there is one.  Collective."""
-    if comm.size == 1:
-        return value
-    found = kernels.xp.full(1, value, dtype=kernels.xp.float64)
-    comm.allreduce(found, op)
-    return float(found[0])
-
-
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """A rank to talk to: how many rows it needs; where in the halo the entries begin that it sends, and how many."""

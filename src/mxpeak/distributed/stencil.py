@@ -8,7 +8,8 @@ from itertools import product
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, reduced, zeros
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, zeros
 from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
@@ -187,7 +188,7 @@ def value_format(
 
 def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
     """The largest relative error of a value in this format.  Collective."""
-    return reduced(kernels, comm, kernels.rounding(rows, precision), "max")
+    return allreduce_scalar(comm, kernels.rounding(rows, precision), "max", kernels.xp)
 
 
 def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:

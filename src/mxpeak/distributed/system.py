@@ -9,7 +9,8 @@ from math import sqrt
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
@@ -21,7 +22,7 @@ Preconditioner = Callable[[Vector], Vector]
 
 def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: float) -> float:
     """max |x_i - value|, NaN if there is one.  Collective."""
-    return reduced(kernels, comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max")
+    return allreduce_scalar(comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max", kernels.xp)
 
 
 class SparseBasis:
@@ -80,7 +81,7 @@ class SparseBasis:
         return h
 
     def _sum(self, value: float) -> float:
-        return reduced(self._kernels, self._comm, value, "sum")
+        return allreduce_scalar(self._comm, value, "sum", self._kernels.xp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class MixedSystem:
         return max_error(self._kernels, self._comm, self.solution, value)
 
     def _sum(self, value: float) -> float:
-        return reduced(self._kernels, self._comm, value, "sum")
+        return allreduce_scalar(self._comm, value, "sum", self._kernels.xp)
 
 
 class CgSystem:
@@ -260,4 +261,4 @@ class CgSystem:
 
     def _sum(self, value: float) -> float:
         with self._spans("allreduce"):
-            return reduced(self._kernels, self._comm, value, "sum")
+            return allreduce_scalar(self._comm, value, "sum", self._kernels.xp)

@@ -13,21 +13,8 @@ from math import sqrt
 from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
-
-
-def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
-    """The largest of everybody's values, entry by entry, NaN if there is one.  Collective."""
-    found = kernels.xp.asarray(values, dtype=kernels.xp.float64)
-    everybody.allreduce(found, "max")
-    return list(found.tolist())
-
-
-def summed(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
-    """The sum of everybody's values, entry by entry.  Collective."""
-    found = kernels.xp.asarray(values, dtype=kernels.xp.float64)
-    everybody.allreduce(found, "sum")
-    return list(found.tolist())
 
 
 def max_abs(kernels: Kernels, w: Vector) -> float:
@@ -123,13 +110,13 @@ class DistSpace:
 
     def max_abs(self, w: Vector) -> float:
         """||w||_inf, NaN if there is one.  Collective."""
-        return largest(self.kernels, self.everybody, [max_abs(self.kernels, w)])[0]
+        return allreduce_scalar(self.everybody, max_abs(self.kernels, w), "max", self.kernels.xp)
 
     def max_abs_of_each(self, W: Matrix) -> list[float]:
         """||w_j||_inf of each column w_j, NaN where it has one.  Collective."""
         xp = self.xp
         mine = xp.max(xp.abs(W), axis=0).tolist() if len(W) else [0.0] * W.shape[1]
-        return largest(self.kernels, self.everybody, mine)
+        return allreduce_scalars(self.everybody, mine, "max", self.kernels.xp)
 
     def sum_of(self, parts: list[float]) -> list[float]:
         """Sums over the ranks whose copies count.  Collective."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import is_leader
 from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
-from mxpeak.runtime.nodes import leads
 
 #: Seconds after which a first use that compiles prints a line, and between two looks whether it does.
 SILENT_S = 1.0
@@ -53,7 +53,7 @@ def compile_in_turn(
     """
     from mxpeak.kernels.host.compiled import token
 
-    leader = leads(comm, token())
+    leader = is_leader(comm, token())
     text = f"{what}: compiling its kernels (once, up to a minute)"
     with _announced(text) if comm.rank == 0 else nullcontext(threading.Event()) as compiles:
         for turn in (True, False):

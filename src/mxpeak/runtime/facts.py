@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.options import Setting
@@ -17,7 +18,7 @@ from mxpeak.perf.devices import adapter_advice, cross_socket, map_lines, rank_lo
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import launcher, library_name
-from mxpeak.runtime.nodes import combined, node_name, nodes_of
+from mxpeak.runtime.nodes import node_name, nodes_of
 from mxpeak.runtime.placement import Placement
 
 
@@ -88,7 +89,7 @@ def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
     if bus is None:
         return {}
     nodes = nodes_of(comm, bus)
-    return {"device_count": int(combined(comm, [float(nodes.told.index(bus) == nodes.rank)], "sum")[0])}
+    return {"device_count": int(allreduce_scalar(comm, float(nodes.told.index(bus) == nodes.rank), "sum"))}
 
 
 def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:

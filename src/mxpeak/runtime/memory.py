@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalars, raise_first_error
 from mxpeak.comm.planned import Planned
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
@@ -13,7 +14,7 @@ from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.nodes import combined, nodes_of, raise_first
+from mxpeak.runtime.nodes import nodes_of
 from mxpeak.runtime.placement import device_number
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
@@ -78,7 +79,9 @@ def memory_budget(
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
     mine = (min(free, asked) if explicit else free, min(free, asked))
-    most, default, least = (int(-least) for least in combined(comm, [-float(one) for one in (*mine, total)], "max"))
+    most, default, least = (
+        int(-least) for least in allreduce_scalars(comm, [-float(one) for one in (*mine, total)], "max")
+    )
     return Budget(most, default, ranks, "on a node's GPUs" if config.on_gpu else "per node", least)
 
 
@@ -95,7 +98,7 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> 
         mine, device = found.memory(), str(found.where)
     except MxpeakError as error:
         mistake = error
-    raise_first(comm, mistake)
+    raise_first_error(comm, mistake)
     nodes = nodes_of(comm, device)
     sharing = nodes.told.count(device)
     if isinstance(comm, Planned):  # which all say what this one says: each would have the next GPU

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-from zlib import crc32
 
-from mxpeak.comm.base import Communicator, meet_asleep
-from mxpeak.errors import MxpeakError
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar, split_by_label
 
 T = TypeVar("T")
 
@@ -40,34 +37,13 @@ def node_name() -> str:
 
 def nodes_of(comm: Communicator, mine: T) -> Nodes[T]:
     """Who shares this node, by its name, and what they say.  Collective over comm."""
-    here = alike(comm, node_name())
+    here = split_by_label(comm, node_name())
     told = here.bcast_object(here.gather_objects(mine))
     rank, size = here.rank, here.size
     here.free()
-    (count,) = combined(comm, [float(rank == 0)], "sum")
-    (most,) = combined(comm, [float(size)], "max")
+    count = allreduce_scalar(comm, float(rank == 0), "sum")
+    most = allreduce_scalar(comm, float(size), "max")
     return Nodes(rank, size, int(count), int(most), told)
-
-
-def leads(comm: Communicator, text: str) -> bool:
-    """Whether this is the first of the ranks that say the same text.  Collective over comm."""
-    group = alike(comm, text)
-    first = group.rank == 0
-    group.free()
-    return first
-
-
-def alike(comm: Communicator, text: str) -> Communicator:
-    """The ranks that say the same text: those with its checksum, told apart once more where two texts have one."""
-    likely = comm.split(crc32(text.encode()) >> 1, comm.rank)
-    assert likely is not None
-    if likely.agree(likely.bcast_object(text) == text):
-        return likely
-    texts = sorted(set(likely.bcast_object(likely.gather_objects(text))))
-    group = likely.split(texts.index(text), likely.rank)
-    likely.free()
-    assert group is not None
-    return group
 
 
 def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
@@ -82,47 +58,8 @@ def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
         block.free()
     if not comm.agree(together):
         return 0
-    here = alike(comm, name)
-    (count,) = combined(here, [float(used and comm.rank % size == 0)], "sum")
+    here = split_by_label(comm, name)
+    count = allreduce_scalar(here, float(used and comm.rank % size == 0), "sum")
     here.free()
-    (most,) = combined(comm, [count], "max")
+    most = allreduce_scalar(comm, count, "max")
     return int(most)
-
-
-def by_root(comm: Communicator, action: Callable[[], T]) -> T:
-    """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective over comm.
-
-    However long it takes: the others sleep.
-    """
-    answer: T | MxpeakError | None = None
-    bug: Exception | None = None
-    if comm.rank == 0:
-        try:
-            answer = action()
-        except MxpeakError as error:
-            answer = error
-        except Exception as error:  # the others must not wait for the answer
-            bug, answer = error, MxpeakError(f"rank 0: {type(error).__name__}: {error}")
-    meet_asleep(comm)
-    answer = comm.bcast_object(answer)
-    if bug is not None:
-        raise bug
-    if isinstance(answer, MxpeakError):
-        raise answer
-    return answer
-
-
-def raise_first(comm: Communicator, mistake: MxpeakError | None) -> None:
-    """Raise the mistake of the first rank that made one, on all ranks, under its number.  Collective over comm."""
-    if comm.agree(mistake is None):
-        return
-    for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(mistake))):
-        if wrong is not None:
-            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
-
-
-def combined(comm: Communicator, values: list[float], op: str) -> list[float]:
-    """Numbers, each combined over all ranks: sum or max.  Collective over comm."""
-    buffer = array("d", values)
-    comm.allreduce(buffer, op)
-    return list(buffer)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalars, is_leader, raise_first_error
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
@@ -24,7 +25,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
 from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.launch import bind, local_rank
-from mxpeak.runtime.nodes import combined, leads, nodes_of, raise_first
+from mxpeak.runtime.nodes import nodes_of
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
@@ -240,9 +241,9 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     panels = leaves_panels(config, comm.size)
     compiled = _compiled(config, panels)
     mine = native_precisions(config)
-    lacked = combined(comm, [float(name not in mine) for name in PRECISIONS], "max")
+    lacked = allreduce_scalars(comm, [float(name not in mine) for name in PRECISIONS], "max")
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
-    leader = leads(comm, token())
+    leader = is_leader(comm, token())
     if comm.rank == 0 and compiled and not is_cached():
         where = cache_directory()
         print(f"first use: compiling kernels into {where} (once, up to half a minute)", file=sys.stderr, flush=True)
@@ -266,7 +267,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
             except MxpeakError as error:
                 mistake = error
         comm.barrier()
-    raise_first(comm, mistake)
+    raise_first_error(comm, mistake)
     assert kernels is not None
     if kernels.transport is None:
         return kernels, comm

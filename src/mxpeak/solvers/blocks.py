@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 
@@ -56,7 +56,7 @@ class DiagonalBlocks:
 
     def witness(self, *, with_l: bool) -> Witness:
         """What they say, once all is done; `with_l`: L lies below the diagonal of A.  Collective over the grid."""
-        found = largest(self._kernels, self._A.grid.all, list(self._largest.tolist()))
+        found = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
         values = [value if isfinite(value) else -1.0 for value in found]
         block = values.index(max(values)) if values else 0
         bad = next((k for k, value in enumerate(found) if not isfinite(value)), None)
@@ -69,7 +69,9 @@ class DiagonalBlocks:
         here, before = self._steps[k], self._steps[:k]
         above = next((b.k for b in before if not self._finite(b, here)), k)
         left = next((b.k for b in before if with_l and not self._finite(here, b)), k)
-        above, left = (-int(x) for x in largest(self._kernels, self._A.grid.all, [-float(above), -float(left)]))
+        above, left = (
+            -int(x) for x in allreduce_scalars(self._A.grid.all, [-float(above), -float(left)], "max", self._kernels.xp)
+        )
         return (above, k) if above <= left else (k, left)
 
     def _finite(self, row: LuStep, column: LuStep) -> bool:

@@ -23,8 +23,8 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import summed
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.schedule import lu_steps
 from mxpeak.solvers.faults import Checked, Differing, Fault
@@ -68,7 +68,10 @@ class Checks(ABC):
             self.check(done)
             self._checks += 1
             # Sums begin anew after a fault: nobody could tell later that a checkpoint holds it.
-            keeps = self._keeps and summed(self.kernels, self.A.grid.all, [float(self._unmended())])[0] == 0.0
+            keeps = (
+                self._keeps
+                and allreduce_scalar(self.A.grid.all, float(self._unmended()), "sum", self.kernels.xp) == 0.0
+            )
         if keeps:
             self._keeper.keep(done, notes)
 
@@ -189,7 +192,7 @@ class Checks(ABC):
         xp, row = self.kernels.xp, self.A.grid.row
         right = xp.logical_and(xp.abs(xp.subtract(*sums)) <= limit, xp.isfinite(limit))
         wrong = xp.astype(xp.logical_not(right), xp.float64)
-        if summed(self.kernels, self.A.grid.all, [float(xp.sum(wrong))])[0] == 0.0:
+        if allreduce_scalar(self.A.grid.all, float(xp.sum(wrong)), "sum", self.kernels.xp) == 0.0:
             self._typical = self._seen
             return []
         (want, found), (want2, found2) = sums, others()
@@ -208,7 +211,7 @@ class Checks(ABC):
     def _note(self, done: int, differing: Differing, mendable: tuple[int, int] | None) -> list[int]:
         """Rows that are wrong, as a fault; the local row that was mended.  Collective over the grid."""
         A, rows = self.A, differing.rows
-        alone = summed(self.kernels, A.grid.column, [float(len(rows))])[0] == 1.0
+        alone = allreduce_scalar(A.grid.column, float(len(rows)), "sum", self.kernels.xp) == 1.0
         column = self._column(rows[0], differing) if rows else None
         mended = False
         if rows and alone and column is not None and mendable is not None:
@@ -227,7 +230,9 @@ class Checks(ABC):
         A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
         columns = _marked(odd)
-        counts = summed(self.kernels, A.grid.row, [float(len(columns)), float(sum(map(A.cols.to_global, columns)))])
+        counts = allreduce_scalars(
+            A.grid.row, [float(len(columns)), float(sum(map(A.cols.to_global, columns)))], "sum", self.kernels.xp
+        )
         if counts[0]:
             return int(counts[1]) if counts[0] == 1.0 else None
         return self._agreed(self._quotient(row, differing))
@@ -265,7 +270,7 @@ class Checks(ABC):
             A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
         off = [abs(float(want[row]) - now) for want, now in zip(differing.want, self._row_sums(row, first))]
         right = all(one <= 2.0 * float(differing.limit[row]) for one in off)
-        if summed(self.kernels, A.grid.row, [float(not right)])[0] == 0.0:  # by the carried sums of all
+        if allreduce_scalar(A.grid.row, float(not right), "sum", self.kernels.xp) == 0.0:  # by the carried sums of all
             return True
         if mine:
             A.local[row, jl] = before

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
-from mxpeak.distributed.vectors import DistSpace, largest
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.distributed.vectors import DistSpace
 
 Vector = Any
 
@@ -45,7 +46,7 @@ def ranks_over(space: DistSpace) -> Ranks:
         return space.sum_of([value])[0]
 
     def most(value: float) -> float:
-        return largest(space.kernels, space.everybody, [value])[0]
+        return allreduce_scalar(space.everybody, value, "max", space.kernels.xp)
 
     return Ranks(total, most)
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from mxpeak.comm.base import Steps, Task, all_of, together
 from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import largest
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.kernels.contract.lu import PanelSolve
@@ -102,7 +102,7 @@ def factorize(
     lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
     lu.run()
     # The first column is the largest of the negatives.
-    first = -int(largest(kernels, A.grid.all, [-float(lu.singular() or A.rows.n + 1)])[0])
+    first = -int(allreduce_scalar(A.grid.all, -float(lu.singular() or A.rows.n + 1), "max", kernels.xp))
     return first if first <= A.rows.n else 0
 
 

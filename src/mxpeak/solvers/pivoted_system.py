@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Protocol
 
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import DistSpace, largest, max_abs
+from mxpeak.distributed.vectors import DistSpace, max_abs
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.row_moves import RowOrder
@@ -67,7 +68,7 @@ class PivotedFactors:
             self.A_inf = self._balance_if_needed(scale)
         by_row = xp.zeros(A.rows.local_size)
         kernels.row_max(LU.local, by_row)
-        (A_max,) = largest(kernels, grid.all, [max_abs(kernels, by_row)])
+        A_max = allreduce_scalar(grid.all, max_abs(kernels, by_row), "max", kernels.xp)
         order = RowOrder(A.n)
         with spans("factor"):
             self.singular = factorize(LU, options, kernels, spans, order=order)
@@ -90,7 +91,9 @@ class PivotedFactors:
         return A_inf
 
     def _largest(self, *sums: Vector) -> list[float]:
-        return largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, one) for one in sums])
+        return allreduce_scalars(
+            self.given.grid.all, [max_abs(self._kernels, one) for one in sums], "max", self._kernels.xp
+        )
 
     def _sums(self) -> tuple[Vector, Vector]:
         """Σ_j |a_ij| over the rows, Σ_i |a_ij| over the columns."""
@@ -107,7 +110,9 @@ class PivotedFactors:
         for sums in (by_row, by_column):
             least = -float(self._kernels.xp.min(sums)) if len(sums) else -float("inf")
             ends += [least, max_abs(self._kernels, sums)]
-        low_row, high_row, low_column, high_column = largest(self._kernels, self.given.grid.all, ends)
+        low_row, high_row, low_column, high_column = allreduce_scalars(
+            self.given.grid.all, ends, "max", self._kernels.xp
+        )
         return bool(balanced((-low_row, high_row), (-low_column, high_column)))
 
     @property
@@ -133,12 +138,12 @@ class PivotedFactors:
             sizes = xp.abs(row)
             if len(sizes):
                 least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, 1.0))))
-        (minus,) = largest(self._kernels, self.given.grid.all, [-least])
+        minus = allreduce_scalar(self.given.grid.all, -least, "max", self._kernels.xp)
         return -minus
 
     def _growth(self, A_max: float) -> float:
         mine = self._kernels.max_abs_upper(self.LU.local, self.given.rows, self.given.cols)
-        (found,) = largest(self._kernels, self.given.grid.all, [mine])
+        found = allreduce_scalar(self.given.grid.all, mine, "max", self._kernels.xp)
         return found / A_max if A_max else 1.0
 
     def condition(self) -> float:
@@ -182,7 +187,7 @@ class PivotedFactors:
             if (A.grid.p, A.grid.q) == (step.p, step.q):
                 size = xp.abs(xp.linalg.diagonal(self.LU[step.j0 : step.j1, step.j0 : step.j1]))
                 ends = [max(ends[0], -float(xp.min(size))), max(ends[1], float(xp.max(size)))]
-        minus, most = largest(self._kernels, A.grid.all, ends)
+        minus, most = allreduce_scalars(A.grid.all, ends, "max", self._kernels.xp)
         return -minus >= least * most
 
     def solve(self, r: Vector) -> Vector:

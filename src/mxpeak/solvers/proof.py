@@ -24,9 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite, nan, sqrt
 
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import DistSpace, largest
+from mxpeak.distributed.vectors import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
@@ -160,4 +161,4 @@ class _Prover:
             group = values[begin : begin + GROUP]
             most = MEAN_SQUARE * (1.0 + 3.0 / sqrt(PROBES * len(group)))
             worst = max(worst, sum(group) / len(group) / most, key=lambda x: x if x == x else inf)
-        return largest(self.kernels, self.system.grid.all, [worst])[0]
+        return allreduce_scalar(self.system.grid.all, worst, "max", self.kernels.xp)

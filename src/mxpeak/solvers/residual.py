@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import largest, max_abs
+from mxpeak.distributed.vectors import max_abs
 from mxpeak.kernels.contract import Kernels
 
 
@@ -65,7 +66,7 @@ def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     grid.row.allreduce(r, "sum")
 
     mine = [max_abs(kernels, v) for v in (r, by_row, by_column, x)]
-    residual, A_inf, A_one, x_inf, b_inf = largest(kernels, grid.all, [*mine, b_inf])
+    residual, A_inf, A_one, x_inf, b_inf = allreduce_scalars(grid.all, [*mine, b_inf], "max", kernels.xp)
     x_one = xp.asarray([float(xp.sum(xp.abs(x)))])
     grid.row.allreduce(x_one, "sum")
     return ResidualNorms(residual, A_inf, A_one, x_inf, float(x_one[0]), b_inf)

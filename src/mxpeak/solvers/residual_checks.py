@@ -18,7 +18,8 @@ from math import isfinite, sqrt
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
+from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, Preconditioner, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
@@ -112,7 +113,7 @@ class CheckedCg(CgSystem):
             self._checks.checks += 1
             self._unbooked.multiply(self._p, true)
             mine = [kernels.dot(self.direction, true), kernels.dot(self.direction, self.direction)]
-            again, p2 = totals(kernels, self._comm, mine)
+            again, p2 = allreduce_scalars(self._comm, mine, "sum", kernels.xp)
             limit = max(LARGE * U * self._size * p2, LEAST)
             self._checks.judge(self._comm, self._steps, "directions", abs(found - again), limit)
         del self._across[-1:], self._curvatures[-1:]
@@ -127,7 +128,7 @@ class CheckedCg(CgSystem):
             kernels.add_scaled(true, -1.0, self._r)
             mine = kernels.dot(true, true)
             others = [kernels.dot(self.solution, self.solution), kernels.dot(self._r, self.direction)]
-            square, x2, rp, *across = totals(kernels, self._comm, [mine, *others, *self._across])
+            square, x2, rp, *across = allreduce_scalars(self._comm, [mine, *others, *self._across], "sum", kernels.xp)
             if self._right:  # what was wrong stays wrong for the rest of this solve, and is told once
                 self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, mine)
         self._compared, self._across, self._curvatures = self._steps, [], self._curvatures[-1:]
@@ -249,7 +250,7 @@ class CheckedMixed(MixedSystem):
             kernels.add_scaled(true, -1.0, basis.left(self._before))
             mine = kernels.dot(true, true)
             sums = [mine, kernels.dot(self.solution, self.solution), *self._squares]
-            square, x2, *z2 = totals(kernels, self._comm, sums)
+            square, x2, *z2 = allreduce_scalars(self._comm, sums, "sum", kernels.xp)
             inner = self._u * (self._size * sum(abs(t) * root(z) for t, z in zip(basis.t, z2)) + self._before)
             limit = LARGE_INSIDE * inner + LARGE * U * (self._size * root(x2) + self._b_norm)
             self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
@@ -263,20 +264,13 @@ def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> floa
     for shift in (7, 9, 11):
         A.own(x)[:] = xp.astype(1 - 2 * (((rows + 1) * 2654435761 >> shift) & 1), xp.float64)
         A.multiply(x, y)
-        largest = max(largest, reduced(kernels, comm, float(xp.max(xp.abs(y))), "max"))
+        largest = max(largest, allreduce_scalar(comm, float(xp.max(xp.abs(y))), "max", kernels.xp))
     return largest
 
 
 def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
     """||x||.  Collective."""
-    return sqrt(reduced(kernels, comm, kernels.dot(x, x), "sum"))
-
-
-def totals(kernels: SparseKernels, comm: Communicator, values: list[float]) -> list[float]:
-    """The sums of everybody's values, in one reduction.  Collective."""
-    found = kernels.xp.asarray(values, dtype=kernels.xp.float64)
-    comm.allreduce(found, "sum")
-    return list(found.tolist())
+    return sqrt(allreduce_scalar(comm, kernels.dot(x, x), "sum", kernels.xp))
 
 
 def root(square: float) -> float:

@@ -18,7 +18,8 @@ from math import isfinite
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import Level, SparseMatrix, reduced, zeros
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.distributed.sparse import Level, SparseMatrix, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import CgSystem, Preconditioner
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
@@ -151,7 +152,7 @@ def symmetry_test(
         A.own(vector)[:] = _random(kernels.xp, A.n, first=(2 * comm.rank + k) << 40)
 
     def dot(v: Vector, w: Vector) -> float:
-        return reduced(kernels, comm, kernels.dot(v, w), "sum")
+        return allreduce_scalar(comm, kernels.dot(v, w), "sum", kernels.xp)
 
     def product(v: Vector, w: Vector) -> float:
         A.multiply(w, out)

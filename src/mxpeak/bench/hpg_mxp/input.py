@@ -13,12 +13,12 @@ from mxpeak.bench.hpg_mxp.rules import forms
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.stencil_sizes import Hierarchy
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.perf.sparse_counts import FP64_BYTES
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
 from mxpeak.runtime.memory import MARGIN, Budget
-from mxpeak.runtime.nodes import by_root
 
 #: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
@@ -105,7 +105,7 @@ def read_file(path: str, comm: Communicator) -> MatrixFile:
             ) from None
         return known
 
-    return replace(by_root(comm, read), entries=entries)
+    return replace(run_on_root(comm, read), entries=entries)
 
 
 def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:

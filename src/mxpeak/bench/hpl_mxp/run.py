@@ -28,10 +28,11 @@ from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.rules import OWN, PUBLISHED
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
-from mxpeak.distributed.vectors import largest, max_abs
+from mxpeak.distributed.vectors import max_abs
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
@@ -141,8 +142,8 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
     check = Check(backward_error(mxp, residual, x), residual, mxp.A_inf, mxp.unknowns.max_abs(x), mxp.b_inf)
     seed = int(grid.all.bcast_object(secrets.randbits(62)))
     largest_u = kernels.max_abs_upper(A.local, A.rows, A.cols)
-    lu_s, refine_s, largest_a, largest_u = largest(
-        kernels, grid.all, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u]
+    lu_s, refine_s, largest_a, largest_u = allreduce_scalars(
+        grid.all, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u], "max", kernels.xp
     )
     return MxpSolve(
         time_s=elapsed_s,
@@ -237,7 +238,7 @@ class _Timed:
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
     """||A||_inf.  Collective."""
-    return largest(kernels, system.grid.all, [max_abs(kernels, system.row_sums())])[0]
+    return allreduce_scalar(system.grid.all, max_abs(kernels, system.row_sums()), "max", kernels.xp)
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:

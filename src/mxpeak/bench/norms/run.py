@@ -28,6 +28,7 @@ from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import ResourceError
@@ -37,7 +38,6 @@ from mxpeak.options import Setting
 from mxpeak.records import Result, size_text
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.nodes import combined
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.exact_norms import reproducible_norms
 from mxpeak.solvers.norms import norms
@@ -177,7 +177,7 @@ class NormBench(Bench[NormsConfig]):
     def _bandwidth(self, case: NormsCase, A: StoredMatrix, spans: Spans) -> Reading:
         """Read as many bytes of the matrix as the structure has, on all ranks at once.  Collective over the grid."""
         part = leading(A, read_bytes(case) / matrix_bytes(case), by_columns=case.layout == "F")
-        amount = combined(A.grid.all, [float(sum(m * n for m, n in (tile.A.shape for tile in part)))], "sum")[0]
+        amount = allreduce_scalar(A.grid.all, float(sum(m * n for m, n in (tile.A.shape for tile in part))), "sum")
         amount *= case.itemsize
 
         def read() -> None:

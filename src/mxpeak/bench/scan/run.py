@@ -24,7 +24,7 @@ from mxpeak.bench.scan.config import ScanConfig
 from mxpeak.bench.scan.decide import Measured, decide
 from mxpeak.bench.scan.probes import READS, Probe, Size, footprint, probes
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.vectors import largest
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
@@ -90,7 +90,7 @@ def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
     """The order that takes the rank with the fewest threads about a second.  Collective."""
     if bench.config.on_gpu:
         return GPU_DEFAULT_N
-    threads = -largest(bench.kernels, bench.comm, [-float(bench.placement.threads)])[0]
+    threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
     native = format_of(precision).bytes == 2 and not bench.kernels.emulates(precision)
     return float((NATIVE_DEFAULT_N if native else DEFAULT_N) * threads ** (1 / 3))
 

@@ -29,6 +29,7 @@ from mxpeak.bench.lu import gemm_probe
 from mxpeak.bench.tune.operands import alone, filled, near_one, triangle
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.grid import squarest
@@ -37,7 +38,6 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import weights
-from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Exchange, Panel, better_candidate
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -124,7 +124,7 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     """
     once_s = bench.slowest(work)  # its pages touched, its threads awake
     # on any node: all repeat what they do together equally often
-    shared = largest(bench.kernels, bench.comm, [float(bench.placement.crowded)])[0] > 0.0
+    shared = allreduce_scalar(bench.comm, float(bench.placement.crowded), "max", bench.kernels.xp) > 0.0
     times = 1 + int(SHARED_S / max(once_s, 1e-6)) if shared else 1
 
     def in_a_row() -> None:

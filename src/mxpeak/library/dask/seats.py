@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from dask.distributed import get_worker
 
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.comm.sockets import LostRankError, Sockets, listening, meet
 from mxpeak.errors import MxpeakError, UsageError
-from mxpeak.library.agreement import agreed
 from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
 from mxpeak.library.dense.distributed_solving import factored
@@ -87,7 +87,7 @@ def factor(
 
     def work(seat: Seat) -> None:
         comm = seat.meet(rank, addresses, secret)
-        A = DistributedMatrix.from_pieces(agreed(comm, lambda: _pieces(places, chunks)), n, comm=comm)
+        A = DistributedMatrix.from_pieces(validate_on_all(comm, lambda: _pieces(places, chunks)), n, comm=comm)
         seat.factors = factored(A, precision, "cpu", np.broadcast_to(0.0, (n, sides)))
 
     return _seated(name, work)

@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import raise_first_error, validate_on_all
 from mxpeak.comm.grid import Grid
 from mxpeak.configs.grid import squarest
 from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
 from mxpeak.library.dense.sources import InFile, InMemory, Made, Source
 from mxpeak.library.dense.types import Array
 from mxpeak.library.grids import InBlocks, grid_of
-from mxpeak.runtime.nodes import raise_first
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
@@ -120,7 +119,7 @@ class DistributedMatrix(InBlocks):
         array([0.5, 0.5, 0.5, 0.5])
         """
         ranks = communicator(comm)
-        source = agreed(ranks, lambda: _made(fn), lambda made: f"fn(0, 0) of {made.dtype}")
+        source = validate_on_all(ranks, lambda: _made(fn), lambda made: f"fn(0, 0) of {made.dtype}")
         return cls(*placed(ranks, n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
@@ -164,7 +163,7 @@ class DistributedMatrix(InBlocks):
         range(0, 4)
         """
         ranks = communicator(comm)
-        return cls._redistributed(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
+        return cls._redistributed(ranks, validate_on_all(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
 
     @classmethod
     def from_root(
@@ -206,7 +205,7 @@ class DistributedMatrix(InBlocks):
         (4, 4)
         """
         ranks = communicator(comm)
-        rows = agreed(ranks, lambda: _roots(A, ranks.rank))
+        rows = validate_on_all(ranks, lambda: _roots(A, ranks.rank))
         n = ranks.bcast_object(rows.shape[1])
         return cls._redistributed(ranks, rows if ranks.rank == 0 else np.empty((0, n)), nb, grid)
 
@@ -261,7 +260,7 @@ class DistributedMatrix(InBlocks):
         (4, 4)
         """
         ranks = communicator(comm)
-        mine = agreed(ranks, lambda: _pieces(pieces))
+        mine = validate_on_all(ranks, lambda: _pieces(pieces))
         dtype = type_of(ranks, mine.values())
         order, size, process = placed(ranks, n, nb, grid, _parts(dtype))
         found = pieces_of(ranks, order, mine)
@@ -319,7 +318,9 @@ class DistributedMatrix(InBlocks):
         (4, 4)
         """
         ranks = communicator(comm)
-        source = agreed(ranks, lambda: InFile.opened(Path(path), dataset), lambda made: f"a file of {made.dtype}")
+        source = validate_on_all(
+            ranks, lambda: InFile.opened(Path(path), dataset), lambda made: f"a file of {made.dtype}"
+        )
         return cls(*placed(ranks, source.n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
@@ -360,8 +361,8 @@ class DistributedMatrix(InBlocks):
                 "mxpeak.from_scalapack to create one"
             )
         grid = blocks.grid
-        n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
-        local = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
+        n, nb = validate_on_all(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
+        local = validate_on_all(grid.all, lambda: rows_here(blocks.local, "local"))
         source = InMemory(local, type_of(grid.all, [local]))
         parts = _parts(source.dtype)
         check_memory(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held, parts=parts)
@@ -394,7 +395,7 @@ class DistributedMatrix(InBlocks):
         if isinstance(self.source, InMemory):
             return CyclicMatrix(grid, rows, cols, np.asarray(self.source.part, self.dtype))
         part = self.source(rows, cols, slice(0, rows.local_size))
-        raise_first(self.comm, self.source.mistake())
+        raise_first_error(self.comm, self.source.mistake())
         return CyclicMatrix(grid, rows, cols, part)
 
     @property
@@ -487,7 +488,7 @@ def placed(
         size = block_size(order, max(shape.P, shape.Q), parts) if nb is None else _positive(nb, "nb")
         return order, size, shape
 
-    order, size, shape = agreed(
+    order, size, shape = validate_on_all(
         comm, settle, lambda made: f"n = {made[0]}, nb = {made[1]}, grid = {made[2].P}x{made[2].Q}"
     )
     return order, size, grid_of(shape, comm)

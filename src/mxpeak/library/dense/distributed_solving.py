@@ -16,15 +16,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars, raise_first_error, validate_on_all
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.distributed.vectors import largest
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host import blas
-from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.extremes import centred, loses, restored
@@ -49,7 +48,6 @@ from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.precision import PRECISIONS, stored_as
-from mxpeak.runtime.nodes import combined, raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
@@ -122,7 +120,7 @@ def _made(precision: str, A: DistributedMatrix, spans: Spans, *, scale: bool) ->
         LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, stored_as(precision))
         with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
-        raise_first(A.comm, A.source.mistake())
+        raise_first_error(A.comm, A.source.mistake())
         return PivotedFactors(given, LU, PivotedLuOptions(operands=precision), kernels, spans, scale=scale)
 
 
@@ -274,7 +272,9 @@ class DistributedFactors:
         """
         self._check_there()
         A, comm = self.A, self.A.comm
-        form = agreed(comm, lambda: form_of(transposed), lambda made: f'transposed="{made}", local={bool(local)}')
+        form = validate_on_all(
+            comm, lambda: form_of(transposed), lambda made: f'transposed="{made}", local={bool(local)}'
+        )
         B = right_hand_sides(A, b, local=local)
         sides = real_sides(np.reshape(B, (A.n, -1)), A.dtype, conjugated=form == "T")
         rows = slice(A.own_rows.start, A.own_rows.stop) if local else slice(None)
@@ -337,7 +337,7 @@ class DistributedFactors:
                 found = self._solved(kernels, sides, powers, transposed)
             if loses(of_host, B, sides, powers):  # an entry of b may be another one altogether
                 found = replace(found, rows=max(found.rows, 1.0 / (self.A.n * U)))
-        raise_first(self.A.comm, self.A.source.mistake())
+        raise_first_error(self.A.comm, self.A.source.mistake())
         return found
 
     def _solved(self, kernels: Kernels, B: Array, powers: Array, transposed: bool) -> Refined:
@@ -405,7 +405,7 @@ class DistributedFactors:
         D = (sizes.multiply_transposed if transposed else sizes.multiply)(x) + b
         with np.errstate(all="ignore"):
             mine = row_errors(kernels.xp, r, D, A.n, U) if len(r) else np.zeros(r.shape[1])
-        return np.array(largest(kernels, A.comm, mine.tolist()))
+        return np.array(allreduce_scalars(A.comm, mine.tolist(), "max", kernels.xp))
 
     def _info(self, found: Refined, rhs: int, spans: Spans) -> DistributedInfo:
         A, factors, done = self.A, self._factors, found.done
@@ -466,10 +466,10 @@ def _chosen(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
 
     Collective: ranks that give rows of b of their own may have real numbers and complex ones.
     """
-    mine = agreed(A.comm, lambda: _sides(A, precision, device, b), lambda _: f"precision={precision!r}")
+    mine = validate_on_all(A.comm, lambda: _sides(A, precision, device, b), lambda _: f"precision={precision!r}")
     if precision != "auto":
         return precision
-    n, sides = A.parts * A.n, int(combined(A.comm, [float(mine)], "max")[0])
+    n, sides = A.parts * A.n, int(allreduce_scalar(A.comm, float(mine), "max"))
     return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
 
 

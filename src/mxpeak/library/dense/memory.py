@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import ceil, isqrt
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.errors import ResourceError
 from mxpeak.layout.block_cyclic import numroc
 from mxpeak.perf.counts import hpl_memory_bytes
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
 from mxpeak.runtime.memory import MARGIN
-from mxpeak.runtime.nodes import combined, nodes_of
+from mxpeak.runtime.nodes import nodes_of
 
 #: Vectors of length n that every rank holds beside its part, at most, for each right-hand side: b and x, this rank's
 #: parts of them, residuals, sums of a solve, and what travels.
@@ -76,7 +77,7 @@ def _free_bytes(comm: Communicator, there: int) -> tuple[int, int]:
     """How many ranks the fullest node has, and what each rank may hold, beside what is `there`.  Collective."""
     most = nodes_of(comm, None).most
     free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
-    return most, -int(combined(comm, [-float(free + there)], "max")[0])
+    return most, -int(allreduce_scalar(comm, -float(free + there), "max"))
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.comm.grid import Grid
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.sources import owned, wide_type
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read
@@ -41,7 +41,7 @@ def type_of(comm: Communicator, mine: Iterable[Array]) -> np.dtype[Any]:
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     """Every rank's first row, and n; all rows are there, and equally long.  Collective."""
-    agreed(comm, lambda: rows, lambda made: f"rows of {made.shape[1]} entries")
+    validate_on_all(comm, lambda: rows, lambda made: f"rows of {made.shape[1]} entries")
     counts = comm.bcast_object(comm.gather_objects(rows.shape[0]))
     n, total = rows.shape[1], sum(counts)
     if total != n or n == 0:

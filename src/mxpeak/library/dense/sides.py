@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.errors import UsageError
-from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.inputs import right_hand_side
 from mxpeak.library.dense.sources import wide_type
@@ -19,10 +19,10 @@ from mxpeak.library.inputs import Input, check_finite, read
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
     """The whole of b, float64 or complex128, finite, on all ranks; `local`: each has given its rows.  Collective."""
     if callable(b):
-        return agreed(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
+        return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
     if not local:
-        return agreed(A.comm, lambda: _whole(A, b), _said)
-    mine = agreed(A.comm, lambda: _rows(A, b), lambda made: f"b of {made.shape[1:] or 'one column'}")
+        return validate_on_all(A.comm, lambda: _whole(A, b), _said)
+    mine = validate_on_all(A.comm, lambda: _rows(A, b), lambda made: f"b of {made.shape[1:] or 'one column'}")
     return np.concatenate(A.comm.bcast_object(A.comm.gather_objects(mine)))
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix, scalapack_parts, tile_matrix, whole
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
-from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
 from mxpeak.library.grids import grid_of
 from mxpeak.library.inputs import Input
@@ -77,7 +77,7 @@ def from_tiles(
         across = _lengths(arrays, stored, 1) if widths is None else sizes(widths, "widths")
         return tile_matrix({at: A.array for at, A in arrays.items()}, down, across, ranks)
 
-    made = agreed(ranks, build, lambda M: f"tiles of shape {M.shape}")
+    made = validate_on_all(ranks, build, lambda M: f"tiles of shape {M.shape}")
     _check_owners(made, *types)
     return made
 
@@ -132,7 +132,7 @@ def from_scalapack(
             )
         return ProcessGrid(P, Q, order)
 
-    process = grid_of(agreed(ranks, shape, repr), ranks)
+    process = grid_of(validate_on_all(ranks, shape, repr), ranks)
 
     def build() -> CyclicMatrix:
         if not isinstance(desc, Sequence | np.ndarray):
@@ -141,7 +141,7 @@ def from_scalapack(
         array = _fortran(dense(local, "local"), lld, rows.local_size, cols.local_size)
         return CyclicMatrix(process, rows, cols, array)
 
-    return agreed(ranks, build, lambda M: f"descriptor {[int(value) for value in desc[2:8]]}")
+    return validate_on_all(ranks, build, lambda M: f"descriptor {[int(value) for value in desc[2:8]]}")
 
 
 def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix
 from mxpeak.errors import UsageError
@@ -19,7 +20,6 @@ from mxpeak.kernels.choose import host_norms
 from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
-from mxpeak.library.agreement import agreed
 from mxpeak.library.grids import InBlocks
 from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
 from mxpeak.library.norms.operands import Matrix, dense, operand
@@ -339,7 +339,7 @@ class _Call:
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked_here()
         ranks = A.grid.all if isinstance(A, DistMatrix) else A.comm
-        found = agreed(ranks, self._checked_here, self._text(what))
+        found = validate_on_all(ranks, self._checked_here, self._text(what))
         _check_tiles(found.matrix, found.structure)
         return found
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.general import Block, at_their_owners
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
@@ -28,7 +29,6 @@ from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
 from mxpeak.library.sparse.sharing import Coupling, SharedGrid, local_columns, overlapping, worth_sharing
-from mxpeak.runtime.nodes import by_root
 
 #: Neighbours may share an aggregate where |a_ij| is at least this times the root of a_ii a_jj.
 STRONG = 0.02
@@ -126,7 +126,7 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor, depth
     elif found.all <= MOST_GATHERED:
         told = comm.gather_objects((C, norms))
         to_below, to_here = Coupling(P), Coupling(R)
-        grids, problem = by_root(comm, lambda: _whole(told or [], depth + 1))
+        grids, problem = run_on_root(comm, lambda: _whole(told or [], depth + 1))
     else:
         return [], f"smoothed aggregation formed {found.all} aggregates, too many for every rank to store the level"
     if problem:

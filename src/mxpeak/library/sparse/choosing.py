@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from scipy.sparse import csr_array
 
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
 from mxpeak.installation import install_command
@@ -22,7 +23,6 @@ from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.transversal import rows_to_diagonal
 from mxpeak.runtime.calls import compile_once
-from mxpeak.runtime.nodes import by_root
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Those of rows that several ranks share.
@@ -118,7 +118,7 @@ def _without_diagonal(A: Csr, zeros: int, everybody: Everybody) -> Choice:
         permuted = csr_array(whole[rows_to_diagonal(whole)])
         return (NARROW, None) if narrow(permuted) else (WIDE, fill_of_any(permuted))
 
-    why, entries = by_root(everybody.comm, decide)
+    why, entries = run_on_root(everybody.comm, decide)
     return Choice("lu", _permuted(zeros, why), entries=entries)
 
 
@@ -223,7 +223,7 @@ def narrow(A: Csr, everybody: Everybody = ALONE) -> bool:
     if n > MOST_GATHERED or no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows"):
         return False
     parts = everybody.comm.gather_objects(named(pattern(A), everybody))
-    return by_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))
+    return run_on_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from math import inf, isfinite
 
 import numpy as np
 
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.kernels.arrays import xp
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.factors import Factors
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.precision import PRECISIONS
-from mxpeak.runtime.nodes import by_root
 from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
 
 
@@ -50,7 +50,7 @@ def probed_by(factors: Factors, A: Csr, everybody: Everybody) -> float:
     def size() -> float:
         return float(np.max(np.abs(factors.solve(probe(n)))))
 
-    return 0.5 * largest_row(A, everybody) * by_root(everybody.comm, size)
+    return 0.5 * largest_row(A, everybody) * run_on_root(everybody.comm, size)
 
 
 def estimated(factors: Factors, A: Csr, everybody: Everybody) -> float:
@@ -63,7 +63,7 @@ def estimated(factors: Factors, A: Csr, everybody: Everybody) -> float:
         with np.errstate(all="ignore"):
             return inverse_one_norm(factors.solve, factors.solve_transposed, xp.arange(n), n, np.dtype(np.float64), xp)
 
-    found = A_one * by_root(everybody.comm, inverse)
+    found = A_one * run_on_root(everybody.comm, inverse)
     return max(found, 1.0) if isfinite(found) else inf
 
 

@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
+from mxpeak.comm.collectives import allreduce_scalar, validate_on_all
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed import general
 from mxpeak.distributed.general import Partner
 from mxpeak.distributed.sparse import Exchange
 from mxpeak.kernels.contract.sparse import Order, SparseKernels
-from mxpeak.library.agreement import agreed
 from mxpeak.library.inputs import Array
-from mxpeak.runtime.nodes import combined
 
 T = TypeVar("T")
 
@@ -50,11 +49,11 @@ class Everybody:
 
     def sum(self, value: float) -> float:
         """Over all ranks."""
-        return value if self.alone else combined(self.comm, [value], "sum")[0]
+        return value if self.alone else allreduce_scalar(self.comm, value, "sum")
 
     def largest(self, value: float) -> float:
         """Of all ranks, NaN if there is one."""
-        return value if self.alone else combined(self.comm, [value], "max")[0]
+        return value if self.alone else allreduce_scalar(self.comm, value, "max")
 
     def all(self, holds: Any) -> bool:
         """Whether something holds on every rank."""
@@ -71,7 +70,7 @@ class Everybody:
 
     def alike(self, work: Callable[[], T]) -> T:
         """What `work` returns, itself without communication; an error of one rank is raised on all, with its number."""
-        return agreed(self.comm, work)
+        return validate_on_all(self.comm, work)
 
     def add_up(self, v: Any) -> None:
         """A vector that all ranks have, replaced by the sum of theirs."""

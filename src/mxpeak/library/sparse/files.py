@@ -11,12 +11,11 @@ import scipy.sparse as sparse
 
 from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root, validate_on_all
 from mxpeak.distributed.general import at_their_owners
 from mxpeak.errors import UsageError
-from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
 from mxpeak.library.sparse.inputs import Csr
-from mxpeak.runtime.nodes import by_root
 
 
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
@@ -52,12 +51,12 @@ def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
            [1., 4.]])
     """
     ranks, file = communicator(comm), Path(path)
-    header = by_root(ranks, lambda: _header(file))
-    entries = agreed(ranks, lambda: _finite(file, parsed(io.BytesIO(_share(file, header, ranks)), header)))
+    header = run_on_root(ranks, lambda: _header(file))
+    entries = validate_on_all(ranks, lambda: _finite(file, parsed(io.BytesIO(_share(file, header, ranks)), header)))
     told = ranks.bcast_object(ranks.gather_objects((len(entries.rows), entries.problem)))
     problem = next((problem for _, problem in told if problem), "")
     if problem or sum(count for count, _ in told) != header.entries:
-        by_root(ranks, lambda: raise_mistake(file, header, problem))
+        run_on_root(ranks, lambda: raise_mistake(file, header, problem))
     starts = [header.n * rank // ranks.size for rank in range(ranks.size + 1)]
     rows, columns, values = at_their_owners(ranks, starts, *mirrored(header, entries).arrays)
     first, last = starts[ranks.rank : ranks.rank + 2]

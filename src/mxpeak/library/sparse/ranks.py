@@ -15,6 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.general import Block, numbered, partners
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
@@ -22,7 +23,6 @@ from mxpeak.library.inputs import Array, Input
 from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr
-from mxpeak.runtime.nodes import by_root
 from mxpeak.runtime.placement import threads_of
 
 #: Numbers of rows that an error shows one by one.
@@ -55,7 +55,7 @@ def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[E
     m, n = share.A.shape
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **said}
     told = comm.gather_objects((m, facts))
-    starts = by_root(comm, lambda: _starts(told or []))
+    starts = run_on_root(comm, lambda: _starts(told or []))
     block = Block(starts, comm.rank, share.A.indptr, share.A.indices.astype(np.int64), share.A.data)
     columns, halo = numbered(block)
     data = share.A.data.copy() if halo.size else share.A.data  # sorted anew, and the user's stay as they are

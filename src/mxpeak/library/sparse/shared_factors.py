@@ -12,13 +12,13 @@ from math import inf
 import numpy as np
 
 from mxpeak.comm.base import Task, all_of
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.sparse import SparseMatrix, vector_type
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill, fill_of_any
 from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
-from mxpeak.runtime.nodes import by_root
 from mxpeak.spans import Spans
 
 
@@ -47,7 +47,7 @@ def shared_factors(
         found = factors or found
         return found.vectors, problem
 
-    made_in, problem = by_root(comm, make)
+    made_in, problem = run_on_root(comm, make)
     return (None if problem else replace(found, vectors=made_in)), problem
 
 
@@ -62,7 +62,7 @@ def shared_fill(A: Csr, everybody: Everybody) -> tuple[float, str]:
     if problem:
         return inf, problem
     parts = comm.gather_objects(named(pattern(A), everybody))
-    return by_root(comm, lambda: fill_of_any(stacked(parts or [], n))), ""
+    return run_on_root(comm, lambda: fill_of_any(stacked(parts or [], n))), ""
 
 
 class SharedSolved:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.general import Block, Partner, distribute, numbered, partners
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array
@@ -23,7 +24,7 @@ from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.gathering import MOST_GATHERED, named, no_room, stacked
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.runtime.nodes import by_root, nodes_of
+from mxpeak.runtime.nodes import nodes_of
 
 #: Rows from which on aggregation takes less time than Ruge and Stüben's levels, in one process too, unless many
 #: connections are weak or units differ: then it takes many steps.  What those levels take of rank 0's memory an entry.
@@ -101,7 +102,7 @@ def shared_hierarchy(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Scaling)
         levels.extend(_Whole(grid.A, grid.P, grid.R, _colours(kernels, grid.A)) for grid in grids[:few])
         return [starts, *(_cut(grid.A, comm.size) for grid in grids[1:few])], grids[few:], ""
 
-    firsts, coarse, problem = by_root(comm, make)
+    firsts, coarse, problem = run_on_root(comm, make)
     found = [_dealt(comm, levels[depth] if levels else None, firsts[depth:][:2]) for depth in range(len(firsts))]
     if found:
         found[0] = replace(found[0], A=A_s)

@@ -1,0 +1,122 @@
+"""Collectives of scalars, labels and outcomes: every rank calls them, and every rank gets the same result."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+from zlib import crc32
+
+from mxpeak.comm.base import Communicator, meet_asleep
+from mxpeak.errors import MxpeakError, UsageError
+
+T = TypeVar("T")
+
+
+def allreduce_scalars(comm: Communicator, values: list[float], op: str, xp: Any = None) -> list[float]:
+    """Return the sum or the maximum of each value over all ranks; a NaN on one rank is returned on all.
+
+    `xp` is the array namespace of the device whose memory the communicator reduces; None is the host's memory.
+    """
+    if comm.size == 1:
+        return values
+    if xp is None:
+        buffer = array("d", values)
+        comm.allreduce(buffer, op)
+        return list(buffer)
+    on_device = xp.asarray(values, dtype=xp.float64)
+    comm.allreduce(on_device, op)
+    return list(on_device.tolist())
+
+
+def allreduce_scalar(comm: Communicator, value: float, op: str, xp: Any = None) -> float:
+    """Return the sum or the maximum of one value over all ranks; see `allreduce_scalars`."""
+    return allreduce_scalars(comm, [value], op, xp)[0]
+
+
+def split_by_label(comm: Communicator, label: str) -> Communicator:
+    """Return the communicator of the ranks with the same label.
+
+    Ranks are grouped by the checksum of the label first, so that no rank gathers the labels of all ranks.
+    """
+    likely = comm.split(crc32(label.encode()) >> 1, comm.rank)
+    assert likely is not None
+    if likely.agree(likely.bcast_object(label) == label):
+        return likely
+    labels = sorted(set(likely.bcast_object(likely.gather_objects(label))))
+    group = likely.split(labels.index(label), likely.rank)
+    likely.free()
+    assert group is not None
+    return group
+
+
+def is_leader(comm: Communicator, label: str) -> bool:
+    """Return whether this rank is the first one with its label."""
+    group = split_by_label(comm, label)
+    first = group.rank == 0
+    group.free()
+    return first
+
+
+def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
+    """Return the result of `action` on rank 0 to all ranks, or raise its error on all ranks.
+
+    The other ranks sleep until rank 0 has finished.
+    """
+    answer: T | MxpeakError | None = None
+    bug: Exception | None = None
+    if comm.rank == 0:
+        try:
+            answer = action()
+        except MxpeakError as error:
+            answer = error
+        except Exception as error:  # without an answer the other ranks would wait forever
+            bug, answer = error, MxpeakError(f"rank 0: {type(error).__name__}: {error}")
+    meet_asleep(comm)
+    answer = comm.bcast_object(answer)
+    if bug is not None:
+        raise bug
+    if isinstance(answer, MxpeakError):
+        raise answer
+    return answer
+
+
+def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
+    """Raise the error of the first rank that has one on all ranks, with the number of its rank."""
+    if comm.agree(error is None):
+        return
+    for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
+        if wrong is not None:
+            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+
+
+def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Callable[[T], Any] | None = None) -> T:
+    """Return the result of `work`, or raise the error of the first rank whose `work` failed on all ranks.
+
+    `work` must not communicate. `must_match` returns the part of a result that must be equal on all ranks.
+    """
+    if comm.size == 1:
+        return work()
+    result: T | None = None
+    mistake: MxpeakError | None = None
+    cause: Exception | None = None
+    try:
+        result = work()
+    except MxpeakError as error:
+        mistake = error
+    except Exception as error:  # a defect, or a user's function: the other ranks would wait forever
+        mistake, cause = MxpeakError(f"{type(error).__name__}: {error}"), error
+    try:
+        raise_first_error(comm, mistake)
+    except MxpeakError as raised:
+        raise raised from cause
+    if must_match is not None:
+        require_same(comm, str(must_match(cast(T, result))))
+    return cast(T, result)
+
+
+def require_same(comm: Communicator, text: str) -> None:
+    """Raise on all ranks if the text of one rank differs from that of rank 0."""
+    first = comm.bcast_object(text)
+    mistake = UsageError(f"this rank uses {text}, but rank 0 uses {first}; use the same values on all ranks")
+    raise_first_error(comm, mistake if text != first else None)

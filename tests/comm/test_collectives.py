@@ -1,0 +1,102 @@
+"""Collectives of scalars, labels and outcomes give the same result on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm import collectives
+from mxpeak.comm.collectives import (
+    allreduce_scalar,
+    allreduce_scalars,
+    is_leader,
+    raise_first_error,
+    run_on_root,
+    split_by_label,
+    validate_on_all,
+)
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
+
+LABELS = ["a", "b", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("checksum", [collectives.crc32, lambda label: 7])
+def test_ranks_are_grouped_by_label_even_if_checksums_collide(checksum: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "crc32", checksum)
+
+    def body(comm: Any) -> Any:
+        group = split_by_label(comm, LABELS[comm.rank])
+        return group.rank, group.size, group.bcast_object(comm.rank), is_leader(comm, LABELS[comm.rank])
+
+    assert run_ranks(5, body) == [(0, 2, 0, True), (0, 2, 1, True), (0, 1, 2, True), (1, 2, 0, False), (1, 2, 1, False)]
+
+
+@pytest.mark.parametrize("xp", [None, np])
+def test_scalars_are_reduced_over_all_ranks_and_a_nan_reaches_them_all(xp: Any) -> None:
+    def body(comm: Any) -> Any:
+        sums = allreduce_scalars(comm, [1.0, float(comm.rank)], "sum", xp)
+        return sums, allreduce_scalar(comm, -float(comm.rank), "max", xp)
+
+    assert run_ranks(3, body) == [([3.0, 3.0], 0.0)] * 3
+    for op in ("sum", "max"):
+        value = run_ranks(3, lambda comm, op=op: allreduce_scalar(comm, np.nan if comm.rank == 1 else 1.0, op, xp))
+        assert np.isnan(value).all()
+
+
+def test_one_rank_gets_its_own_values() -> None:
+    assert is_leader(Solo(), "x")
+    assert allreduce_scalars(Solo(), [1.5, 2.0], "sum") == [1.5, 2.0]
+
+
+def test_the_first_error_is_raised_on_all_ranks_with_its_rank() -> None:
+    def body(comm: Any) -> str:
+        raise_first_error(comm, None)
+        try:
+            raise_first_error(comm, ResourceError("no room") if comm.rank else None)
+        except ResourceError as error:
+            return str(error)
+        return ""
+
+    assert run_ranks(3, body) == ["rank 1: no room"] * 3
+    with pytest.raises(ResourceError, match=r"^no room$"):
+        raise_first_error(Solo(), ResourceError("no room"))
+
+
+def error_of(call: Any) -> str:
+    try:
+        return str(call())
+    except MxpeakError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_the_result_or_the_error_of_rank_0_reaches_all_ranks() -> None:
+    assert run_ranks(3, lambda comm: run_on_root(comm, lambda: comm.rank + 7)) == [7, 7, 7]
+
+    def refuse() -> None:
+        raise UsageError("no file")
+
+    found = run_ranks(3, lambda comm: error_of(lambda: run_on_root(comm, refuse)))
+    assert found == ["UsageError: no file"] * 3
+
+
+def test_work_that_fails_on_one_rank_or_differs_between_ranks_is_an_error_on_all() -> None:
+    def fails(comm: Any) -> float:
+        return validate_on_all(comm, lambda: 1 / (comm.rank - 2))
+
+    assert (
+        run_ranks(3, lambda comm: error_of(lambda: fails(comm)))
+        == ["MxpeakError: rank 2: ZeroDivisionError: division by zero"] * 3
+    )
+
+    def differs(comm: Any) -> int:
+        return validate_on_all(comm, lambda: comm.rank // 2, lambda made: f"nb={made}")
+
+    assert (
+        run_ranks(3, lambda comm: error_of(lambda: differs(comm)))
+        == ["UsageError: rank 2: this rank uses nb=1, but rank 0 uses nb=0; use the same values on all ranks"] * 3
+    )
+    assert run_ranks(2, lambda comm: validate_on_all(comm, lambda: comm.size, str)) == [2, 2]
