@@ -1,27 +1,22 @@
-"""What tests of the library share."""
+"""Fixtures of the tests of the library."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
-import mxpeak as mx
+from mxpeak.library import policy
 
 
-@pytest.fixture(params=["host", "device"])
-def solve(request: pytest.FixtureRequest) -> Any:
-    """`mx.gmres` on the host, and on torch's CPU, whose kernels are a device's in all but speed."""
-    if request.param == "host":
-        return mx.gmres
-    import torch
+@pytest.fixture
+def small_lu_up_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Return a function that makes fp32 factors faster than the small LU from this order on."""
 
-    from mxpeak.kernels.torch.device import Device
-    from mxpeak.library.sparse.solving import Options, solve_on
+    def change(n: int) -> None:
+        monkeypatch.setitem(policy.FP32_FROM, ("small_lu", "real"), policy.Crossover(n, n))
+        policy.own_precision_is_fastest.cache_clear()
 
-    device = Device(torch.device("cpu"), triton=False, poison=True)
-
-    def solved(A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, **options: Any) -> Any:
-        return solve_on(device, A, b, x0, Options(precision, **options))
-
-    return solved
+    yield change
+    monkeypatch.undo()
+    policy.own_precision_is_fastest.cache_clear()

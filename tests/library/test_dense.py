@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,9 @@ import mxpeak as mx
 from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, UsageError
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.host.dense import HostDense
-from mxpeak.library.dense import choices, factoring
+from mxpeak.library import policy
+from mxpeak.library.dense import factoring
 from mxpeak.library.dense.factoring import factor
-from mxpeak.library.dense.refinement import ORDERS_PER_LU
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 from tests.support.systems import (
@@ -332,30 +333,26 @@ def test_many_right_hand_sides_are_each_solved(kernels: DenseKernels, precision:
 
 def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     assert mx.solve(random((60, 60)), random(60))[1].precision == "fp64"
-    n = choices.ELIMINATED_BELOW
+    n = policy.FP32_FROM["small_lu", "real"].one
     assert mx.solve(random((n, n)), random(n))[1].precision == "fp32"
     assert mx.solve(random((n, n)), random((n, 2)))[1].precision == "fp64"
     assert mx.solve(random((60, 60), np.float32), random(60, np.float32))[1].precision == "fp32"
-    for dtype, sides, first in (
-        (float, 1, choices.ELIMINATED_BELOW),
-        (float, 2, choices.ELIMINATED_BELOW_SEVERAL),
-        (complex, 1, choices.COMPLEX_ELIMINATED_BELOW),
-        (complex, 2, choices.COMPLEX_ELIMINATED_BELOW_SEVERAL),
-    ):
-        for n in (first - 1, first):
-            assert choices.suits_directly(n, sides, np.dtype(dtype)) is (n < first)
-    for dtype, sides, first in ((float, 1, choices.FP32_FROM), (complex, 1, choices.COMPLEX_ELIMINATED_BELOW)):
-        for n, found in ((first - 1, "fp64"), (first, "fp32")):
-            assert choices.chosen_precision(n, np.dtype(dtype), "auto", sides) == found
+    for (engine, kind), crossover in policy.FP32_FROM.items():
+        dtype = np.dtype(complex if kind == "complex" else float)
+        for sides, first in ((1, crossover.one), (2, crossover.several)):
+            for n, found in ((first - 1, "fp64"), (first, "fp32")):
+                assert policy.choose_precision(n, dtype, "auto", sides, engine=engine).name == found
+                if engine == "small_lu":
+                    assert policy.own_precision_is_fastest(n, sides, dtype) is (found == "fp64")
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"
     for fast, found in ((False, "fp32"), (True, "fp64")):
         chip = SimpleNamespace(has_fast_fp64=fast)
         for dtype in (float, complex):
-            assert choices.chosen_precision(20000, np.dtype(dtype), "auto", 1, chip) == found
-        assert choices.chosen_precision(20000, np.dtype(np.float32), "auto", 1, chip) == "fp32"
-        assert choices.chosen_precision(20000, np.dtype(float), "fp16", 1, chip) == "fp16"
+            assert policy.choose_precision(20000, np.dtype(dtype), "auto", 1, chip).name == found
+        assert policy.choose_precision(20000, np.dtype(np.float32), "auto", 1, chip).name == "fp32"
+        assert policy.choose_precision(20000, np.dtype(float), "fp16", 1, chip).name == "fp16"
 
 
 def test_columns_that_differ_little_are_scaled_for_bf16_and_not_for_fp32() -> None:
@@ -368,10 +365,10 @@ def test_columns_that_differ_little_are_scaled_for_bf16_and_not_for_fp32() -> No
 
 
 def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_dominates(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, small_lu_up_to: Callable[[int], None]
 ) -> None:
-    n = choices.FP32_FROM + 3
-    monkeypatch.setattr(choices, "ELIMINATED_BELOW", choices.FP32_FROM)
+    n = policy.FP32_FROM["lapack", "real"].one + 3
+    small_lu_up_to(n - 3)
     monkeypatch.setattr(factoring, "BF16_FROM", n)
     A, b = random((n, n)), random(n)
     np.fill_diagonal(A, 0.0)
@@ -431,8 +428,8 @@ def test_a_fallback_is_kept(kernels: DenseKernels, precision: str) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_factors_in_fp64_are_made_for_right_hand_sides_that_take_longer_to_refine(*, transposed: bool) -> None:
-    n = choices.FP32_FROM
-    A, many = random((n, n)), n // ORDERS_PER_LU + 1
+    n = policy.FP32_FROM["lapack", "real"].one
+    A, many = random((n, n)), n // policy.ORDERS_PER_REFACTORING + 1
     for precision, kept in (("auto", "fp64"), ("fp32", "fp32")):
         F = mx.lu_factor(A, precision=precision)
         for sides, found in ((many - 1, "fp32"), (many, kept), (1, kept)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense import choices, direct
+from mxpeak.library.dense import direct
 from mxpeak.library.dense.direct import COPIED_BELOW, routines, solve_directly
 from mxpeak.library.dense.refinement import plain_lu
 from tests.support.systems import enough, eta, layouts, random
@@ -121,10 +122,9 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
     assert info.condition >= 2.0**53
 
 
-def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(small_lu_up_to: Callable[[int], None]) -> None:
     n = 768
-    for least in ("ELIMINATED_BELOW", "ELIMINATED_BELOW_SEVERAL"):  # as if fp32 paid at once
-        monkeypatch.setattr(choices, least, n)
+    small_lu_up_to(n)  # as if fp32 paid at once
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
     info: Any
     for decades, sides, found in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):

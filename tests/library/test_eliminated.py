@@ -11,7 +11,10 @@ import pytest
 import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.library.dense import eliminated
-from mxpeak.library.dense.eliminated import FROM, MOST, MOST_COMPLEX128, solve_by_elimination, suits_elimination
+from mxpeak.library.dense.eliminated import solve_by_elimination, suits_elimination
+from mxpeak.library.policy import SMALL_LU_COLUMNS as MOST
+from mxpeak.library.policy import SMALL_LU_COLUMNS_COMPLEX128 as MOST_COMPLEX128
+from mxpeak.library.policy import SMALL_LU_FROM as FROM
 from tests.support.systems import enough, eta, layouts, random
 
 

@@ -24,7 +24,7 @@ from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import Estimates, Factors, probe
 from mxpeak.library.dense.info import SolveInfo, note_of_singularity
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
-from mxpeak.library.dense.types import Array, own_precision, roundoff
+from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import Ends, balanced

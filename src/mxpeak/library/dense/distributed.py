@@ -21,8 +21,8 @@ from mxpeak.library.communicators import communicator
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
 from mxpeak.library.dense.sources import InFile, InMemory, Made, Source
-from mxpeak.library.dense.types import Array
 from mxpeak.library.grids import InBlocks, grid_of
+from mxpeak.library.types import Array
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8

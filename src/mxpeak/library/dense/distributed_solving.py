@@ -40,25 +40,24 @@ from mxpeak.library.dense.info import (
 from mxpeak.library.dense.inputs import form_of
 from mxpeak.library.dense.memory import bytes_a_rank, check_memory, check_sides
 from mxpeak.library.dense.real_form import Magnitudes, RealForm, moduli, real_columns, real_sides, solutions
-from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
+from mxpeak.library.dense.refinement import PLAIN_LU, RESTART
 from mxpeak.library.dense.row_errors import plain_lu_by_rows, row_errors
 from mxpeak.library.dense.sides import right_hand_sides
 from mxpeak.library.dense.sources import owned
-from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
-from mxpeak.precision import PRECISIONS, stored_as
+from mxpeak.library.policy import check_precision, choose_precision, max_gmres_steps
+from mxpeak.library.types import Array
+from mxpeak.precision import stored_as
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, refine_rows, rounded, solve_all
-from mxpeak.solvers.refine import MOST_STEPS, U
+from mxpeak.solvers.refine import U
 from mxpeak.solvers.residual import backward_error
 from mxpeak.spans import Spans
 
-#: Below this order an fp64 LU is so quick that refining an fp32 one would not pay.
-FP32_FROM = 1000
 #: What refinement of fp32 factors aims at: it is less than plain LU mostly has, and takes a step more than PLAIN_LU.
 REFINED = 2.0**-10
 #: Unit roundoff of fp32.
@@ -78,8 +77,7 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
         notes = (note_of_breakdown(chosen, why),)
         del factors  # whose memory the next ones take
         factors = _factors_in("fp64", A, spans)
-    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
-    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, max(1, A.parts * A.n // ORDERS_PER_STEP))
+    most = max(1, max_gmres_steps(A.parts * A.n, precision))
     return DistributedFactors(A, factors, spans, size_bytes, notes, most)
 
 
@@ -470,13 +468,12 @@ def _chosen(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
     if precision != "auto":
         return precision
     n, sides = A.parts * A.n, int(allreduce_scalar(A.comm, float(mine), "max"))
-    return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
+    return choose_precision(n, np.dtype(np.float64), "auto", sides, engine="ranks").name
 
 
 def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
     """How many right-hand sides the real system has; stops at a precision or device that is not there."""
-    if precision != "auto" and (not isinstance(precision, str) or precision not in PRECISIONS):
-        raise UsageError(f"unknown precision {precision!r}; use one of auto, {', '.join(PRECISIONS)}")
+    check_precision(precision)
     if device not in ("auto", "cpu"):
         raise UsageError(
             f"device = {device!r} is not supported, because mxpeak solves distributed systems on the CPU; use "

@@ -16,16 +16,11 @@ import numpy as np
 from mxpeak.library.dense.direct import LETTERS, Direct, Routines, routines
 from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
-from mxpeak.library.dense.types import Array
+from mxpeak.library.policy import small_lu_is_faster
+from mxpeak.library.types import Array
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.scaling import balanced
 
-#: From this order on it is worth importing a compiler for, 0.6 s.
-FROM = 32
-#: Columns, A's counted twice, up to which it was measured, with one and two threads: panels and U's rows take one core.
-#: Of complex128 LAPACK is as quick beyond.  Beside NumPy, AVX-512 and AVX2: complex128 at n = 1000 with one side 1.0 to
-#: 1.1, with 8 and with 500 at 800 1.0, where LAPACK and its check come to 0.9.
-MOST, MOST_COMPLEX128 = 4500, 2200
 #: From so many bytes of [A B] on BLAS takes the products: about what second-level caches hold.  Beside NumPy with two
 #: threads, without and with BLAS: fp64 at n = 300 2.0 and 1.5, at 400 1.6 and 1.9, at 700 1.2 and 1.9; complex128 at
 #: 256 1.35 and 1.5, at 400 0.96 and 1.2; fp32 at 1000 1.9 and 3.6.
@@ -33,10 +28,9 @@ BY_BLAS_FROM = 1 << 20
 
 
 def suits_elimination(A: Array, B: Array) -> bool:
-    """Whether elimination, whose panels one core takes, is quicker than LAPACK."""
-    n, sides = len(A), B.size // len(A)
-    most = MOST_COMPLEX128 if A.dtype == np.complex128 else MOST
-    return n >= FROM and 2 * n + sides <= most and A.flags.aligned and B.flags.aligned
+    """Return whether the elimination can solve A X = B and is faster than LAPACK."""
+    n = len(A)
+    return small_lu_is_faster(n, B.size // n, A.dtype) and A.flags.aligned and B.flags.aligned
 
 
 @cache

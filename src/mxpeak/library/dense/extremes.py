@@ -16,7 +16,7 @@ import numpy as np
 
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.types import Array
+from mxpeak.library.types import Array
 from mxpeak.solvers.scaling import powers
 
 #: The largest e for which both 2^e and 2^-e are normal numbers, by the bytes of a real number.

@@ -14,9 +14,9 @@ import numpy as np
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import PART, Block, PivotedLU
 from mxpeak.library.dense.inputs import by_rows
-from mxpeak.library.dense.types import Array, typed
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.types import Array, typed
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm

@@ -11,8 +11,8 @@ import numpy as np
 from mxpeak.errors import Outcome
 from mxpeak.library.dense.factoring import Estimates
 from mxpeak.library.dense.row_errors import row_error_of
-from mxpeak.library.dense.types import roundoff
 from mxpeak.library.outcomes import Info
+from mxpeak.library.types import roundoff
 
 #: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
 LOST = 2.0**-4

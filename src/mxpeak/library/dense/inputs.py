@@ -9,8 +9,8 @@ import numpy as np
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.types import working_type
 from mxpeak.library.inputs import Input, check_finite, read
+from mxpeak.library.types import working_type
 
 #: The values that `transposed` accepts in addition to booleans.
 FORMS = ("N", "T", "H")

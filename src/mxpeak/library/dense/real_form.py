@@ -15,7 +15,7 @@ import numpy as np
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.sources import Source
-from mxpeak.library.dense.types import Array
+from mxpeak.library.types import Array
 
 
 class RealForm:

@@ -15,8 +15,8 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense.sources import owned, wide_type
-from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read
+from mxpeak.library.types import Array
 
 TAG = 7300
 

@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import DOUBT, Factors, Scaling, probe
 from mxpeak.library.dense.row_errors import plain_lu_by_rows, row_errors, sizes_of_terms
-from mxpeak.library.dense.types import Array
+from mxpeak.library.types import Array
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBE_SEED
 from mxpeak.solvers.krylov import Solve
@@ -35,14 +35,6 @@ SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 RESTART = 8
 #: The backward error eta of plain LU is seldom above this or above 4/n, whichever is larger.
 PLAIN_LU = 2.0**-7
-#: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
-#: the LU saves the time of n³/3.
-ORDERS_PER_SIDE = 128
-#: Where fp32 factors are there already, to factor in fp64 takes about the time by which n / this right-hand sides are
-#: slower to refine than to solve with such factors (measured: n / 16 at n = 500, n / 10 at 1000, n / 32 at 2000).
-ORDERS_PER_LU = 16
-#: A step of GMRES takes about the time of an fp64 LU by n / this.
-ORDERS_PER_STEP = 64
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import Estimates
 from mxpeak.library.dense.inputs import by_rows, lies_well
-from mxpeak.library.dense.types import Array
+from mxpeak.library.types import Array
 from mxpeak.solvers.residual import backward_error
 
 #: The row-wise backward error of plain LU is seldom above this or above 16/n, whichever is larger.

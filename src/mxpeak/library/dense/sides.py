@@ -12,8 +12,8 @@ from mxpeak.errors import UsageError
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.inputs import right_hand_side
 from mxpeak.library.dense.sources import wide_type
-from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import Input, check_finite, read
+from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
-from mxpeak.library.dense.types import Array, roundoff
+from mxpeak.library.types import Array, roundoff
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.scaling import balanced
 

@@ -15,9 +15,8 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.choices import chosen_precision, plain, reason, suits_directly
 from mxpeak.library.dense.deflation import deflated
-from mxpeak.library.dense.direct import Direct, solve_directly, told
+from mxpeak.library.dense.direct import LETTERS, Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
@@ -36,23 +35,14 @@ from mxpeak.library.dense.info import (
     note_of_uneven_rows,
 )
 from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import (
-    NOTHING,
-    ORDERS_PER_LU,
-    ORDERS_PER_STEP,
-    Refined,
-    backward_errors,
-    condition_seen,
-    largest,
-    refined,
-)
+from mxpeak.library.dense.refinement import NOTHING, Refined, backward_errors, condition_seen, largest, refined
 from mxpeak.library.dense.row_errors import row_errors, sizes_of_terms
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
-from mxpeak.library.dense.types import Array, roundoff, typed, with_precision_of, working_type
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import AnyInfo, warned
+from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps, own_precision_is_fastest
+from mxpeak.library.types import Array, roundoff, typed, with_precision_of, working_type
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
 
 #: Why factors are fp64's where those of fp32 would be in vain.
@@ -124,7 +114,7 @@ def solve(
     (array([1., 1.]), True)
     """
     form = "N" if transposed is False else form_of(transposed)
-    if form != "H" and precision == device == "auto" and not local and plain(A, b):
+    if form != "H" and precision == device == "auto" and not local and _is_plain(A, b):
         return warned(*_directly(A if form == "N" else A.T, b))
     if isinstance(A, DistributedMatrix):
         return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
@@ -203,6 +193,16 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     return lu_factor_by(kernels_for(device, of_A), of_A, precision)
 
 
+def _is_plain(A: Any, b: Any) -> bool:
+    """Return whether A and b are NumPy arrays of one type and a small order, which need no conversion and no copy."""
+    if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):
+        return False
+    n = len(A)
+    if not 0 < n == A.shape[1] == len(b) or A.dtype not in LETTERS:
+        return False
+    return own_precision_is_fastest(n, b.size // n, A.dtype)
+
+
 def kernels_for(device: str, *inputs: Input) -> DenseKernels:
     """The host's kernels, or those of the GPU that was named or where the inputs lie."""
     return choose.dense(device_for(device, *(one.device for one in inputs)))
@@ -217,11 +217,11 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     if not n:
         return EmptyFactors(A, precision, dtype, kernels).solve_empty(b)
     spans = Spans(stopwatch=kernels.stopwatch)
-    if alike and suits_directly(n, sides, dtype):
+    if alike and own_precision_is_fastest(n, sides, dtype):
         x, info = _directly(A.on(None, dtype), b.on(None, dtype))
         return b.result(x), info
     B = block(b, dtype, kernels)
-    if alike and suits_directly(n, sides, dtype, "fp64"):
+    if alike and own_precision_is_fastest(n, sides, dtype, "fp64"):
         found = _coarsely(kernels, A, "auto", dtype, B.shape[1], spans)
         if found is None:
             x, info = _directly(A.on(None, dtype), b.on(None, dtype), spans)
@@ -243,7 +243,7 @@ def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, So
     if found is None or not found.enough:
         return _refined(found, A, b, time_s, spent)
     n, sides = len(A), b.size // len(A)
-    why = FADED if spent else reason(n, A.dtype, "auto", sides)
+    why = FADED if spent else choose_precision(n, A.dtype, "auto", sides).reason
     times = {**(_times(spent) if spent else {}), "solve": time_s}
     return found.X, told(found, A, b, sides, times, why)
 
@@ -258,8 +258,10 @@ def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, spent: S
     if found is None:
         return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans, faded=bool(spent)).solve_block(B, of_b)
     M = A if lies_well(A) else np.array(A)
-    why = FADED if spent else reason(n, A.dtype, "auto", B.shape[1])
-    return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto"), why=why).solve_block(B, of_b)
+    why = FADED if spent else choose_precision(n, A.dtype, "auto", B.shape[1]).reason
+    return LUFactors(M, A.dtype, found.factors(kernels), spans, (), max_gmres_steps(n, "auto"), why=why).solve_block(
+        B, of_b
+    )
 
 
 def _times(spans: Spans) -> dict[str, float]:
@@ -284,15 +286,17 @@ def lu_factor_by(
     if not n:
         return EmptyFactors(A, precision, dtype, kernels)
     spans = spans or Spans(stopwatch=kernels.stopwatch)
-    why = reason(n, dtype, precision, sides, kernels.device)
-    if not faded and chosen_precision(n, dtype, precision, sides, kernels.device) != "fp64":
+    chosen, why = choose_precision(n, dtype, precision, sides, kernels.device)
+    if not faded and chosen != "fp64":
         if found := _coarsely(kernels, A, precision, dtype, sides, spans):
             return found
         faded = True
     M, exponent = raised(kernels, on_kernels(A, dtype, "fp64", kernels), dtype)
     factors = factor_in_fp64(kernels, M, dtype, spans)
     why = FADED if faded else why
-    return LUFactors(M, dtype, factors, spans, (), _most(n, precision), exponent, why, free=precision == "auto")
+    return LUFactors(
+        M, dtype, factors, spans, (), max_gmres_steps(n, precision), exponent, why, free=precision == "auto"
+    )
 
 
 def _coarsely(
@@ -300,8 +304,7 @@ def _coarsely(
 ) -> LUFactors | None:
     """A factored in fp32 or 16 bits, refined later; None where fading pivots show that such factors are in vain."""
     n = A.shape[0]
-    chosen = chosen_precision(n, dtype, precision, sides, kernels.device)
-    why = reason(n, dtype, precision, sides, kernels.device)
+    chosen, why = choose_precision(n, dtype, precision, sides, kernels.device)
     M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
     coarser = roundoff(dtype) < PRECISIONS[chosen].u
     notes: tuple[str, ...] = ()
@@ -316,7 +319,9 @@ def _coarsely(
         factors = factor_in_fp64(kernels, M, dtype, spans)
     elif coarser and factors.hide_singularity:  # before anything is refined in vain
         factors, notes = _deflated(kernels, M, dtype, factors, spans)
-    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent, why, free=precision == "auto")
+    return LUFactors(
+        M, dtype, factors, spans, notes, max_gmres_steps(n, precision), exponent, why, free=precision == "auto"
+    )
 
 
 def _deflated(
@@ -331,11 +336,6 @@ def _deflated(
     if found is not None:
         return found, ()
     return factor_in_fp64(kernels, A, dtype, spans), (note_of_doubt(shown),)
-
-
-def _most(n: int, precision: str) -> int:
-    """Steps of GMRES: where fp64 may be had for the asking, they must not cost more than its LU would."""
-    return MOST_STEPS if precision != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
 
 
 class LUFactors:
@@ -451,7 +451,7 @@ class LUFactors:
     def _suit(self, sides: int) -> None:
         """Factor in fp64 where so many right-hand sides would take longer to refine."""
         coarser = PRECISIONS[self.precision].u > roundoff(self._dtype)
-        if self._free and coarser and sides * ORDERS_PER_LU > self.A.shape[0]:
+        if self._free and coarser and fp64_refactoring_pays(self.A.shape[0], sides):
             self._factor_in_fp64(self._spans)
             self._why = "fastest for this number of right-hand sides"
 
@@ -583,7 +583,7 @@ class EmptyFactors(LUFactors):
 
     def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
         self.A, self._dtype, self._kernels = A.array, dtype, kernels
-        self._precision = chosen_precision(0, dtype, precision, 1, kernels.device)
+        self._precision = choose_precision(0, dtype, precision, 1, kernels.device).name
 
     @property
     def precision(self) -> str:

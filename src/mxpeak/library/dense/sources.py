@@ -17,7 +17,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import block_cyclic
 from mxpeak.library.dense.inputs import lies_well
 from mxpeak.library.dense.stores import opened
-from mxpeak.library.dense.types import Array
+from mxpeak.library.types import Array
 
 
 class Source:

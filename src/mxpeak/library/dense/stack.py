@@ -15,9 +15,9 @@ from mxpeak.library.dense.factoring import Estimates
 from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_row_error, line_of_times
 from mxpeak.library.dense.row_errors import CHANGED
 from mxpeak.library.dense.small import row_errors_of_stack, solve_small
-from mxpeak.library.dense.types import Array, roundoff, working_type
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import Info, SingularMatrixError
+from mxpeak.library.types import Array, roundoff, working_type
 from mxpeak.precision import PRECISIONS
 
 #: Of systems that were not solved, so many are told of.

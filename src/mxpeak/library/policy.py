@@ -1,0 +1,127 @@
+"""The policy of `solve`, `lu_factor` and the distributed solver: which engine and which precision, by order.
+
+An engine factors A. `small_lu` is the compiled elimination of moderate orders, `lapack` the host's LU in fp64, and
+`ranks` the LU over ranks. Each number below is a crossover that was measured with one and two threads.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.library.types import own_precision, roundoff
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.refine import MOST_STEPS
+
+
+class Crossover(NamedTuple):
+    """The order from which one choice is faster, with one right-hand side and with several."""
+
+    one: int
+    several: int
+
+    def order(self, rhs: int) -> int:
+        """Return the order for this number of right-hand sides."""
+        return self.one if rhs <= 1 else self.several
+
+
+#: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. They save half of
+#: 2/3·n³ flops, and each step of refinement reads A and the factors once. Speed of fp32 over `small_lu`, AVX-512 and
+#: AVX2: real, one side, 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to 1.4 at 1200 to 1400; 8 sides, 0.7 to 0.9 at
+#: 1000, 0.9 to 1.1 at 1400; complex, one side, 0.8 to 1.0 at 500, 1.0 to 1.3 at 700; 8 sides, 0.7 to 0.9 at 700.
+FP32_FROM = {
+    ("small_lu", "real"): Crossover(1024, 1400),
+    ("small_lu", "complex"): Crossover(600, 1000),
+    ("lapack", "real"): Crossover(640, 768),
+    ("lapack", "complex"): Crossover(600, 768),
+    ("ranks", "real"): Crossover(1000, 1000),
+}
+#: fp32 pays for at most n / this many right-hand sides: to refine one costs about 9·n² flops, mostly slow ones.
+ORDERS_PER_RHS = 128
+#: With fp32 factors at hand, fp64 factors pay from n / this many right-hand sides (measured: n / 16 at n = 500, n / 10
+#: at 1000, n / 32 at 2000).
+ORDERS_PER_REFACTORING = 16
+#: A step of GMRES takes about the time of an fp64 LU divided by n / this.
+ORDERS_PER_GMRES_STEP = 64
+#: From this order on several threads copy and scale A, and the own precision is not tried first.
+OWN_PRECISION_BELOW = 2048
+#: The order from which `small_lu` is worth importing its compiler, 0.6 s.
+SMALL_LU_FROM = 32
+#: The most columns of [A B], those of A counted twice, for which `small_lu` is faster than LAPACK. Its panels use one
+#: core. Speed over NumPy at complex128: 1.0 to 1.1 at n = 1000, where LAPACK with its check has 0.9.
+SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
+
+
+class Precision(NamedTuple):
+    """The precision of the factors, and the reason for it."""
+
+    name: str
+    reason: str
+
+
+def choose_precision(
+    n: int, dtype: np.dtype[Any], asked: str, rhs: int, device: Any = None, engine: str = "lapack"
+) -> Precision:
+    """Return the precision of the factors; "auto" is the coarsest that is faster.
+
+    On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If they are as fast, only
+    16 bits could be faster, and are not: on an H100 at n = 24,576, fp16 takes 0.76 s, the library's fp64 LU 0.37 s.
+    """
+    if asked != "auto":
+        check_precision(asked)
+        return Precision(asked, "requested")
+    return _fastest(n, dtype, rhs, None if device is None else bool(device.has_fast_fp64), engine)
+
+
+@lru_cache(maxsize=256)  # small systems are solved in less than 100 µs
+def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, engine: str) -> Precision:
+    """Return the precision for "auto"; `fast_fp64` is None on the host."""
+    if roundoff(dtype) == 2.0**-24:
+        return Precision("fp32", "A's own")
+    fastest = "fastest at this order" if fast_fp64 is None else "expected to be fastest"
+    fp32_from = FP32_FROM[engine, _kind(dtype)].order(rhs)
+    if rhs * ORDERS_PER_RHS > n:
+        return Precision("fp64", "fastest for this number of right-hand sides" if n >= fp32_from else fastest)
+    if fast_fp64 is not None:
+        return Precision("fp64" if fast_fp64 else "fp32", fastest)
+    return Precision("fp32" if n >= fp32_from else "fp64", fastest)
+
+
+def check_precision(asked: Any) -> None:
+    """Raise a UsageError if no such precision exists."""
+    if not isinstance(asked, str) or asked not in ("auto", *PRECISIONS):
+        raise UsageError(f"unknown precision {asked!r}; use one of auto, {', '.join(PRECISIONS)}")
+
+
+@lru_cache(maxsize=256)
+def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], asked: str = "auto") -> bool:
+    """Return whether one thread should factor A in its own precision on the host, without scaling and refinement."""
+    if rhs < 1 or n >= OWN_PRECISION_BELOW:
+        return False
+    own = own_precision(dtype)
+    if asked != "auto":
+        return asked == own
+    return own == "fp32" or rhs * ORDERS_PER_RHS > n or n < FP32_FROM["small_lu", _kind(dtype)].order(rhs)
+
+
+def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether `small_lu` is faster than LAPACK."""
+    most = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
+    return n >= SMALL_LU_FROM and 2 * n + rhs <= most
+
+
+def fp64_refactoring_pays(n: int, rhs: int) -> bool:
+    """Return whether fp64 factors are faster than refining fp32 factors that exist already."""
+    return rhs * ORDERS_PER_REFACTORING > n
+
+
+def max_gmres_steps(n: int, asked: str) -> int:
+    """Return the most steps of GMRES; if fp64 factors are allowed, the steps must not cost more than these."""
+    return MOST_STEPS if asked != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "complex" if dtype.kind == "c" else "real"
