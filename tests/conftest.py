@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,28 @@ from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.library.norms import functions
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import calls
+
+
+def imports_torch(file: Path) -> bool:
+    """Return whether a test imports PyTorch at its top, itself or through tests.support."""
+    text = file.read_text(encoding="utf-8")
+    if re.search(r"^(import|from) torch\b", text, re.MULTILINE):
+        return True
+    used = re.findall(r"^from (tests\.support[\w.]*) import (\w+)", text, re.MULTILINE)
+    paths = (TESTS.parent.joinpath(*f"{module}.{name}".split(".")[:depth]) for module, name in used for depth in (3, 4))
+    return any(path.with_suffix(".py").exists() and imports_torch(path.with_suffix(".py")) for path in paths)
+
+
+TESTS = Path(__file__).parent
+HAS_TORCH = find_spec("torch") is not None
+#: A light installation has no PyTorch: pytest does not collect the tests that need it, and prints so.
+collect_ignore = [] if HAS_TORCH else [str(file) for file in TESTS.rglob("test_*.py") if imports_torch(file)]
+collect_ignore += [] if HAS_TORCH else [str(TESTS / "contract")]  # its fixtures compare all backends
+
+
+def pytest_report_header() -> str:
+    """Print which tests a light installation leaves out."""
+    return "" if HAS_TORCH else f"PyTorch is not installed: {len(collect_ignore)} test files are not collected"
 
 
 def pytest_configure() -> None:
