@@ -1,12 +1,32 @@
-"""Fixtures of the tests of the library."""
+"""What tests of the library share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+import mxpeak as mx
 from mxpeak.library import policy
+
+
+@pytest.fixture(params=["host", "device"])
+def solve(request: pytest.FixtureRequest) -> Any:
+    """`mx.gmres` on the host, and on torch's CPU, whose kernels are a device's in all but speed."""
+    if request.param == "host":
+        return mx.gmres
+    import torch
+
+    from mxpeak.kernels.torch.device import Device
+    from mxpeak.library.sparse.solving import Options, solve_on
+
+    device = Device(torch.device("cpu"), triton=False, poison=True)
+
+    def solved(A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, **options: Any) -> Any:
+        return solve_on(device, A, b, x0, Options(precision, **options))
+
+    return solved
 
 
 @pytest.fixture
