@@ -23,14 +23,14 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.units import chosen
+from mxpeak.kernels.host.matrix_engines import chosen
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.checksums import checking
-from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
@@ -52,12 +52,12 @@ def hpl(N: int) -> Callable[[bool], Factorization]:
     def once(abft: bool) -> Factorization:
         spans = Spans()
         kernels.generate(A.local, A.rows, A.cols, entries)
-        checks = PivotedChecks(A, wide, kernels, spans, NOBODY) if abft else None
+        checks = PivotedChecks(A, wide, kernels, spans, NO_CHECKPOINTS) if abft else None
         B, blocks = wide if abft else A, DiagonalBlocks(A, kernels)
 
         def factorize() -> None:
             with checking(checks):
-                pivoted_lu.factorize(B, options, kernels, spans, blocks, checks or NOBODY)
+                pivoted_lu.factorize(B, options, kernels, spans, blocks, checks or NO_CHECKPOINTS)
 
         return timed(factorize, spans, kernels, checks)
 
@@ -75,7 +75,7 @@ def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callabl
 
     def once(abft: bool) -> Factorization:
         spans = Spans()
-        checks = MixedChecks(A, system, precision, kernels, spans, NOBODY) if abft else None
+        checks = MixedChecks(A, system, precision, kernels, spans, NO_CHECKPOINTS) if abft else None
         blocks, options = DiagonalBlocks(A, kernels), lu.MixedLuOptions(precision)
 
         def factorize() -> None:
@@ -84,7 +84,7 @@ def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callabl
             else:
                 checks.make()
             with checking(checks):
-                lu.factorize(A, options, kernels, spans, blocks, checks or NOBODY)
+                lu.factorize(A, options, kernels, spans, blocks, checks or NO_CHECKPOINTS)
 
         return timed(factorize, spans, kernels, checks)
 

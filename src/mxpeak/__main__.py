@@ -5,7 +5,7 @@ import signal
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which shows a traceback, also of the imports below
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from mxpeak.runtime.leash import cannot_begin, end_at_once, open_streams
+from mxpeak.runtime.parent_watch import cannot_begin, end_at_once, open_streams
 
 end_at_once()
 open_streams()

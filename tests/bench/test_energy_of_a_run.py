@@ -17,7 +17,7 @@ from mxpeak.report.text import verdict
 from tests.support.result_file import VALIDATOR
 
 
-class Steady:
+class FaultTolerantStream:
     """Energy that grows with time."""
 
     name = "invented"
@@ -36,7 +36,7 @@ class Unreadable:
 
 
 def test_one_rank_of_a_host_counts_and_every_joule_is_of_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "processors", lambda: [Steady()])
+    monkeypatch.setattr(harness, "processors", lambda: [FaultTolerantStream()])
 
     def body(comm: Any) -> Any:
         config = HplConfig(n=(640,), nb=(32,), grid=((1, 2),), warmup="none", repeat=2)

@@ -30,7 +30,7 @@ from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen, form, storages
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
@@ -71,7 +71,9 @@ class OnRank:
         self.box = Box.of(comm.rank, shape, grid)
         made = replace(form(storage), symmetric=symmetric)
         stencil = weights(nonsymmetric=nonsymmetric)
-        self.made: Made = make_stencil(self.kernels, comm, self.box.levels(4), [made], order, stencil, Spans())
+        self.made: StencilProblem = make_stencil(
+            self.kernels, comm, self.box.levels(4), [made], order, stencil, Spans()
+        )
         self.top = self.made.hierarchies[0].top
         self.cycle = partial(cycle, self.top)
 

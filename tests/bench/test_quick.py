@@ -15,7 +15,7 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.limits import Reading
 from mxpeak.bench.quick import Machine
-from mxpeak.comm.planned import Planned
+from mxpeak.comm.dry_run import DryRunCommunicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.lu import LuCase
 from mxpeak.perf.counts import hpl_memory_bytes
@@ -95,4 +95,6 @@ def test_a_machine_that_measures_other_rates_has_the_same_order_and_its_dry_run_
     assert len(found) == 3
     assert set(found) == {48 if name == "hpl" else 60}
     assert f"N {found[0]} " in module.dry_run(config, Solo(), {}).text
-    assert f"N {found[0]} " not in module.dry_run(config, Planned(8), {}).text, "more cores have another class"
+    assert f"N {found[0]} " not in module.dry_run(config, DryRunCommunicator(8), {}).text, (
+        "more cores have another class"
+    )

@@ -22,7 +22,7 @@ from mxpeak.bench.scan import run as scan
 from mxpeak.bench.scan.config import ScanConfig
 from mxpeak.comm.solo import Solo
 from mxpeak.kernels import choose
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from tests.support.torch_devices import ON_GPU, torch_device
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="Triton's interpreter launches here")
@@ -57,15 +57,15 @@ def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPa
     benchmark, where, config = RUNS[name]
     rehearsed: set[Any] = set()
     launched: set[Any] = set()
-    launch = ahead.launch
+    launch = compile_ahead.launch
 
     def noted(kernel: Any, grid: Any, *args: Any, **constants: Any) -> None:
-        (rehearsed if ahead.is_rehearsing() else launched).add(form(kernel, args, constants))
-        if not ahead.is_rehearsing():
+        (rehearsed if compile_ahead.is_rehearsing() else launched).add(form(kernel, args, constants))
+        if not compile_ahead.is_rehearsing():
             launch(kernel, grid, *args, **constants)
 
     def both(comm: Any, what: str, use: Callable[[], None], *told: Any) -> None:
-        with ahead.rehearsal():
+        with compile_ahead.rehearsal():
             use()
         use()
         raise Ready
@@ -76,7 +76,7 @@ def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPa
     for module in (sparse, hpcg):  # levels of 64 rows, 8 and 1
         monkeypatch.setattr(module, "TINY", 4)
         monkeypatch.setattr(module, "LEVELS", 3)
-    monkeypatch.setattr(ahead, "launch", noted)
+    monkeypatch.setattr(compile_ahead, "launch", noted)
     monkeypatch.setattr(where, "compile_in_turn", both)
     monkeypatch.setattr(choose, "open_device", lambda *told: torch_device(triton=True))
     with pytest.raises(Ready):

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mxpeak.cli.past import results_in
+from mxpeak.cli.run_history import results_in
 from mxpeak.records import read_json
 from mxpeak.schema.check import compiled, mismatch
 from tests.support.fuzzing import mutated_json

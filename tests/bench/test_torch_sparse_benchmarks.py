@@ -14,7 +14,7 @@ from mxpeak.bench.hpcg.rules import form
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.sparse import HostSparse
@@ -67,7 +67,7 @@ def test_gmres_ir_takes_the_hosts_steps(grid: Triple, storage: str) -> None:
         assert one.solve.residual <= TOLERANCE
 
 
-def made_for_hpcg(kernels: Any, comm: Communicator, box: Box, storage: str) -> Made:
+def made_for_hpcg(kernels: Any, comm: Communicator, box: Box, storage: str) -> StencilProblem:
     return make_stencil(kernels, comm, box.levels(4), [form(storage)], "greedy", weights(), Spans())
 
 

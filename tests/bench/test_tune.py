@@ -28,8 +28,8 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import resolve
-from mxpeak.perf.halving import LEAST_PAIRS
 from mxpeak.perf.machines import find_machine
+from mxpeak.perf.successive_halving import LEAST_PAIRS
 from mxpeak.runtime.tuned import Store, append
 
 ONE, TWO = Layout(1, 2), Layout(2, 1)

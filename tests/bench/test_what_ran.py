@@ -119,7 +119,7 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
 def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mxpeak.kernels.host.units.chosen", lambda: ())
+    monkeypatch.setattr("mxpeak.kernels.host.matrix_engines.chosen", lambda: ())
     for precision, operands in (("fp16", "fp32"), ("fp64", "fp64")):
         found = on_ranks(2, hpl_mxp, HplMxpConfig(kernels="host", precision=(precision,), **SMALL))
         assert found.result["panel_solves"]["operands"] == operands

@@ -11,7 +11,7 @@ import pytest
 
 from mxpeak.cli.main import main
 from mxpeak.report.compare import alone, compared, differences, not_comparable, pairs
-from mxpeak.report.logs import results_of_log
+from mxpeak.report.importers import results_of_log
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 #: The seconds of a run that was timed twice: noise of 0.5 %.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mxpeak.cli import main as cli
-from mxpeak.cli.past import results_in
+from mxpeak.cli.run_history import results_in
 from mxpeak.records import Result, document, to_json
 from tests.support.cli import Bench, hpl_result, only_folder
 

@@ -14,7 +14,7 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.bench.partial import asked
+from mxpeak.bench.partial_result import asked
 from mxpeak.cli import main as cli
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
-from mxpeak.cli.output import Steady, new_folder, write_new
-from mxpeak.cli.past import result_files, run_file
+from mxpeak.cli.output import FaultTolerantStream, new_folder, write_new
+from mxpeak.cli.run_history import result_files, run_file
 from mxpeak.errors import UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
 
@@ -28,7 +28,7 @@ def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: 
 
 
 def test_what_is_known_outlives_a_run_that_is_cut_short(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mxpeak.cli.so_far.EVERY_S", 0.0)
+    monkeypatch.setattr("mxpeak.cli.partial_results.EVERY_S", 0.0)
     seen: list[dict[str, Any]] = []
 
     def look(case: Any) -> Any:
@@ -278,7 +278,7 @@ def test_a_stream_keeps_its_first_error():
         def flush(self) -> None:
             raise OSError(28, "No space left on device")
 
-    stream = Steady(Full())
+    stream = FaultTolerantStream(Full())
     stream.say("a")
     stream.say("b")
     assert stream.error is not None

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mxpeak.cli.main import main
-from mxpeak.cli.past import results_in
 from mxpeak.cli.request import requests
+from mxpeak.cli.run_history import results_in
 from mxpeak.errors import UsageError
 
 GOLDEN = Path(__file__).parents[1] / "golden"

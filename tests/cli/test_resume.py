@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import keeping
-from mxpeak.bench.keeping import Keeping
+from mxpeak.bench import checkpointing
+from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.cli import main as cli
 from mxpeak.runtime.checkpoint import PAGE, SLOTS, read_part
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
@@ -30,13 +30,13 @@ def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def every_checkpoint_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast run waits for the disk: how many checkpoints there are is certain."""
-    usual = Keeping._write
+    usual = FolderCheckpointer._write
 
-    def written(keeping: Keeping, *what: Any) -> None:
-        usual(keeping, *what)
-        keeping._writer.wait()
+    def written(checkpointing: FolderCheckpointer, *what: Any) -> None:
+        usual(checkpointing, *what)
+        checkpointing._writer.wait()
 
-    monkeypatch.setattr(Keeping, "_write", written)
+    monkeypatch.setattr(FolderCheckpointer, "_write", written)
 
 
 KEPT = ["-N", "420", "--nb", "32", "--ranks", "1", "--threads", "1", "--warmup", "none"]
@@ -109,18 +109,18 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
 def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = Keeping.due
+    usual = FolderCheckpointer.due
 
-    def due(keeping: Keeping, step: int, count: int) -> bool:
+    def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
         if step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return usual(keeping, step, count)
+        return usual(checkpointing, step, count)
 
-    monkeypatch.setattr(Keeping, "due", due)
+    monkeypatch.setattr(FolderCheckpointer, "due", due)
     assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "first"]) == 143
     assert result("first")["status"] == "aborted"
     assert "ended by signal 15" in capsys.readouterr().err
-    monkeypatch.setattr(Keeping, "due", usual)
+    monkeypatch.setattr(FolderCheckpointer, "due", usual)
     assert cli.main(["resume", "kept", "--out", "second"]) == 0
     assert result("second")["result"]["resumed"]["steps"] == 5
 
@@ -175,10 +175,10 @@ def changed(folder: str, **values: Any) -> str:
     shutil.copytree("kept", folder)
     about = json.loads(Path("kept/run.json").read_text())
     digest = about.pop("digest")
-    assert keeping._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")}) == digest
+    assert checkpointing._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")}) == digest
     for name, value in values.items():
         (about["settings"] if name in about["settings"] else about)[name] = value
-    fits = keeping._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")})
+    fits = checkpointing._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")})
     Path(folder, "run.json").write_text(json.dumps({**about, "digest": fits}))
     return folder
 
@@ -255,14 +255,14 @@ def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both have found the folder empty; the lock decides."""
-    usual, locks = keeping.FolderLock, []
+    usual, locks = checkpointing.FolderLock, []
 
     def late(folder: Path) -> FolderLock:
         locks.append(usual(folder))
         return usual(folder)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(keeping, "FolderLock", late)
+        meanwhile.setattr(checkpointing, "FolderLock", late)
         assert cli.main(["run", "hpl", *KEPT, "--out", "first"]) == 2
     assert "kept is in use by another run" in capsys.readouterr().err
     assert [one.name for one in Path("kept").iterdir()] == [LOCK]
@@ -279,7 +279,7 @@ def test_a_checkpoint_that_changes_while_it_is_read_ends_the_run(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(keeping, "load", failing)
+        meanwhile.setattr(checkpointing, "load", failing)
         assert cli.main(["resume", "kept", "--out", "second"]) == 2
     assert "a checkpoint changed while mxpeak read it: kept/a: Input/output error" in capsys.readouterr().err
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
@@ -289,13 +289,13 @@ def test_a_checkpoint_of_another_type_of_matrix_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small_run()
-    usual = keeping.newest
+    usual = checkpointing.newest
 
     def other(*of: Any) -> Any:
         found, wrong = usual(*of)
         return replace(found, first=replace(found.first, dtype="float32")), wrong
 
-    monkeypatch.setattr(keeping, "newest", other)
+    monkeypatch.setattr(checkpointing, "newest", other)
     assert cli.main(["resume", "kept", "--out", "second"]) == 2
     assert "belongs to the matrix (96, 97, 32, 'float32'), but this run has (96, 97, 32, 'float64')" in " ".join(
         capsys.readouterr().err.split()
@@ -303,14 +303,14 @@ def test_a_checkpoint_of_another_type_of_matrix_is_refused(
 
 
 def test_a_folder_that_cannot_be_locked_is_stated_in_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = keeping.FolderLock
+    usual = checkpointing.FolderLock
 
     def unsupported(folder: Path) -> FolderLock:
         lock = usual(folder)
         lock.missing = "No locks available"
         return lock
 
-    monkeypatch.setattr(keeping, "FolderLock", unsupported)
+    monkeypatch.setattr(checkpointing, "FolderLock", unsupported)
     assert cli.main(["run", "hpl", *KEPT, "--out", "first"]) == 0
     (text,) = [one["text"] for one in result("first")["warnings"] if one["code"] == "checkpoint-lock"]
     assert text == "kept could not be locked (No locks available), so a second run in it is not refused"
@@ -332,10 +332,10 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
     about = {"run": "x", "benchmark": "hpl", "version": "0.1.0", "settings": {"n": "9", "nb": "9", "grid": "1x1"}}
     Path("old/run.json").write_text(json.dumps({"schema": "mxpeak.checkpoint/1", **about}))
     Path("none").mkdir()
-    record = keeping.RunRecord("x", "hpl", keeping.__version__, about["settings"])  # type: ignore[arg-type]
-    keeping.write_run(Path("none"), record)
+    record = checkpointing.RunRecord("x", "hpl", checkpointing.__version__, about["settings"])  # type: ignore[arg-type]
+    checkpointing.write_run(Path("none"), record)
     Path("other").mkdir()
-    Path("other/run.json").write_text(json.dumps({"schema": keeping.SCHEMA, **about, "benchmark": "hpx"}))
+    Path("other/run.json").write_text(json.dumps({"schema": checkpointing.SCHEMA, **about, "benchmark": "hpx"}))
     for line, says in [
         ("resume nowhere", "nowhere contains no checkpoints, because it has no run.json"),
         ("resume odd", "odd/run.json is not usable (its schema is not"),

@@ -16,7 +16,7 @@ import pytest
 from mxpeak.cli import main as cli
 from mxpeak.cli import ranks
 from mxpeak.cli import session as sessions
-from mxpeak.cli.watching import stopped
+from mxpeak.cli.observers import stopped
 from mxpeak.comm import base
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
@@ -262,7 +262,7 @@ def test_a_stall_ends_all_ranks_with_six(
 
 
 def test_a_run_without_a_watchdog_follows_no_spans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.cli.watching.Watchdog", None)
+    monkeypatch.setattr("mxpeak.cli.observers.Watchdog", None)
     assert cli.main(["run", "hpl", "--watchdog", "off"]) == 0
 
 

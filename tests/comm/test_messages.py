@@ -14,17 +14,17 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
 
 import torch
 
+from mxpeak.async_buffer import AsyncBuffer
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
+from mxpeak.comm.deferred import Posts
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring
-from mxpeak.comm.posted import Posts
 from mxpeak.comm.solo import Done, Solo
 from mxpeak.comm.threads import Threads, run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.kernels.torch import messages
 from mxpeak.kernels.torch.messages import HostTensors, StagedTensors, tensor_transport
-from mxpeak.promised import Promised
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
 
@@ -139,8 +139,8 @@ def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_t
         begun.append(memory)
         return Done()
 
-    one = posts.post(Promised("a", first), begin, "rows")
-    two = posts.post(Promised("b", second), begin, "rows")
+    one = posts.post(AsyncBuffer("a", first), begin, "rows")
+    two = posts.post(AsyncBuffer("b", second), begin, "rows")
     three = posts.post("c", begin, "rows")
     second.past = True
     assert not two.test()
@@ -149,17 +149,17 @@ def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_t
     assert posts.post("pivot", begin, "pivots").test(), (
         "a host's message does not wait for a device's of another channel"
     )
-    assert posts.post(Promised("panel", second), begin, "panels").test()
+    assert posts.post(AsyncBuffer("panel", second), begin, "panels").test()
     assert begun == ["pivot", "panel"]
     first.past = True
     assert three.test()
     assert begun[2:] == ["a", "b", "c"]
     assert one.test()
-    posts.post(Promised("d", Mark()), begin, "rows")
-    posts.post(Promised("e", Mark()), begin, "panels")
+    posts.post(AsyncBuffer("d", Mark()), begin, "rows")
+    posts.post(AsyncBuffer("e", Mark()), begin, "panels")
     posts.flush()
     assert begun[-2:] == ["d", "e"]
-    part = Promised(np.arange(6), Mark(), lambda memory: memory + 1)[2:4]
+    part = AsyncBuffer(np.arange(6), Mark(), lambda memory: memory + 1)[2:4]
     assert part.shape == (2,)
     assert part.fulfilled().tolist() == [3, 4]
 

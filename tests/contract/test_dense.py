@@ -15,7 +15,7 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.kernels.host import dense as host_dense
-from mxpeak.kernels.host.units import chosen
+from mxpeak.kernels.host.matrix_engines import chosen
 from mxpeak.kernels.reference import dense as reference_dense
 from mxpeak.kernels.reference.rounding import rounded
 from mxpeak.precision import PRECISIONS

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.lu import PanelSolve
-from mxpeak.kernels.host import blas, operands, unit_products, units
+from mxpeak.kernels.host import blas, matrix_engines, operands, unit_products
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.matrix_engines import UNITS, MatrixEngine
 from mxpeak.kernels.host.native import HAS_FP16
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand
 from mxpeak.kernels.host.unit_products import UnitLU
-from mxpeak.kernels.host.units import UNITS, Unit
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
 
-HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in units.present()] or [
+HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in matrix_engines.present()] or [
     pytest.param(UNITS[0], id="none", marks=pytest.mark.skip(reason="this processor has no products of 16-bit numbers"))
 ]
 U = 2.0**-24
 
 
-def made(kernels: HostKernels, unit: Unit, A: Any, B: Any) -> tuple[Any, Any]:
+def made(kernels: HostKernels, unit: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
     """Both operands of a product."""
     both = []
     for side, values in (("left", A), ("right", B)):
@@ -46,8 +46,8 @@ def error_in_bounds(C: Any, before: Any, A: Any, B: Any) -> bool:
 
 
 @pytest.mark.parametrize("unit", HERE)
-def test_products_of_every_small_shape(unit: Unit, rng: Any) -> None:
-    kernels = HostKernels(poison=True, units=[unit])
+def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
+    kernels = HostKernels(poison=True, matrix_engines=[unit])
     for m in range(1, 71):
         ns, ks = (int(x) for x in rng.integers(1, 71, 2)), (m, 71 - m, int(rng.integers(1, 71)))
         for n in (m, *ns):
@@ -63,9 +63,9 @@ def test_products_of_every_small_shape(unit: Unit, rng: Any) -> None:
 
 @pytest.mark.parametrize("unit", HERE)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Unit, threads: int, rng: Any) -> None:
+def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: MatrixEngine, threads: int, rng: Any) -> None:
     """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
-    kernels = HostKernels(threads, poison=True, units=[unit])
+    kernels = HostKernels(threads, poison=True, matrix_engines=[unit])
     m, k, n = 150, 67, 500
     A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
     for rows in (slice(0, m), slice(37, 38), slice(31, 121), slice(m, m)):
@@ -80,9 +80,9 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Unit, 
 
 
 @pytest.mark.parametrize("unit", HERE)
-def test_where_a_product_is_cut_does_not_show(unit: Unit, rng: Any) -> None:
+def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> None:
     """Not in a bit, nor in the signs of zeros: whoever cuts an update relies on it."""
-    kernels = HostKernels(poison=True, units=[unit])
+    kernels = HostKernels(poison=True, matrix_engines=[unit])
     m, k, n = 91, 64, 200
     values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     values[::3], others[:, ::2] = 0.0, -others[:, ::2]
@@ -98,9 +98,9 @@ def test_where_a_product_is_cut_does_not_show(unit: Unit, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("unit", HERE)
-def test_many_strips_pass_by_in_groups(unit: Unit, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_strips_pass_by_in_groups(unit: MatrixEngine, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With k so large that a group is one strip, and so small that all strips are one."""
-    kernels = HostKernels(poison=True, units=[unit])
+    kernels = HostKernels(poison=True, matrix_engines=[unit])
     for k in (9000, 3):
         A, B = made(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
         before = rng.standard_normal((35, 131)).astype(np.float32)
@@ -110,8 +110,8 @@ def test_many_strips_pass_by_in_groups(unit: Unit, rng: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("unit", HERE)
-def test_infinity_and_nan_stay_in_their_row_or_column(unit: Unit, rng: Any) -> None:
-    kernels = HostKernels(poison=True, units=[unit])
+def test_infinity_and_nan_stay_in_their_row_or_column(unit: MatrixEngine, rng: Any) -> None:
+    kernels = HostKernels(poison=True, matrix_engines=[unit])
     for value in (np.nan, np.inf):
         for of in ("left", "right"):
             A, B = rng.random((40, 70)), rng.random((70, 50)) + 1.0
@@ -124,7 +124,7 @@ def test_infinity_and_nan_stay_in_their_row_or_column(unit: Unit, rng: Any) -> N
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: Unit, threads: int, rng: Any) -> None:
+def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: MatrixEngine, threads: int, rng: Any) -> None:
     if unit.precision == "fp16" and not HAS_FP16:
         pytest.skip("this processor does not round to fp16, and has no unit that would want it")
     kernels, reference = HostKernels(threads), ReferenceKernels()
@@ -144,7 +144,7 @@ def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: Unit, thre
 @pytest.mark.parametrize("unit", HERE)
 @pytest.mark.parametrize("wide_from", [50, 5000])
 def test_an_lu_by_columns_takes_its_products(
-    unit: Unit, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
+    unit: MatrixEngine, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged.
 
@@ -164,10 +164,10 @@ def test_an_lu_by_columns_takes_its_products(
 
 
 def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = HostKernels(units=())
+    kernels = HostKernels(matrix_engines=())
     assert all(kernels.emulates(name) for name in ("tf32", "bf16", "fp16", "fp8"))
-    monkeypatch.setattr(units.numba.config, "CPU_NAME", "generic")
-    assert units.present.__wrapped__() == ()
+    monkeypatch.setattr(matrix_engines.numba.config, "CPU_NAME", "generic")
+    assert matrix_engines.present.__wrapped__() == ()
 
 
 # --- solves with a panel's block
@@ -176,8 +176,8 @@ def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("threads", [1, 3])
 def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
     """Orders of one block, of several, and ragged ones; more right-hand sides than a chunk, and fewer."""
-    kernels = [HostKernels(threads, poison=True, units=())] + [
-        HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in units.present()
+    kernels = [HostKernels(threads, poison=True, matrix_engines=())] + [
+        HostKernels(threads, poison=True, matrix_engines=[unit]) for unit in UNITS if unit in matrix_engines.present()
     ]
     kernels[0].trsm = "inverse"
     for host in kernels:
@@ -204,7 +204,7 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
 
 def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:
     """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
-    host, n = HostKernels(poison=True, units=()), 128
+    host, n = HostKernels(poison=True, matrix_engines=()), 128
     host.trsm = "inverse"
     methods: list[str] = []
     for _ in range(20):
@@ -229,7 +229,7 @@ def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any)
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:
     """Another process may have compiled the function that holds it, so that nothing here has asked for the parser."""
     code = (
-        "import mxpeak.kernels.host.units\n"
+        "import mxpeak.kernels.host.matrix_engines\n"
         "import llvmlite.binding as llvm\n"
         "llvm.initialize_native_target(); llvm.initialize_native_asmprinter()\n"
         'module = llvm.parse_assembly(\'define void @f() { call void asm sideeffect "nop", ""() ret void }\')\n'

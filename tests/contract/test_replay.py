@@ -13,8 +13,8 @@ import torch
 
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.torch.cuda_graphs import GraphRecorder, Replay
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.replay import GraphRecorder, Replay
 from mxpeak.kernels.torch.sparse import TorchSparse
 from tests.support.sparse_matrices import order_of, rows_of
 

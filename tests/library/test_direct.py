@@ -10,8 +10,8 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense import direct
-from mxpeak.library.dense.direct import COPIED_BELOW, routines, solve_directly
+from mxpeak.library.dense import lapack_solver
+from mxpeak.library.dense.lapack_solver import COPIED_BELOW, routines, solve_directly
 from mxpeak.library.dense.refinement import plain_lu
 from tests.support.systems import enough, eta, layouts, random
 
@@ -45,9 +45,9 @@ def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, d
 
 def test_sums_of_a_matrix_that_is_read_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     A = np.asfortranarray(random((41, 41)))
-    whole = direct._sums(A, routines(A.dtype))
-    monkeypatch.setattr(direct, "CACHED", 41 * 7)
-    across, down, largest = direct._sums(A, routines(A.dtype))
+    whole = lapack_solver._sums(A, routines(A.dtype))
+    monkeypatch.setattr(lapack_solver, "CACHED", 41 * 7)
+    across, down, largest = lapack_solver._sums(A, routines(A.dtype))
     assert (*across, *down) == pytest.approx((*whole[0], *whole[1]))
     assert largest == np.abs(A).max()
 

@@ -15,7 +15,7 @@ import mxpeak as mx
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.dense.sources import owned
+from mxpeak.library.dense.matrix_source import owned
 from tests.support.distributed_systems import entries, eta, raised, random
 from tests.support.norm_ranks import scalapack_array, scalapack_part
 from tests.support.roundoff import U

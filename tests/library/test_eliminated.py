@@ -10,8 +10,8 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense import eliminated
-from mxpeak.library.dense.eliminated import solve_by_elimination, suits_elimination
+from mxpeak.library.dense import small_lu
+from mxpeak.library.dense.small_lu import solve_by_elimination, suits_elimination
 from mxpeak.library.policy import SMALL_LU_COLUMNS as MOST
 from mxpeak.library.policy import SMALL_LU_COLUMNS_COMPLEX128 as MOST_COMPLEX128
 from mxpeak.library.policy import SMALL_LU_FROM as FROM
@@ -21,10 +21,10 @@ from tests.support.systems import enough, eta, layouts, random
 @pytest.fixture(params=["own", "blas"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Who takes the products, whatever the order: the elimination itself, or BLAS, block by block."""
-    monkeypatch.setattr(eliminated, "BY_BLAS_FROM", 0 if request.param == "blas" else 1 << 62)
-    eliminated.plan.cache_clear()
+    monkeypatch.setattr(small_lu, "BY_BLAS_FROM", 0 if request.param == "blas" else 1 << 62)
+    small_lu.plan.cache_clear()
     yield request.param
-    eliminated.plan.cache_clear()
+    small_lu.plan.cache_clear()
 
 
 @pytest.mark.usefixtures("products")
@@ -162,5 +162,5 @@ def test_which_systems_it_is_for() -> None:
 
 def test_blas_takes_the_products_of_what_outgrows_the_caches() -> None:
     for dtype, orders in (("float64", (300, 400)), ("complex128", (200, 256)), ("float32", (400, 600))):
-        own, by_blas = (eliminated.plan(n, 1, np.dtype(dtype)).gemm for n in orders)
+        own, by_blas = (small_lu.plan(n, 1, np.dtype(dtype)).gemm for n in orders)
         assert own == 0 != by_blas, dtype

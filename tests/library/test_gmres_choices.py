@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import sparse as sparse_kernels
-from mxpeak.library.sparse import choosing, factors, sharing, solver
+from mxpeak.library.sparse import auto_preconditioner, distributed_amg, factors, solver
 from mxpeak.library.sparse.factors import factored, fill, width
 from tests.support.sparse_systems import (
     PRECISIONS,
@@ -67,7 +67,7 @@ def test_auto_goes_by_the_graph_and_the_entries(name: str) -> None:
 def test_auto_leaves_wide_and_large_matrices_to_multigrid(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, large = poisson(25, 25, 25), poisson(30, 30)
     assert mx.gmres(wide, vector(25**3))[1].preconditioner == "amg"
-    monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
+    monkeypatch.setattr(auto_preconditioner, "FACTORED_ROWS", 899)
     assert mx.gmres(large, vector(900))[1].preconditioner == "amg"
     unlike = {
         "signs of A do not suit it": abs(poisson(30, 30)),
@@ -213,7 +213,7 @@ def test_multigrid_of_many_rows_is_made_by_aggregation_where_that_does(monkeypat
     units = sparse.diags_array(np.where(np.arange(1600) % 7 < 3, 1.0, 2.0**14))
     even, others = flow(40), (jumps(40, 1e4), sparse.csr_array(units @ flow(40)))
     before, of_others = levels(even), [levels(A) for A in others]
-    monkeypatch.setattr(sharing, "EVEN", 100)
+    monkeypatch.setattr(distributed_amg, "EVEN", 100)
     assert levels(even) < before
     assert [levels(A) for A in others] == of_others
     monkeypatch.setattr(solver, "aggregated", lambda *args: ([], "no aggregates"))
@@ -238,27 +238,29 @@ def test_mixed_units_cost_multigrid_few_steps(seed: int) -> None:
 
 
 def test_a_shifted_laplacian_is_told_from_a_definite_one() -> None:
-    assert choosing.indefinite(waves(30))
-    assert choosing.indefinite(-1 * waves(30))
+    assert auto_preconditioner.indefinite(waves(30))
+    assert auto_preconditioner.indefinite(-1 * waves(30))
     for A in (poisson(30, 30), -1 * poisson(30, 30), line(5)):
-        assert not choosing.indefinite(A)
+        assert not auto_preconditioner.indefinite(A)
 
 
 def test_skew_and_hubs_are_what_they_say() -> None:
-    assert choosing.skew(poisson(9, 9)) == 0.0
-    assert choosing.skew(sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))) == 1.0
-    assert choosing.skew(sparse.csr_array(np.array([[2.0, 1.0], [-1.0, 2.0]]))) == 0.5
-    assert choosing.hubs(sparse.csr_array(np.ones((5, 5)))) == 1.0
+    assert auto_preconditioner.skew(poisson(9, 9)) == 0.0
+    assert auto_preconditioner.skew(sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))) == 1.0
+    assert auto_preconditioner.skew(sparse.csr_array(np.array([[2.0, 1.0], [-1.0, 2.0]]))) == 0.5
+    assert auto_preconditioner.hubs(sparse.csr_array(np.ones((5, 5)))) == 1.0
     arrow = sparse.eye_array(100, format="lil")
     arrow[0, :], arrow[:, 0] = 1, 1
     A = sparse.csr_array(arrow)
-    assert choosing.hubs(A) == pytest.approx((100**2 + 99 * 4) / 298 / 2.98)
-    sums = choosing.row_sums(A)
-    assert choosing.beside_diagonal(sums) == 99.0
-    assert choosing.opposite_share(sums) == 0.0
+    assert auto_preconditioner.hubs(A) == pytest.approx((100**2 + 99 * 4) / 298 / 2.98)
+    sums = auto_preconditioner.row_sums(A)
+    assert auto_preconditioner.beside_diagonal(sums) == 99.0
+    assert auto_preconditioner.opposite_share(sums) == 0.0
     mixed = sparse.csr_array(np.array([[2.0, -3, 1], [-1, -2, 1], [0, 0, 5]]))
-    assert choosing.opposite_share(choosing.row_sums(mixed)) == pytest.approx((3 + 1) / 6)
-    assert choosing.opposite_share(choosing.row_sums(poisson(9, 9))) == 1.0
-    assert choosing.opposite_share(choosing.row_sums(sparse.csr_array(sparse.eye_array(3)))) == 0.0
-    assert not choosing.narrow(random(2000))
+    assert auto_preconditioner.opposite_share(auto_preconditioner.row_sums(mixed)) == pytest.approx((3 + 1) / 6)
+    assert auto_preconditioner.opposite_share(auto_preconditioner.row_sums(poisson(9, 9))) == 1.0
+    assert (
+        auto_preconditioner.opposite_share(auto_preconditioner.row_sums(sparse.csr_array(sparse.eye_array(3)))) == 0.0
+    )
+    assert not auto_preconditioner.narrow(random(2000))
     assert sparse_kernels(None, 1).device is None

@@ -14,8 +14,8 @@ import scipy.sparse as sparse
 import mxpeak as mx
 from mxpeak.library.sparse import factors, solver
 from mxpeak.library.sparse.condition import estimated, probed_by
-from mxpeak.library.sparse.everybody import ALONE
 from mxpeak.library.sparse.factors import factored
+from mxpeak.library.sparse.rank_group import SERIAL
 from tests.support.roundoff import U
 from tests.support.sparse_ranks import even, gmres_on
 from tests.support.sparse_systems import beam, flow, jumps, line, poisson, vector
@@ -69,8 +69,8 @@ def test_a_large_condition_is_estimated_to_a_factor_of_three() -> None:
         made, _ = factored(A, "fp64")
         assert made is not None
         condition = np.linalg.norm(dense, 1) * np.linalg.norm(np.linalg.inv(dense), 1)
-        assert condition / 3 <= estimated(made, A, ALONE) <= condition * (1 + 1e3 * condition * U)
-        assert probed_by(made, A, ALONE) <= 1.01 * np.linalg.cond(dense, np.inf)
+        assert condition / 3 <= estimated(made, A, SERIAL) <= condition * (1 + 1e3 * condition * U)
+        assert probed_by(made, A, SERIAL) <= 1.01 * np.linalg.cond(dense, np.inf)
 
 
 def test_a_doubt_that_no_memory_is_left_to_settle_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:

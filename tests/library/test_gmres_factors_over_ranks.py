@@ -13,7 +13,7 @@ import mxpeak as mx
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import UsageError
-from mxpeak.library.sparse import choosing, gathering
+from mxpeak.library.sparse import auto_preconditioner, gather
 from tests.support.sparse_ranks import cut, even, gmres_on
 from tests.support.sparse_systems import (
     beam,
@@ -63,7 +63,7 @@ def test_factors_over_ranks_solve_in_every_precision(precision: str) -> None:
 
 @needs_pyamg
 def test_beyond_some_rows_factors_are_for_what_multigrid_is_not_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
+    monkeypatch.setattr(auto_preconditioner, "FACTORED_ROWS", 899)
     expected = {
         "off-diagonal entries have the opposite sign": ("amg", poisson(30, 30)),
         "signs of A do not suit it": ("lu", abs(poisson(30, 30))),
@@ -99,13 +99,13 @@ def test_without_factors_ranks_go_on_and_a_user_is_told(monkeypatch: pytest.Monk
         with pytest.raises(np.linalg.LinAlgError, match="a pivot of its LU is exactly zero"):
             gmres_on(even(3, 2), singular, b, preconditioner=preconditioner)
     A, b = flow(30), vector(900)
-    monkeypatch.setattr(gathering, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, not for factors
+    monkeypatch.setattr(gather, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, not for factors
     x, (info, *_) = gmres_on(even(900, 3), A, b)
     assert info.preconditioner == "sgs"
     assert "factors of 4380 entries take about" in info.reason
     assert reached(A, x, b, 1e-9)
     assert "on rank 0, which has" in refused(A, b)
-    monkeypatch.setattr(gathering, "available_memory_bytes", lambda: A.nnz)
+    monkeypatch.setattr(gather, "available_memory_bytes", lambda: A.nnz)
     assert gmres_on(even(900, 3), A, b, preconditioner="auto")[1][0].preconditioner != "lu"
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.library.sparse import factors, shared_factors, solver
+from mxpeak.library.sparse import factors, gathered_lu, solver
 from mxpeak.library.sparse.factors import factored, fill_of_any, width
 from mxpeak.library.sparse.transversal import rows_to_diagonal, weak_diagonal
 from tests.support.sparse_ranks import even, gmres_on
@@ -159,7 +159,7 @@ def test_without_memory_there_is_no_last_resort_and_info_says_so(monkeypatch: py
 
 
 def test_ranks_without_memory_have_no_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_factors, "no_room", lambda *args: "all rows take about 9 GiB on rank 0")
+    monkeypatch.setattr(gathered_lu, "no_room", lambda *args: "all rows take about 9 GiB on rank 0")
     _, infos = gmres_on(even(500, 2), SYSTEMS["nearly skew"], vector(500))
     assert not infos[0].converged
     assert "the last resort, are not possible: all rows take about 9 GiB on rank 0" in infos[0].message

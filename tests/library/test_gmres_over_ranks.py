@@ -16,8 +16,8 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse import aggregation, sharing
-from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse import aggregation, distributed_amg
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.library.sparse.ranks import joined, read
 from mxpeak.library.sparse.scaling import Scaling
 from tests.support.sparse_ranks import cut, even, gmres_on
@@ -117,7 +117,7 @@ GALLERY = {
 @needs_pyamg
 @pytest.mark.parametrize("name", GALLERY)
 def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LEAST_SHARED", 150)  # so that coarser levels are shared too
+    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 150)  # so that coarser levels are shared too
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -156,7 +156,7 @@ def test_multigrid_on_two_ranks_sweeps_as_it_is_asked_to(smoother: str) -> None:
 def test_levels_by_aggregation_take_as_many_steps_on_any_number_of_ranks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "EVEN", 100)  # none of these has weak connections
+    monkeypatch.setattr(distributed_amg, "EVEN", 100)  # none of these has weak connections
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -171,9 +171,9 @@ def test_levels_by_aggregation_take_as_many_steps_on_any_number_of_ranks(
 @pytest.mark.parametrize("starts", [[0, 800, 1600], [0, 500, 500, 1600]])
 def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     A, b = flow(40), vector(1600)
-    monkeypatch.setattr(sharing, "EVEN", 100)
+    monkeypatch.setattr(distributed_amg, "EVEN", 100)
     _, (gathered, *_) = gmres_on(starts, A, b, preconditioner="amg")
-    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     x, infos = gmres_on(starts, A, b, preconditioner="amg")
     assert reached(A, x, b, 1e-9)
@@ -185,7 +185,7 @@ def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], mon
 
 @needs_pyamg
 def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     A, starts = flow(20), [0, 150, 150, 290, 400]
 
@@ -193,8 +193,8 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
         everybody, grids, problem = aggregated(A, starts, comm)
         first, second, *_ = grids
         assert not problem
-        assert isinstance(first, sharing.SharedGrid)
-        assert isinstance(second, sharing.SharedGrid)
+        assert isinstance(first, distributed_amg.SharedGrid)
+        assert isinstance(second, distributed_amg.SharedGrid)
         return [
             named(second.A, second.everybody, second.everybody.partners),
             named(first.R.T, everybody, first.R.partners),
@@ -216,12 +216,12 @@ def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytes
         return aggregated(flow(20), [0, 150, 400], comm)[1:]
 
     assert run_ranks(2, body) == [([], "level 2 is unfit")] * 2
-    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     assert run_ranks(2, body) == [([], "level 3 is unfit")] * 2
 
 
-def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[Everybody, Any, str]:
+def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup, Any, str]:
     """What smoothed aggregation makes of ranks' rows: levels, or why there are none."""
     b = vector(A.shape[0])
     share = read(cut(A, starts, comm.rank), cut(b, starts, comm.rank), None, sparse_kernels(None, 1))
@@ -229,10 +229,10 @@ def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[Everybody
     return everybody, *aggregation.aggregated(mine, mine, Scaling(), everybody)
 
 
-def named(T: Any, everybody: Everybody, partners: Any) -> Any:
+def named(T: Any, everybody: RankGroup, partners: Any) -> Any:
     """This rank's rows of a matrix as an array, in the columns of the whole."""
     starts, rank = everybody.starts, everybody.comm.rank
-    columns = Everybody(everybody.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
+    columns = RankGroup(everybody.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
     found = np.zeros((T.shape[0], starts[-1]))
     found[:, columns] = T.toarray()
     return found
@@ -244,7 +244,7 @@ def test_weak_connections_are_counted_over_the_ranks() -> None:
             starts = even(A.shape[0], 3)
             rows = read(cut(A, starts, comm.rank), vector(starts[comm.rank + 1] - starts[comm.rank]), None, kernels)
             everybody, mine = joined(comm, rows, {})
-            return sharing.weak_share(mine, everybody)
+            return distributed_amg.weak_share(mine, everybody)
 
         kernels = sparse_kernels(None, 1)
         (found,) = set(run_ranks(3, body))
@@ -271,7 +271,7 @@ def test_the_overlap_holds_the_rows_of_a_rank_and_of_its_halo() -> None:
         share = read(cut(A, starts, comm.rank), cut(vector(36), starts, comm.rank), None, sparse_kernels(None, 1))
         everybody, mine = joined(comm, share, {})
         halo = everybody.with_halo(np.arange(starts[comm.rank], starts[comm.rank + 1]))
-        return sharing.overlapping(mine, everybody), np.sort(halo)
+        return distributed_amg.overlapping(mine, everybody), np.sort(halo)
 
     for rank, (found, columns) in enumerate(run_ranks(4, body)):
         assert np.array_equal(found.A.toarray(), A.toarray()[np.ix_(columns, columns)])
@@ -280,7 +280,7 @@ def test_the_overlap_holds_the_rows_of_a_rank_and_of_its_halo() -> None:
 
 @needs_pyamg
 def test_multigrid_over_ranks_heeds_units_and_empty_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "EVEN", 100)  # aggregation would take hundreds of steps
+    monkeypatch.setattr(distributed_amg, "EVEN", 100)  # aggregation would take hundreds of steps
     k = np.where(np.arange(400) % 7 < 3, 1.0, 2.0**14)
     A = sparse.csr_array(sparse.diags_array(k) @ poisson(20, 20))
     b = k * vector(400)

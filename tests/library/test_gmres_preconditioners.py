@@ -14,7 +14,7 @@ import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.installation import install_command
 from mxpeak.kernels.choose import sparse as sparse_kernels
-from mxpeak.library.sparse import choosing
+from mxpeak.library.sparse import auto_preconditioner
 from mxpeak.library.sparse.amg import hierarchy
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.library.sparse.solver import Solver
@@ -99,7 +99,7 @@ def test_a_problem_that_starts_over_adds_no_tables_to_its_matrix(preconditioner:
 
 @needs_pyamg
 def test_auto_takes_algebraic_multigrid_where_it_suits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "FACTORED_ROWS", 0)
+    monkeypatch.setattr(auto_preconditioner, "FACTORED_ROWS", 0)
     assert mx.gmres(poisson(18, 18), np.ones(324))[1].preconditioner == "amg"
     dense_looking = mx.gmres(random(2000), np.ones(2000))[1]
     assert dense_looking.preconditioner == "gs"
@@ -117,8 +117,8 @@ def test_algebraic_multigrid_says_where_it_cannot_be_had() -> None:
 
 
 def test_without_pyamg_auto_takes_a_sweep_and_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "has_pyamg", lambda: False)
-    monkeypatch.setattr(choosing, "FACTORED_ROWS", 0)
+    monkeypatch.setattr(auto_preconditioner, "has_pyamg", lambda: False)
+    monkeypatch.setattr(auto_preconditioner, "FACTORED_ROWS", 0)
     info = mx.gmres(poisson(9, 9), np.ones(81))[1]
     assert info.preconditioner == "gs"
     assert install_command("amg") in info.reason
@@ -183,7 +183,7 @@ def test_auto_permutes_rows_where_the_diagonal_has_a_zero(stored: bool, monkeypa
         A = sparse.csr_array((np.append(A.data, 0.0), (np.append(A.nonzero()[0], 0), np.append(A.nonzero()[1], 0))))
     b = np.array([1.0, 2, 3])
     assert mx.gmres(A, b)[1].preconditioner == "lu"
-    monkeypatch.setattr(choosing, "NARROW_GRAPH", 0.0)
+    monkeypatch.setattr(auto_preconditioner, "NARROW_GRAPH", 0.0)
     x, info = mx.gmres(A, b)
     assert info.preconditioner == "gs"
     assert "1 diagonal entries are zero: rows were permuted to a full diagonal" in info.reason

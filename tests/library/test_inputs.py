@@ -15,7 +15,7 @@ from mxpeak.kernels.arrays import xp as compat
 from mxpeak.library.inputs import TYPES, check_finite, device_for, device_of, is_tensor, read
 
 torch = pytest.importorskip("torch")
-Namespace = pytest.importorskip("mxpeak.kernels.torch.namespace").Namespace
+Namespace = pytest.importorskip("mxpeak.kernels.torch.array_namespace").Namespace
 tensors = pytest.importorskip("mxpeak.kernels.torch.tensors")
 
 

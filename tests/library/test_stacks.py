@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.library.dense.small import solve_small
+from mxpeak.library.dense.batched import solve_small
 from tests.support.roundoff import U
 
 RNG = np.random.default_rng(16)

@@ -12,7 +12,7 @@ import pytest
 from mxpeak.bench.harness import panel_row
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.comm.planned import Planned
+from mxpeak.comm.dry_run import DryRunCommunicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.runtime import placement
@@ -154,10 +154,10 @@ def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, mon
     ]
     monkeypatch.setattr(placement, "one_core_each", lambda: WHOLE[0])
     monkeypatch.setattr(placement, "gpu_buses", lambda device: GCDS)
-    planned, cautions = placement.map_of_a_node(config, Planned(8), None, frontier)
+    planned, cautions = placement.map_of_a_node(config, DryRunCommunicator(8), None, frontier)
     assert not cautions
     assert planned[1:3] == ["0     0 (0000:c1:00.0)  48-55", "1     1 (0000:c6:00.0)  56-63"]
-    host, _ = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(2))
+    host, _ = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), DryRunCommunicator(2))
     assert host == ["rank  GPU  cores", "0     -    0-31", "1     -    32-63"]
-    _, (crowded,) = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), Planned(65))
+    _, (crowded,) = placement.map_of_a_node(PlaceConfig(kernels="host", device="cpu"), DryRunCommunicator(65))
     assert "65 ranks on a node share fewer cores" in crowded.text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mxpeak.errors import UsageError
+from mxpeak.perf.machine_from_measurements import Layout, machine_table, panel_flops, to_toml
 from mxpeak.perf.machines import Machine, find_machine, machine_from
-from mxpeak.perf.measured import Layout, machine_table, panel_flops, to_toml
 from mxpeak.perf.predict import simulate_lu
 from mxpeak.perf.simulate_lu import LuRun
 

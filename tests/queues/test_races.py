@@ -104,8 +104,8 @@ def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> No
 
 
 #: The query of a message's memory before the message begins, and the wait that repeats the query when it does.
-LOOK = ("comm/posted.py", "_Later.ready")
-SETTLED = ("promised.py", "Promised.fulfilled")
+LOOK = ("comm/deferred.py", "_Later.ready")
+SETTLED = ("async_buffer.py", "AsyncBuffer.fulfilled")
 #: Functions with waits that are redundant, and those that virtual GPUs do not reach.
 #: benchmarks/notes/2026-11-gpu-unproven.md has the reasons.
 NOT_NEEDED = {

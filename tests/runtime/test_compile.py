@@ -19,7 +19,7 @@ import pytest
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.solo import Solo
-from mxpeak.kernels.host import compiled, first_use, operands, solves, units
+from mxpeak.kernels.host import compiled, first_use, matrix_engines, operands, solves
 from mxpeak.kernels.host.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
 from mxpeak.kernels.host.jit import INT, INTEGERS, jit
 from mxpeak.runtime import compile as first_uses
@@ -174,8 +174,8 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
 
 
 def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, besides in (((), 0), (units.UNITS, 8)):
-        monkeypatch.setattr(units, "chosen", lambda there=there: there)
+    for there, besides in (((), 0), (matrix_engines.UNITS, 8)):
+        monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
         wanted = entries(LOADING)[len(LOADED) :]
         assert len(wanted) == besides
         made = [getattr(import_module(f"{first_use.PACKAGE}.{one.module}"), one.name) for one in wanted]

@@ -216,7 +216,7 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, status: int, expected: int
 ) -> None:
     mpiexec = tmp_path / "mpiexec"
-    leave = f"from mxpeak.runtime.leash import leave_word; leave_word({word})" if word else ""
+    leave = f"from mxpeak.runtime.parent_watch import write_exit_code; write_exit_code({word})" if word else ""
     mpiexec.write_text(f"#!{sys.executable}\nimport sys\n{leave}\nsys.exit({status})\n")
     mpiexec.chmod(0o755)
     monkeypatch.setattr("mxpeak.runtime.launch._mpiexec", lambda: str(mpiexec))
@@ -227,7 +227,7 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
 #: Tells its parent twice to end, and writes by which signals its parent was told, as it hears.
 TWICE = """
 import os, signal, time
-from mxpeak.runtime.leash import asked_by
+from mxpeak.runtime.parent_watch import asked_by
 told = []
 signal.signal(signal.SIGTERM, lambda number, _: told.append(asked_by(number)))
 os.kill(os.getppid(), signal.SIGINT)

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.runtime import leash
-from mxpeak.runtime.leash import (
+from mxpeak.runtime import parent_watch
+from mxpeak.runtime.parent_watch import (
     LAST_WORD,
     VARIABLE,
+    child_environment,
     end_launched,
     heard_of,
-    holder,
     last_word,
-    leashed,
     on_end,
+    parent_pid,
     pass_on,
     terminal_width,
 )
@@ -44,12 +44,12 @@ HOST = os.uname().nodename
     ],
 )
 def test_who_shall_not_be_outlived(environ: dict[str, str], found: int | None) -> None:
-    assert holder(environ) == found
+    assert parent_pid(environ) == found
 
 
 def test_what_is_started_knows_by_whom() -> None:
-    assert holder(leashed({})) == os.getpid()
-    assert leashed({"A": "b"})["A"] == "b"
+    assert parent_pid(child_environment({})) == os.getpid()
+    assert child_environment({"A": "b"})["A"] == "b"
 
 
 class Terminal(io.StringIO):
@@ -68,7 +68,7 @@ def test_ranks_behind_a_launcher_know_the_width_of_the_terminal(monkeypatch: pyt
     ):
         monkeypatch.setattr(sys, "stdout", stdout())
         monkeypatch.setattr(sys, "stderr", stderr())
-        environ = leashed({})
+        environ = child_environment({})
         assert terminal_width(io.StringIO(), environ) == told
     assert terminal_width(Terminal(), {}) == 77
     assert terminal_width(io.StringIO(), {}) is None
@@ -87,7 +87,7 @@ def test_the_end_of_a_process_is_heard(
 ) -> None:
     if not handles:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
-        monkeypatch.setattr(leash, "LOOK_S", 0.01)
+        monkeypatch.setattr(parent_watch, "LOOK_S", 0.01)
     heard = threading.Event()
     on_end(other.pid, heard.set)
     assert not heard.wait(0.05)
@@ -100,7 +100,7 @@ def test_a_signal_to_one_rank_is_passed_on_to_who_started_all_and_not_heard_agai
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid}")
-    before = {number: signal.getsignal(number) for number in leash.ENDING}
+    before = {number: signal.getsignal(number) for number in parent_watch.ENDING}
     try:
         pass_on(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_torchrun_which_hears_of_its_ranks_by_itself_is_told_nothing(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid if named else ''}")
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(leash.os, "kill", lambda *call: told.append(call))
+    monkeypatch.setattr(parent_watch.os, "kill", lambda *call: told.append(call))
     before = signal.getsignal(signal.SIGTERM)
     pass_on(signal.SIGTERM)
     assert told == []
@@ -159,8 +159,10 @@ def test_the_first_word_counts(text: str, code: int | None) -> None:
 def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
     word, number = tmp_path / "word", getattr(signal, name)
     heard = f"import os, signal; signal.signal({number}, signal.SIG_DFL)"  # whatever a shell in the background ignores
-    crash = f"{heard}; from mxpeak.runtime.leash import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
-    environ = {**leashed(), LAST_WORD: str(word)}
+    crash = (
+        f"{heard}; from mxpeak.runtime.parent_watch import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
+    )
+    environ = {**child_environment(), LAST_WORD: str(word)}
     ended = subprocess.run([sys.executable, "-c", crash], env=environ, capture_output=True, check=False)
     assert ended.returncode == -number
     assert last_word(word.read_text()) == 128 + number
@@ -185,7 +187,7 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
 ) -> None:
     """If it ended with a code, MPICH's launcher would leave the other ranks waiting for it."""
     word = tmp_path / "word"
-    environ = {**leashed(), LAST_WORD: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
+    environ = {**child_environment(), LAST_WORD: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
     command = [sys.executable, "-c", LOADED.format(module=module, number=int(number))]
     ended = subprocess.run(command, env=environ, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (-number, b"")
@@ -214,18 +216,18 @@ def test_all_are_ended_when_the_last_words_have_been_read_or_nobody_reads(
     looks: list[int] = []
 
     def look(seconds: float) -> None:
-        looks.append(leash._unread(writer))
+        looks.append(parent_watch._unread(writer))
         if reads:
             os.read(reader, 4)
 
     def now() -> float:
         return float(len(looks) > 5)
 
-    monkeypatch.setattr(leash, "sleep", look)
-    monkeypatch.setattr(leash, "monotonic", now)
-    monkeypatch.setattr(leash, "OUTPUT", (writer,))
+    monkeypatch.setattr(parent_watch, "sleep", look)
+    monkeypatch.setattr(parent_watch, "monotonic", now)
+    monkeypatch.setattr(parent_watch, "OUTPUT", (writer,))
     os.write(writer, b"last words")
-    leash.until_read()
+    parent_watch.until_read()
     assert looks == ([10, 6, 2] if reads else [10] * 6)
     os.close(reader)
     os.close(writer)
@@ -235,8 +237,8 @@ def test_only_pipes_are_waited_for(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w+") as file:
         file.write("last words")
         file.flush()
-        assert leash._unread(file.fileno()) == 0
-    assert leash._unread(-1) == 0
+        assert parent_watch._unread(file.fileno()) == 0
+    assert parent_watch._unread(-1) == 0
 
 
 def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
@@ -252,7 +254,7 @@ def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
 #: Opens a file after the streams; says which numbers the streams and it have.
 STREAMS = """
 import os, sys
-from mxpeak.runtime.leash import open_streams
+from mxpeak.runtime.parent_watch import open_streams
 open_streams()
 number = os.open("file", os.O_CREAT | os.O_RDWR)
 print("what a library prints", file=open(1, "w", closefd=False))

@@ -18,17 +18,19 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.blocks import DiagonalBlocks, Witness
+from mxpeak.solvers.growth_monitor import DiagonalBlocks, GrowthReport
 from mxpeak.spans import Spans
 from tests.support.turns import for_each
 
 N, NB = 53, 8  # 7 blocks, the last of 5
 
 
-def witness(P: int, Q: int, *, pivoted: bool, plant: tuple[int, int] | None = None, value: float = np.nan) -> Witness:
+def witness(
+    P: int, Q: int, *, pivoted: bool, plant: tuple[int, int] | None = None, value: float = np.nan
+) -> GrowthReport:
     """What the blocks say on every rank of an LU, with one entry of block `plant` made bad before it."""
 
-    def body(comm: Any) -> Witness:
+    def body(comm: Any) -> GrowthReport:
         kernels = HostKernels(1, poison=True)
         grid = make_grid(ProcessGrid(P, Q), comm)
         assert grid is not None
@@ -87,11 +89,11 @@ def test_with_pivoting_a_block_that_is_not_finite_is_named(P: int, Q: int, plant
 
 def test_the_warning_says_rows_columns_and_process() -> None:
     case = HplCase(n=N, nb=NB, P=2, Q=3)
-    (caution,) = bench.not_finite([Witness(1.0, 0), Witness(1.0, 0, (5, 6), 7)], case)
+    (caution,) = bench.not_finite([GrowthReport(1.0, 0), GrowthReport(1.0, 0, (5, 6), 7)], case)
     assert caution.text == (
         "not finite: block (5, 6), rows 40 to 47, columns 48 to 52, on process (1, 0) of the grid, detected in step 7"
     )
-    assert bench.not_finite([Witness(1.0, 0)], case) == []
+    assert bench.not_finite([GrowthReport(1.0, 0)], case) == []
 
 
 def test_a_run_that_goes_wrong_names_the_block_in_its_result(monkeypatch: pytest.MonkeyPatch) -> None:

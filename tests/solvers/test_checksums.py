@@ -30,9 +30,9 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.records import Result, document
 from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer, Notes
 from mxpeak.solvers.checksums import EVERY, Checks, checking
 from mxpeak.solvers.faults import Checked
-from mxpeak.solvers.keeping import NOBODY, Keeper, Notes
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
@@ -127,7 +127,9 @@ class Case:
         return -(-self.n // self.nb)
 
 
-def factored(case: Case, flip: Flip | Flips | None = None, keeper: Keeper = NOBODY) -> tuple[Checked, float]:
+def factored(
+    case: Case, flip: Flip | Flips | None = None, keeper: Checkpointer = NO_CHECKPOINTS
+) -> tuple[Checked, float]:
     """What the checks found; and the error, in units of what rounding may do: HPL's residual over 16, or by rows
     ||A - LU|| over (2 u_low + N u)·|||L||U|||.
     """
@@ -139,7 +141,7 @@ def factored(case: Case, flip: Flip | Flips | None = None, keeper: Keeper = NOBO
     return found[0][0], _lu_error(case, [part for _, part in found]) if case.precision else found[0][1]
 
 
-def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> Any:
+def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: Any) -> Any:
     kernels, spans = HostKernels(1, poison=True), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
     assert grid is not None
@@ -161,7 +163,7 @@ def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -
     return checks.checked(), residual_norms(A, x, kernels).scaled(case.n, 2.0**-53) / 16.0
 
 
-def _mixed(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> Any:
+def _mixed(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: Any) -> Any:
     low = case.precision or ""
     kernels, spans = HostKernels(1, poison=True, units=None if case.units else ()), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)

@@ -15,7 +15,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.spans import Spans
 

@@ -26,7 +26,7 @@ from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.distributed.stencil import Form, Made, make_stencil, weights
+from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import InnerIteration
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels
@@ -150,7 +150,7 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
         form = Form((case.values,) * 3, case.vectors, case.storage, mixed=True)
     stencil = weights(nonsymmetric=case.nonsymmetric)
 
-    def make() -> Made:
+    def make() -> StencilProblem:
         return make_stencil(kernels, comm, box.levels(3), [form], case.order, stencil, Spans())
 
     made, checks = make(), Watched(spans)
@@ -182,7 +182,7 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     return Solved(done.steps, done.outcome, residual, checks.faults, begun, spans.struck, checks.margin)
 
 
-def _arrays(system: Any, made: Made) -> Iterator[tuple[str, Any]]:
+def _arrays(system: Any, made: StencilProblem) -> Iterator[tuple[str, Any]]:
     """Every vector of a solve, and every value of its matrices."""
     yield "b", made.b
     yield "x", system.solution
@@ -413,7 +413,7 @@ def test_a_problem_is_gone_before_the_next_is_made(monkeypatch: pytest.MonkeyPat
     """Memory is planned for one of them; that of the reference sweeps is the first."""
     entries, alive = list[Any](), list[list[bool]]()
 
-    def make(*told: Any) -> Made:
+    def make(*told: Any) -> StencilProblem:
         alive.append([known() is not None for known in entries])
         made = make_stencil(*told)
         entries.append(weakref.ref(made.hierarchies[0].top.A.A.entries))
@@ -431,7 +431,7 @@ def test_a_matrix_that_has_changed_makes_a_run_invalid(benchmark: str, monkeypat
     """A low bit, which no validation would see, of the coarsest level of rank 1, as soon as the matrices are known."""
     right = SolveChecks.know
 
-    def know(self: SolveChecks, made: Made) -> None:
+    def know(self: SolveChecks, made: StencilProblem) -> None:
         right(self, made)
         if threading.current_thread().name == "rank 1":
             made.levels(-1)[-1].A.A.diagonal.view(np.uint8)[0] ^= 1

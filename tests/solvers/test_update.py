@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.update import GRAIN, pieces
+from mxpeak.solvers.trailing_update import GRAIN, column_chunks
 from tests.support.hpl_ranks import solve
 
 
@@ -21,7 +21,7 @@ def test_pieces_are_all_columns_once_and_the_rest_is_one_when_all_has_arrived(
     columns: int, nb: int, looks: int
 ) -> None:
     answers = iter([False] * looks)
-    cut = list(pieces(columns, nb, lambda: next(answers, True), fixed=False))
+    cut = list(column_chunks(columns, nb, lambda: next(answers, True), fixed=False))
     ends = [0, *(c1 for _, c1 in cut)]
     assert cut == list(pairwise(ends))
     assert ends[-1] == columns
@@ -33,8 +33,8 @@ def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_ag
     columns: int, nb: int, looks: int
 ) -> None:
     answers = iter([False] * looks + [True])
-    cut = list(pieces(columns, nb, lambda: next(answers), fixed=True))
-    assert cut == list(pieces(columns, nb, lambda: False, fixed=True))
+    cut = list(column_chunks(columns, nb, lambda: next(answers), fixed=True))
+    assert cut == list(column_chunks(columns, nb, lambda: False, fixed=True))
     assert cut == list(pairwise([0, *(c1 for _, c1 in cut)]))
     assert sum(c1 - c0 for c0, c1 in cut) == columns
     least = max(nb, columns // 4)
@@ -45,7 +45,7 @@ def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_ag
 @given(columns=st.integers(1, 5000), nb=st.integers(1, 300))
 def test_what_comes_late_is_looked_for_before_the_last_block(columns: int, nb: int) -> None:
     """The last piece is no wider than a block or the grain; no other is wider than that and what comes after it."""
-    cut = list(pieces(columns, nb, lambda: False, fixed=False))
+    cut = list(column_chunks(columns, nb, lambda: False, fixed=False))
     rest, *before = [c1 - c0 for c0, c1 in reversed(cut)]
     assert rest <= max(nb, GRAIN)
     assert all(c1 % GRAIN == 0 for _, c1 in cut[:-1])

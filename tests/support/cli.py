@@ -125,8 +125,8 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(launch, name, fake)
-    monkeypatch.setattr("mxpeak.cli.watching.ranks_of_this_node", lambda session: ({}, True))
-    monkeypatch.setattr("mxpeak.cli.outlook.map_of_a_node", lambda *_: (["rank  GPU  cores", "0     -    0-3"], []))
+    monkeypatch.setattr("mxpeak.cli.observers.ranks_of_this_node", lambda session: ({}, True))
+    monkeypatch.setattr("mxpeak.cli.dry_run.map_of_a_node", lambda *_: (["rank  GPU  cores", "0     -    0-3"], []))
     for benchmark in BENCHMARKS.values():
         fake = benches.get(benchmark.name.replace("-", "_"), default)
         monkeypatch.setitem(sys.modules, benchmark.module, fake)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.bench import keeping
+from mxpeak.bench import checkpointing
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.cli.baseline import SAME, forecasts
@@ -284,8 +284,8 @@ def run_json(text: str, folder: Path) -> None:
     texts = [text]
     with suppress(ValueError):
         said = read_json(text)
-        known = keeping._record(said, {"hpl": HplConfig})
-        texts.append(json.dumps({**said, "digest": keeping._digest(known.about())}))
+        known = checkpointing._record(said, {"hpl": HplConfig})
+        texts.append(json.dumps({**said, "digest": checkpointing._digest(known.about())}))
     for one in texts:
         written(one, folder / "run.json")
         try:
@@ -349,15 +349,17 @@ def _part_text() -> str:
     return json.dumps({"about": _record().about(), **about})
 
 
-def _record() -> keeping.RunRecord:
+def _record() -> checkpointing.RunRecord:
     settings = {"n": "4", "nb": "2", "grid": "1x1", "seed": "7", "watchdog": "off"}
-    return keeping.RunRecord("this", "hpl", keeping.__version__, settings)
+    return checkpointing.RunRecord("this", "hpl", checkpointing.__version__, settings)
 
 
 def _run_text() -> str:
     about = _record().about()
     more = {**about["settings"], "prometheus": "p", "trace": "t", "config": "c"}
-    return json.dumps({"schema": keeping.SCHEMA, **about, "settings": more, "digest": keeping._digest(about)})
+    return json.dumps(
+        {"schema": checkpointing.SCHEMA, **about, "settings": more, "digest": checkpointing._digest(about)}
+    )
 
 
 #: What stands whole at the beginning, and where it goes in.

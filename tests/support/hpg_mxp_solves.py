@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.stencil import Form, Hierarchy, Made, make_stencil, weights
+from mxpeak.distributed.stencil import Form, Hierarchy, StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
@@ -179,7 +179,9 @@ def mixed_form(values: Sequence[str] | str, vectors: str = "fp32", storage: str 
     return Form(each, vectors, storage, mixed=True, tolerance=tolerance)
 
 
-def system_of(kernels: Any, comm: Communicator, made: Made, hierarchy: Hierarchy, restart: int) -> MixedSystem:
+def system_of(
+    kernels: Any, comm: Communicator, made: StencilProblem, hierarchy: Hierarchy, restart: int
+) -> MixedSystem:
     """A x = b as GMRES-IR takes it."""
     top = hierarchy.top
     inner = InnerIteration(top.A, lambda q: cycle(top, q), restart)

@@ -11,12 +11,12 @@ import scipy.sparse as sparse
 from mxpeak.distributed.stencil import weights
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.layout.stencil import Box
-from mxpeak.library.sparse import choosing
+from mxpeak.library.sparse import auto_preconditioner
 from tests.support.roundoff import U
 
 PRECISIONS = ("mixed", "fp64", "fp32", "bf16", "fp16")
 SWEEPS = ("gs", "sgs", "jacobi", "none")
-needs_pyamg = pytest.mark.skipif(not choosing.has_pyamg(), reason="PyAMG is not installed")
+needs_pyamg = pytest.mark.skipif(not auto_preconditioner.has_pyamg(), reason="PyAMG is not installed")
 
 
 def line(n: int, off: float = -1.0, middle: float = 2.0) -> Any:

@@ -13,7 +13,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse import TorchSparse
 
@@ -79,7 +79,7 @@ def unresolved() -> int:
 
 def again() -> None:
     """The use's launches, told apart from those of a rehearsal by whoever counts."""
-    with ahead.rehearsal():
+    with compile_ahead.rehearsal():
         use()
 
 
@@ -88,9 +88,9 @@ if __name__ == "__main__":
     told: dict[str, Any] = {}
     real = triton.compiler.compile
     triton.compiler.compile = failing
-    ahead.rehearse(use, [])
+    compile_ahead.rehearse(use, [])
     told["left behind by a compiler that fails"] = unresolved()
     triton.compiler.compile = real
-    told["ahead"] = compiled(lambda: ahead.rehearse(use, []))
+    told["ahead"] = compiled(lambda: compile_ahead.rehearse(use, []))
     told["after it"] = compiled(again)
     json.dump(told, sys.stdout)

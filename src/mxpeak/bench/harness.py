@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from mxpeak.bench.partial import SoFar, UnderWay, aborted, asked
+from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, asked
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.configs.grid import GridCase, GridConfig
@@ -51,7 +51,7 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 # --- the run ----------------------------------------------------------------------------------------------------
 
 
-class Told(TypedDict, total=False):
+class RunHooks(TypedDict, total=False):
     """What a run is told besides its configuration.
 
     benchmark   its name, for a result that did not come to its end
@@ -83,13 +83,13 @@ class Told(TypedDict, total=False):
 class Bench(Generic[AnyConfig]):
     """What all cases of one run share: ranks, kernels, facts for the result file, memory.  Made collectively."""
 
-    def __init__(self, config: AnyConfig, comm: Communicator, placement: Placement, kernels: Kernels, told: Told):
+    def __init__(self, config: AnyConfig, comm: Communicator, placement: Placement, kernels: Kernels, told: RunHooks):
         settings = dict(told.get("settings") or {})
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = told.get("observers", ()) if comm.rank == 0 else ()
         self._told = told
         self.name = told.get("benchmark", "")
-        self._under_way: UnderWay | None = None
+        self._under_way: CaseInProgress | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm, placement.device)
         bus = kernels.device_facts().get("device_bus")
@@ -100,7 +100,7 @@ class Bench(Generic[AnyConfig]):
 
     def begin(self, case: Any) -> None:
         """A case begins."""
-        self._under_way = UnderWay(case)
+        self._under_way = CaseInProgress(case)
         self._spans.clear()
         self._meter.clear()
         if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
@@ -145,7 +145,7 @@ class Bench(Generic[AnyConfig]):
         spans.look = asked(comm, self._told.get("stop", lambda: None))
         return spans
 
-    def sampled(self, time_s: float, so_far: SoFar | None = None) -> None:
+    def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
         """One more measurement of the case has been taken, and what all of them come to."""
         if (case := self._under_way) is None:
             return
@@ -220,11 +220,11 @@ AnyBench = TypeVar("AnyBench", bound=Bench[Any])
 
 @contextmanager
 def opened(
-    make: Callable[[AnyConfig, Communicator, Placement, Kernels, Told], AnyBench],
+    make: Callable[[AnyConfig, Communicator, Placement, Kernels, RunHooks], AnyBench],
     check: Callable[[AnyConfig, Communicator], object],
     config: AnyConfig,
     comm: Communicator,
-    told: Told,
+    told: RunHooks,
 ) -> Iterator[AnyBench]:
     """What all cases of a run share, with kernels loaded and cores bound as long as the block lasts.
 
@@ -246,12 +246,12 @@ def opened(
 
 
 def run_cases(
-    make: Callable[[AnyConfig, Communicator, Placement, Kernels, Told], AnyBench],
+    make: Callable[[AnyConfig, Communicator, Placement, Kernels, RunHooks], AnyBench],
     check: Callable[[AnyConfig, Communicator], object],
     results: Callable[[AnyBench], Iterable[tuple[Any, Result | None]]],
     config: AnyConfig,
     comm: Communicator,
-    **told: Unpack[Told],
+    **told: Unpack[RunHooks],
 ) -> list[Result]:
     """Run a benchmark and return what its cases gave, on every rank.
 
@@ -378,7 +378,7 @@ def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
     return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
 
 
-def badness(scaled: float) -> float:
+def sortable_residual(scaled: float) -> float:
     """The residual as something to be compared: what is not a number is worse than any that is."""
     return scaled if scaled == scaled else sys.float_info.max
 

@@ -9,9 +9,12 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
+from mxpeak.bench.checkpointing import FolderCheckpointer, opened
+from mxpeak.bench.checkpointing import Run as CheckpointedRun
+from mxpeak.bench.dry_run import DryRun, as_found
 from mxpeak.bench.harness import (
     Bench,
-    Told,
+    RunHooks,
     check_grids,
     node_cautions,
     peak_rss,
@@ -19,10 +22,7 @@ from mxpeak.bench.harness import (
     run_cases,
     threads_a_rank,
 )
-from mxpeak.bench.keeping import Keeping, opened
-from mxpeak.bench.keeping import Run as CheckpointedRun
 from mxpeak.bench.limits import LEAST_S, Limit, Reading, Readings, reading
-from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
@@ -41,8 +41,8 @@ from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
-from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.spans import Phase, Spans
 
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
@@ -71,7 +71,7 @@ class Solve(Protocol):
         """Where they went."""
 
     @property
-    def witness(self) -> Witness:
+    def witness(self) -> GrowthReport:
         """What its diagonal blocks say."""
 
     @property
@@ -155,9 +155,9 @@ class LuBench(Bench[LuConfig]):
         self.facts.cautions.extend(caution)
         return int(self.comm.bcast_object(n))
 
-    def keeper(self, A: DistMatrix, spans: Spans) -> Keeping | None:
+    def keeper(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
         """Who keeps this matrix, if it is to be kept.  Collective over the grid."""
-        return None if self.kept is None else Keeping(self.kept, A, self.kernels, spans, self.ending)
+        return None if self.kept is None else FolderCheckpointer(self.kept, A, self.kernels, spans, self.ending)
 
     @property
     def before_s(self) -> float:
@@ -227,7 +227,7 @@ class LuBench(Bench[LuConfig]):
         return before, self._readings.after(probed, grid.all, measure, last=last)
 
 
-def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run every case of an LU benchmark.  Mistakes raise on every rank before anything runs.  Collective over comm."""
     return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **told)
 
@@ -420,7 +420,7 @@ def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
     return lighter
 
 
-def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
+def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
     """Where an LU ceased to be finite, if one did: the block, its rows and columns, and who holds it."""
     found = next((one for one in witnesses if one.not_finite is not None), None)
     if found is None or found.not_finite is None:
@@ -436,7 +436,7 @@ def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
 
 def outlook(
     problem: Problem[Any, Any], config: LuConfig, comm: Communicator, settings: dict[str, Setting] | None
-) -> Outlook:
+) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     config, settings = on_processor(config, settings, native_precisions(config))
@@ -470,7 +470,7 @@ def outlook(
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
     known = as_found(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
-    return Outlook("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
+    return DryRun("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
 
 @dataclass(frozen=True, slots=True)

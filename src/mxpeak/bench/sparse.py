@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mxpeak.bench.abft import check_abft
+from mxpeak.bench.dry_run import DryRun, as_found
 from mxpeak.bench.harness import NO_PHASE, Bench, threads_a_rank
 from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
-from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fitted
 from mxpeak.bench.timeline import events_a_rank, timeline
@@ -18,7 +18,7 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, zeros
-from mxpeak.distributed.stencil import Form, Made, make_stencil
+from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.contract.sparse import natural_kind
@@ -101,13 +101,13 @@ def sparse_outlook(
     lines: Sequence[str],
     *,
     fits: bool,
-) -> Outlook:
+) -> DryRun:
     """What a run would do: its lines, and the settings with the box and the ranks that it has.  Collective."""
     found: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
     if box is not None:
         found |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
     rt = seconds_for(config)
-    return Outlook("\n".join(lines), fits, as_found(settings, **found, rt=rt), time_s=rt)
+    return DryRun("\n".join(lines), fits, as_found(settings, **found, rt=rt), time_s=rt)
 
 
 def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
@@ -171,7 +171,7 @@ class SparseBench(Bench[AnySparse]):
         """With --abft, what solves are checked by."""
         return SolveChecks(self.spans) if self.config.abft else None
 
-    def solving(self, part: str, made: Made | None = None) -> None:
+    def solving(self, part: str, made: StencilProblem | None = None) -> None:
         """Solves begin that faults will be told of by this name; with matrices that may not change from now on."""
         if self.checks is not None:
             self.checks.begin(part)
@@ -209,13 +209,15 @@ class SparseBench(Bench[AnySparse]):
                 self.cautions.append(caution)
         return box
 
-    def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
+    def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> StencilProblem:
         """The problem on `comm`, in every form.  Collective over it."""
         self.forget()
         order = order_of(self.config, forms[0].storage)
         return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
 
-    def make_ready(self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[Made], None]) -> None:
+    def make_ready(
+        self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[StencilProblem], None]
+    ) -> None:
         """Compile what these forms take, by using all of it on a tiny box.  Collective."""
         if self.kernels.name == "reference":
             return  # plain NumPy: nothing is compiled
@@ -308,7 +310,7 @@ class SparseBench(Bench[AnySparse]):
         """The sum of everybody's value.  Collective."""
         return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
-    def bytes_of(self, made: Made, k: int, basis: int) -> int:
+    def bytes_of(self, made: StencilProblem, k: int, basis: int) -> int:
         """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""
         top, outer = made.hierarchies[k].top.A, made.hierarchies[k].outer
         levels = made.levels(k)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mxpeak.cli.past import past_results, recorded
 from mxpeak.cli.request import Request
+from mxpeak.cli.run_history import past_results, recorded
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
+from mxpeak.cli.run_history import KEPT, OUT, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.foreign import printable
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
-from mxpeak.runtime.leash import terminal_width
+from mxpeak.runtime.parent_watch import terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -135,10 +135,10 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
     """Run two commands alternately, and compare the medians."""
+    from mxpeak.cli.interleaved import EndedError, run_in_turns
     from mxpeak.cli.output import check_file
-    from mxpeak.cli.turns import EndedError, run_in_turns
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
-    from mxpeak.report.turns import compared_in_turns
+    from mxpeak.report.interleaved import compared_in_turns
 
     if args.json not in (None, "-"):
         check_file(Path(args.json))

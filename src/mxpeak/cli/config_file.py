@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak import foreign
 from mxpeak.bench.registry import BENCHMARKS, Benchmark
-from mxpeak.cli.past import NAMES, recorded, run_file
+from mxpeak.cli.run_history import NAMES, recorded, run_file
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, options, recordable

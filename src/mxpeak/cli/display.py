@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mxpeak.bench.registry import load
-from mxpeak.cli.output import Steady
+from mxpeak.cli.output import FaultTolerantStream
 from mxpeak.cli.request import Request
 from mxpeak.configs.run import RunConfig
 from mxpeak.foreign import printable
 from mxpeak.records import Caution, Result, rate_text
 from mxpeak.report.columns import folded
-from mxpeak.report.lines import case_text
-from mxpeak.report.own import OwnReport
+from mxpeak.report.native_report import OwnReport
+from mxpeak.report.summaries import case_text
 from mxpeak.report.text import cautions, headline, painted, percent, verdict
 from mxpeak.spans import Step
 from mxpeak.watch.progress import Progress, how_far, since
@@ -49,8 +49,8 @@ class Display:
     request: Request
     ranks: int
     progress: Progress
-    stdout: Steady
-    stderr: Steady
+    stdout: FaultTolerantStream
+    stderr: FaultTolerantStream
     color: bool
     width: int | None = None  # of the terminal; None: lines are not folded
     rows_only: bool = False  # the scoreboard alone shows results
@@ -99,8 +99,8 @@ class Display:
         for text in self._texts:
             text.header()
 
-    def _streams(self) -> list[Steady]:
-        streams = [Steady(self._report)]
+    def _streams(self) -> list[FaultTolerantStream]:
+        streams = [FaultTolerantStream(self._report)]
         if self.request.output.json != "-" and self.request.stdout_format == self.request.own_format:
             streams.append(self.stdout)
         if self.request.from_dat and self.request.config.report_to == "stderr":

@@ -148,7 +148,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 def _unit_facts() -> Mapping[str, Any]:
     """Return the hardware units that multiply 16-bit operands, and those that a run does not use."""
-    from mxpeak.kernels.host.units import chosen, present, unit_for
+    from mxpeak.kernels.host.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
     facts = {

@@ -34,10 +34,10 @@ from mxpeak.cli import (
     study,
     tune,
 )
+from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.cli.session import Interrupted, Session, interruptible
-from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, leave_word, on_end
+from mxpeak.runtime.parent_watch import end_in_libraries_too, leave_crashes, on_end, parent_pid, write_exit_code
 
 #: Words that are values of a flag although they begin with a dash: -5%, -1e9, -64,128.  No flag begins with a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
     session = Session() if session is None else session
     try:
         with interruptible(session):
-            if (pid := holder()) is not None:
+            if (pid := parent_pid()) is not None:
                 on_end(pid, partial(session.let_go, pid))
                 leave_crashes()
             import_extensions(os.environ)
@@ -232,7 +232,7 @@ def entry() -> None:
     session = Session()
     code = main(session=session)
     if code:
-        leave_word(code)
+        write_exit_code(code)
         session.part(code)
     end_in_libraries_too()
     if torchdist := sys.modules.get("mxpeak.comm.torchdist"):

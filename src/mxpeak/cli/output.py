@@ -212,7 +212,7 @@ class Folder:
                 path.rmdir()
 
 
-class Steady:
+class FaultTolerantStream:
     """A stream that keeps its first error instead of raising it: a full disk must not end a run others wait for."""
 
     def __init__(self, stream: TextIO):

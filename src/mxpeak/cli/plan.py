@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.past import last_rate
 from mxpeak.cli.predicted import (
     LU,
     PREDICTED,
@@ -27,6 +26,7 @@ from mxpeak.cli.predicted import (
     sparse_run,
     wrapped,
 )
+from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import Caution, size_text
 

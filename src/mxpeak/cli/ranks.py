@@ -8,11 +8,11 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from mxpeak.comm.planned import Planned
+from mxpeak.comm.dry_run import DryRunCommunicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
-from mxpeak.runtime.leash import ENDING
+from mxpeak.runtime.parent_watch import ENDING
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -52,7 +52,7 @@ def on_ranks(
         ranks = _to_start(place(wanted), local_ranks)
         if least := planned(wanted):
             ranks = place(wanted).ranks or least
-            session.comm = Planned(ranks) if ranks > 1 else Solo()
+            session.comm = DryRunCommunicator(ranks) if ranks > 1 else Solo()
         elif ranks > 1:
             return _start(ranks, argv, place(wanted), session)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.past import results_in, run_file
+from mxpeak.cli.run_history import results_in, run_file
 from mxpeak.errors import ExitCode
 from mxpeak.foreign import printable
 from mxpeak.records import SCHEMA_RESULTS

@@ -73,7 +73,7 @@ def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def wanted(args: argparse.Namespace) -> Request:
     """Return the run that a folder of checkpoints describes; its files go where the command line says."""
-    from mxpeak.bench.keeping import check_resumable, read_run
+    from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launch import launched
 

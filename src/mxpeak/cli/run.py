@@ -13,22 +13,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
-from mxpeak.cli.past import RESULT, SO_FAR
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests
+from mxpeak.cli.run_history import RESULT, SO_FAR
 from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
-from mxpeak.runtime.leash import terminal_width
+from mxpeak.runtime.parent_watch import terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.cli.display import Display, PlainProgress
-    from mxpeak.cli.output import Folder, Steady
+    from mxpeak.cli.observers import RunObservers, Simulated
+    from mxpeak.cli.output import FaultTolerantStream, Folder
+    from mxpeak.cli.partial_results import SoFarFile
     from mxpeak.cli.session import Session
-    from mxpeak.cli.so_far import SoFarFile
-    from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
     from mxpeak.watch.progress import Progress
     from mxpeak.watch.watchdog import Watchdog
@@ -92,7 +92,7 @@ def _add_benchmark(
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
     if getattr(args, "print_dat", False):
-        from mxpeak.cli.outlook import print_dat
+        from mxpeak.cli.dry_run import print_dat
 
         return print_dat(requests(args, os.environ)[0], session)
     return on_ranks(
@@ -108,18 +108,18 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def run_requests(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
     """Run what is asked for, on the ranks that are there.  Collective."""
-    from mxpeak.cli.watching import looked_on
+    from mxpeak.cli.observers import observing
 
     wanted = [part for request in wanted for part in parts(request, session)]
     if wanted[0].output.dry_run:
-        from mxpeak.cli.outlook import dry_run
+        from mxpeak.cli.dry_run import dry_run
 
         return dry_run(wanted, session)
     forecasts: dict[str, Any] = {}  # of rank 0, which alone compares
     session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
     try:
-        with looked_on(wanted[0].output, benchmark, argv, session) as onlookers:
+        with observing(wanted[0].output, benchmark, argv, session) as onlookers:
             onlookers.forecasts = forecasts
             return _run_all(benchmark, wanted, folders, argv, session, onlookers)
     finally:
@@ -180,9 +180,9 @@ def _remove_if_empty(folders: list[Folder]) -> None:
 
 
 def _run_all(
-    name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
+    name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: RunObservers
 ) -> int:
-    from mxpeak.cli.watching import stalls_noticed
+    from mxpeak.cli.observers import stalls_noticed
     from mxpeak.options import stall_limits
 
     with stalls_noticed(stall_limits(wanted[0].config.watchdog), session) as watchdog:
@@ -195,14 +195,14 @@ def _run_watched(
     folders: list[Folder],
     argv: list[str],
     session: Session,
-    onlookers: Onlookers,
+    onlookers: RunObservers,
     watchdog: Watchdog | None,
 ) -> int:
-    from mxpeak.cli.output import Steady
-    from mxpeak.cli.so_far import SoFarFile
+    from mxpeak.cli.output import FaultTolerantStream
+    from mxpeak.cli.partial_results import SoFarFile
     from mxpeak.watch.watchdog import WRITING
 
-    stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
+    stdout, stderr = FaultTolerantStream(sys.stdout), FaultTolerantStream(sys.stderr)
     displays: list[Display] = []
     codes: list[int] = []
     so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
@@ -245,9 +245,9 @@ def _run_one(
     comm: Communicator,
     argv: list[str],
     session: Session,
-    stdout: Steady,
-    stderr: Steady,
-    onlookers: Onlookers,
+    stdout: FaultTolerantStream,
+    stderr: FaultTolerantStream,
+    onlookers: RunObservers,
     displays: list[Display],
     so_far: SoFarFile | None,
     watchdog: Watchdog | None,
@@ -295,7 +295,7 @@ def _run_one(
 
 
 def _display(
-    request: Request, ranks: int, session: Session, stdout: Steady, stderr: Steady
+    request: Request, ranks: int, session: Session, stdout: FaultTolerantStream, stderr: FaultTolerantStream
 ) -> tuple[Display, Progress | PlainProgress]:
     """How results and progress of one benchmark are shown."""
     from mxpeak.cli.display import Display, PlainProgress
@@ -338,7 +338,9 @@ def _worst(codes: list[int]) -> int:
     return next((code for code in order if code in codes), ExitCode.VALID)
 
 
-def _finish(name: str, displays: list[Display], folders: list[Folder], session: Session, stdout: Steady) -> int:
+def _finish(
+    name: str, displays: list[Display], folders: list[Folder], session: Session, stdout: FaultTolerantStream
+) -> int:
     """Show the whole and write the files; what cannot be written is said, and stands on stdout all the same."""
     from mxpeak.report.html import html_report
 
@@ -405,7 +407,7 @@ def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: 
 
 def _traces(displays: list[Display]) -> dict[str, list[tuple[str, list[Any]]]]:
     """The timelines of the cases, by the files that they go to; they are no part of the result file."""
-    from mxpeak.report.lines import case_text
+    from mxpeak.report.summaries import case_text
 
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for display in displays:
@@ -465,7 +467,7 @@ def _write(
     error: OSError | None,
     output: OutputConfig,
     session: Session,
-    stdout: Steady,
+    stdout: FaultTolerantStream,
 ) -> int:
     """Write the other files of a run, print their paths, or report `error` or an error of the writes."""
     from mxpeak.cli.output import write_new

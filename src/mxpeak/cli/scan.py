@@ -121,12 +121,12 @@ def _scan(wanted: Asked, argv: list[str], session: Session) -> int:
 
 def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
     """Print what was found and write the files; the exit code."""
-    from mxpeak.cli.output import Steady, write_new
+    from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import Caution
     from mxpeak.report.scan_text import scan_text, verdict
     from mxpeak.report.text import cautions
 
-    stdout = Steady(sys.stdout)
+    stdout = FaultTolerantStream(sys.stdout)
     try:
         try:
             if output.json not in (None, "-"):

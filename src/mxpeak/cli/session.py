@@ -13,22 +13,22 @@ from time import sleep
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from mxpeak.comm.ending import torchrun_ends_all
+from mxpeak.comm.shutdown import torchrun_ends_all
 from mxpeak.errors import ExitCode
 from mxpeak.foreign import printable
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import (
+from mxpeak.runtime.parent_watch import (
     ENDING,
     asked_by,
     end_by,
     end_launched,
     heard_of,
     launchers_socket,
-    leave_word,
     pass_on,
     show_traceback,
     terminal_width,
     until_read,
+    write_exit_code,
 )
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _insist(session: Session, heard: int) -> None:
             session.grace_s = 0.0
             os.kill(os.getpid(), signal.SIGTERM)
         if not session.heard.wait(LAST_S):
-            leave_word(128 + number[0])
+            write_exit_code(128 + number[0])
             os._exit(128 + number[0])
     os.close(heard)
 
@@ -182,7 +182,7 @@ class Session:
         if self.comm is None:
             self.failed = self.failed or ""
         elif self.comm.size > 1:
-            leave_word(code)
+            write_exit_code(code)
             until_read()
             self.comm.abort(code)
         return code
@@ -234,7 +234,7 @@ class Session:
         self.stalled = f"{self.name}{text}"
         interrupt_main(signal.SIGTERM)
         if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
-            leave_word(ExitCode.GUARD)
+            write_exit_code(ExitCode.GUARD)
             os._exit(ExitCode.GUARD)
 
     def let_go(self, pid: int) -> None:

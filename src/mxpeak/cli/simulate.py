@@ -68,7 +68,7 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
     if session.rank != 0:
         return ExitCode.VALID
     if args.table:
-        from mxpeak.perf.published import table
+        from mxpeak.perf.validation_table import table
 
         for line in table():
             print(line, flush=True)

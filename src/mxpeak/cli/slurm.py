@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.suggest import flags_after, of_flags
+from mxpeak.cli.did_you_mean import flags_after, of_flags
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer
 

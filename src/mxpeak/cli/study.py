@@ -105,11 +105,11 @@ def _prepare(args: argparse.Namespace) -> Folder:
 
 
 def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, session: Session) -> int:
-    from mxpeak.cli.output import Steady, write_new
+    from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.report.study import page, tables
 
     text = to_json(body)
-    stdout = Steady(sys.stdout)
+    stdout = FaultTolerantStream(sys.stdout)
     try:
         try:
             folder.write(RESULT, text)  # before anything that can fail

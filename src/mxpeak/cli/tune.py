@@ -244,7 +244,7 @@ def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
 
 
 def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:
-    from mxpeak.cli.output import Steady, write_new
+    from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import to_json
     from mxpeak.report.tune import tables
 
@@ -264,7 +264,7 @@ def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Sto
         **body,
         "winners": [asdict(one) for one in body["winners"]],
     }
-    stdout = Steady(sys.stdout)
+    stdout = FaultTolerantStream(sys.stdout)
     stdout.say(to_json(whole) if args.json == "-" else tables(whole))
     if args.json not in (None, "-"):
         try:

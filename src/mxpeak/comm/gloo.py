@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.ending import LEFT, LOOK_S, TOLD_S
+from mxpeak.comm.shutdown import LEFT, LOOK_S, TOLD_S
 
 #: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
 #: noticed at once by those who wait for it, and the watchdog sees one that stalls.

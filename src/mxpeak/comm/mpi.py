@@ -35,7 +35,7 @@ from mxpeak.comm.base import (  # noqa: E402
     Transport,
     arrival,
 )
-from mxpeak.comm.posted import Posts  # noqa: E402
+from mxpeak.comm.deferred import Posts  # noqa: E402
 from mxpeak.errors import UsageError  # noqa: E402
 
 

@@ -5,7 +5,7 @@ receive first wait for each other for ever, unless what they begin is begun toge
 and begin together with the next test or wait, on whatever stream that is; what they wait for was marked when they were
 posted, where their buffers were made.  And each family of tags has an order of its own, that is an NCCL communicator of
 its own.  Within a family all ranks must post in the same order: any algorithm does that is correct with blocking sends.
-Between families no order is needed.  (MPI's messages of devices begin in `comm/posted.py`.)
+Between families no order is needed.  (MPI's messages of devices begin in `comm/deferred.py`.)
 """
 
 from __future__ import annotations

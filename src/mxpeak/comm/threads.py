@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.async_buffer import fulfilled
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
 from mxpeak.comm.solo import Done
-from mxpeak.promised import fulfilled
 
 #: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
 PATIENCE_S = 60.0

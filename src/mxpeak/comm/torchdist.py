@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from mxpeak.async_buffer import fulfilled
 from mxpeak.comm import nccl
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
-from mxpeak.comm.ending import Watch, abort, exit_now, leave
 from mxpeak.comm.gloo import Group, as_bytes, as_tensor, await_work
+from mxpeak.comm.shutdown import Watch, abort, exit_now, leave
 from mxpeak.errors import UsageError
-from mxpeak.promised import fulfilled
 
 #: All ranks have to be there by then.
 MEETING = timedelta(minutes=5)

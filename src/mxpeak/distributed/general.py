@@ -15,7 +15,7 @@ import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix
-from mxpeak.distributed.stencil import Form, Hierarchy, Made, value_format
+from mxpeak.distributed.stencil import Form, Hierarchy, StencilProblem, value_format
 from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels
 from mxpeak.spans import Spans
 
@@ -172,7 +172,7 @@ def exchange(
 
 def make_general(
     kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
-) -> Made:
+) -> StencilProblem:
     """The matrix in every form, as hierarchies of one level: a cycle is one sweep from zero.  Collective over comm."""
     clock = kernels.stopwatch
     begin = clock.mark()
@@ -193,4 +193,4 @@ def make_general(
         found.append(Hierarchy(Level(top, top.halo_vector()), outer))
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
-    return Made(found, b, generate_s, optimize_s, [ordered.colours], setup_bytes)
+    return StencilProblem(found, b, generate_s, optimize_s, [ordered.colours], setup_bytes)

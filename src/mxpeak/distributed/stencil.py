@@ -69,7 +69,7 @@ class Hierarchy:
 
 
 @dataclass(slots=True)
-class Made:
+class StencilProblem:
     """The problem in all its forms, with b = A·1, and what making it took.
 
     generate_s   seconds for rows as a user would hand them over
@@ -122,7 +122,7 @@ def make_stencil(
     order: str,
     stencil: Sequence[float],
     spans: Spans,
-) -> Made:
+) -> StencilProblem:
     """The levels on `boxes`, the finest first, in every form.  Collective over comm."""
     made: list[list[Level]] = [[] for _ in forms]
     outers: list[SparseMatrix | None] = [None for _ in forms]
@@ -151,7 +151,7 @@ def make_stencil(
         generate_s += clock.seconds(begin, generated)
         optimize_s += clock.seconds(generated, clock.mark())
     hierarchies = [Hierarchy(levels[0], outer or levels[0].A) for levels, outer in zip(made, outers)]
-    return Made(hierarchies, b, generate_s, optimize_s, [one.colours for one in orders], setup_bytes)
+    return StencilProblem(hierarchies, b, generate_s, optimize_s, [one.colours for one in orders], setup_bytes)
 
 
 def _level(

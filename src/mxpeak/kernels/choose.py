@@ -119,15 +119,15 @@ def choose(
         return ReferenceKernels()
     if name == "host":
         from mxpeak.kernels.host.kernels import HostKernels
-        from mxpeak.kernels.host.units import chosen
+        from mxpeak.kernels.host.matrix_engines import chosen
 
         units = [unit for unit in chosen() if native is None or unit.precision in native]
         return HostKernels(threads, cores, alone=alone, units=units)
     where = open_device(device, number)
-    from mxpeak.kernels.host.for_device import HostForDevice
+    from mxpeak.kernels.host.cpu_assist import HostPanelService
     from mxpeak.kernels.torch.kernels import TorchKernels
 
-    return TorchKernels(where, HostForDevice(threads, cores, alone=alone, panels=panels))
+    return TorchKernels(where, HostPanelService(threads, cores, alone=alone, panels=panels))
 
 
 def dense(device: Any) -> DenseKernels:

@@ -14,7 +14,7 @@ from mxpeak.layout.grid import ProcessGrid
 _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
 
 
-class InBlocks(ABC):
+class BlockDistributed(ABC):
     """A user's matrix in blocks on a process grid."""
 
     @abstractmethod

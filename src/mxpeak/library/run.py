@@ -20,7 +20,7 @@ from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options, or_similar, parsed
 from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
-from mxpeak.runtime.leash import leashed
+from mxpeak.runtime.parent_watch import child_environment
 
 if TYPE_CHECKING:
     from mxpeak.library.run_settings import (
@@ -265,7 +265,7 @@ def _output(command: list[str]) -> tuple[str, str, int]:
     """What a command prints, and its exit code; it ends with this process, and with a Ctrl-C here."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # In a group of its own: a Ctrl-C comes here alone, and is handed on once.
-    with subprocess.Popen(command, start_new_session=True, env=leashed(), **pipes) as process:
+    with subprocess.Popen(command, start_new_session=True, env=child_environment(), **pipes) as process:
         try:
             out, err = process.communicate()
         except BaseException:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
-from mxpeak.report.lines import case_text, lines_of
+from mxpeak.report.summaries import case_text, lines_of
 
 Body = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
-from mxpeak.report.own import OwnReport
+from mxpeak.report.native_report import OwnReport
 from mxpeak.report.text import own_test, rules_text
 
 SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"

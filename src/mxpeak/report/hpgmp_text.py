@@ -14,7 +14,7 @@ from typing import Any
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
 from mxpeak.report.hpcg_text import final_summary, giga, opening, overheads, ratio, section, time_of, written_by
-from mxpeak.report.own import OwnReport
+from mxpeak.report.native_report import OwnReport
 
 Section = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import Result
-from mxpeak.report.own import OwnReport
+from mxpeak.report.native_report import OwnReport
 
 DOUBLE_RULE = "=" * 80
 RULE = "-" * 80

@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
-from mxpeak.report.card import card
 from mxpeak.report.convergence import convergence_figure
-from mxpeak.report.lines import lines_of, problem_parts
 from mxpeak.report.markup import Body, folded, meter, part, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
+from mxpeak.report.run_card import card
 from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import alike, facts, settings
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
+from mxpeak.report.summaries import lines_of, problem_parts
 from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
 
 #: Bars in all figures of steps together, about, and in one: a page of hundreds of results has to stay small.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from mxpeak.records import Result, rate_text, three_digits
-from mxpeak.report.lines import Lines, problem_line
+from mxpeak.report.summaries import Lines, problem_line
 
 
 class LuLines(Lines):

@@ -13,7 +13,7 @@ from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON
 from mxpeak.report.lu_text import depth_text, generator_text, solves_text
-from mxpeak.report.own import OwnReport
+from mxpeak.report.native_report import OwnReport
 from mxpeak.report.text import own_test
 
 BANNER = " ****** HPL MxP Result    ****** \n"

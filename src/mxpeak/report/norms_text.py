@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mxpeak.records import Result, three_digits
-from mxpeak.report.lines import Lines, problem_line
+from mxpeak.report.summaries import Lines, problem_line
 
 
 class NormsLines(Lines):

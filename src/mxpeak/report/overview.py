@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxpeak.records import PASSED, drifted, figure_text, three_digits
-from mxpeak.report.lines import lines_of, problem_parts, title_of
 from mxpeak.report.markup import ABOVE, Body, meter, part, read, share, status, text
 from mxpeak.report.roofline import measured_on
 from mxpeak.report.scoreboard import count_text
+from mxpeak.report.summaries import lines_of, problem_parts, title_of
 from mxpeak.report.text import percent, rules_text
 
 #: Columns, in the order in which they are shown; one that is empty in all rows is left out.

@@ -9,7 +9,7 @@ from typing import Any
 from mxpeak.records import PASSED, Result, bytes_rate_text, rate_text, size_text, three_digits
 from mxpeak.report.axes import Axis, drawable, unit_of
 from mxpeak.report.chart import Curve, curves
-from mxpeak.report.lines import case_text
+from mxpeak.report.summaries import case_text
 
 Study = Mapping[str, Any]
 Point = Mapping[str, Any]

@@ -13,7 +13,7 @@ from mxpeak.foreign import one_line
 from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
-from mxpeak.report.lines import case_text, lines_of, title_of
+from mxpeak.report.summaries import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, rate_text, size_text, three_digits
-from mxpeak.report.lines import Lines
+from mxpeak.report.summaries import Lines
 
 #: The motifs that the time and the flops of HPG-MxP are told by.
 MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")

@@ -10,7 +10,7 @@ from typing import Any
 
 from mxpeak.foreign import one_line, printable
 from mxpeak.records import Result, figure_text, three_digits
-from mxpeak.report.lines import case_text, lines_of
+from mxpeak.report.summaries import case_text, lines_of
 
 Body = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 from mxpeak.foreign import one_line
 from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
-from mxpeak.report.lines import lines_of
+from mxpeak.report.summaries import lines_of
 
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 

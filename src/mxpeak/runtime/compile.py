@@ -157,7 +157,7 @@ def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Po
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
     """Compile what is read from stdin, on any of the cores, as long as the process that waits for it is there."""
     from mxpeak.kernels.host.first_use import compile_from
-    from mxpeak.runtime.leash import on_end
+    from mxpeak.runtime.parent_watch import on_end
 
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

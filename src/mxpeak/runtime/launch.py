@@ -22,7 +22,7 @@ from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.installation import install_command
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.leash import LAST_WORD, TOLD, asked_by, heard_of, last_word, leashed
+from mxpeak.runtime.parent_watch import LAST_WORD, TOLD, asked_by, child_environment, heard_of, last_word
 
 TORCHRUN = "torchrun"
 
@@ -98,7 +98,7 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
         _need_torch(f"--ranks {ranks} --comm torch")
         from mxpeak.comm.torchdist import run_ranks
 
-        os.environ.update(leashed())
+        os.environ.update(child_environment())
         return run_ranks(ranks, argv)
     return _mpi_ranks(ranks, argv)
 
@@ -174,7 +174,7 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
         before = {number: signal.signal(number, forward) for number in heard_of()}
         try:
             # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-            child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **more}, **streams)
+            child = subprocess.Popen(command, start_new_session=True, env={**child_environment(), **more}, **streams)
             untold.append(child)
             if told:  # while it was started
                 pass_on()

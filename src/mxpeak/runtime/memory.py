@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, raise_first_error
-from mxpeak.comm.planned import Planned
+from mxpeak.comm.dry_run import DryRunCommunicator
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import gpu_count, open_device
@@ -101,6 +101,6 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> 
     raise_first_error(comm, mistake)
     nodes = nodes_of(comm, device)
     sharing = nodes.told.count(device)
-    if isinstance(comm, Planned):  # which all say what this one says: each would have the next GPU
+    if isinstance(comm, DryRunCommunicator):  # which all say what this one says: each would have the next GPU
         sharing = -(-nodes.here // gpu_count(config.device))
     return nodes.most * mine[0] // sharing, nodes.most * mine[1] // sharing

@@ -220,7 +220,7 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
     """The low precisions that this rank's processor multiplies itself, if it is the processor that computes."""
     if config.kernels != "host":
         return frozenset()
-    from mxpeak.kernels.host.units import chosen
+    from mxpeak.kernels.host.matrix_engines import chosen
 
     return frozenset(unit.precision for unit in chosen())
 

@@ -27,8 +27,8 @@ from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.schedule import lu_steps
+from mxpeak.solvers.checkpointing import Checkpointer, Notes
 from mxpeak.solvers.faults import Checked, Differing, Fault
-from mxpeak.solvers.keeping import Keeper, Notes
 from mxpeak.spans import Spans
 
 #: Steps between two checks: each reads the trailing matrix, as a step does that updates it NB times as long.
@@ -47,7 +47,7 @@ class Checks(ABC):
     Call `begin` once the matrix is there, `finish` once it is factored, and `checked` as long as the factors are there.
     """
 
-    def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, keeper: Keeper):
+    def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
         self.A, self.kernels, self.spans = A, kernels, spans
         self.first, self.notes = keeper.first, keeper.notes
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)

@@ -29,9 +29,9 @@ from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.precision import precision, stored_as
-from mxpeak.solvers.blocks import DiagonalBlocks
-from mxpeak.solvers.keeping import NOBODY, Keeper
-from mxpeak.solvers.update import pieces
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
+from mxpeak.solvers.trailing_update import column_chunks
 from mxpeak.spans import Spans
 
 
@@ -90,7 +90,7 @@ def factorize(
     kernels: Kernels,
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
-    keeper: Keeper = NOBODY,
+    keeper: Checkpointer = NO_CHECKPOINTS,
     solves: PanelSolves | None = None,
 ) -> int:
     """Overwrite A by L (unit, below the diagonal) and U.  Returns 0, or 1 + the first column with a zero pivot.
@@ -116,7 +116,7 @@ class _MixedLu:
         kernels: Kernels,
         spans: Spans,
         blocks: DiagonalBlocks | None,
-        keeper: Keeper,
+        keeper: Checkpointer,
         solves: PanelSolves,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
@@ -263,7 +263,7 @@ class _MixedLu:
         rows = self.A.rows.local_range(j, self.A.rows.n)
         first, end = self.A.cols.local_start(j), self.A.cols.local_size
         fixed = self.cuts_show and upcoming is not None
-        for c0, c1 in pieces(end - first, self.A.nb, arrived, fixed=fixed):
+        for c0, c1 in column_chunks(end - first, self.A.nb, arrived, fixed=fixed):
             self.subtract(panels, rows, slice(first + c0, first + c1))
 
     def subtract(self, panels: Panels, rows: slice, cols: slice) -> None:

@@ -42,8 +42,8 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
+from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.solvers.checksums import EVERY, Checks, root_mean_square
-from mxpeak.solvers.keeping import Keeper
 from mxpeak.spans import Spans
 
 #: How many standard deviations the sum of a row may be off: random signs exceed them once in 10^14 (Hoeffding 1963).
@@ -77,7 +77,13 @@ class MixedChecks(Checks):
     """The checks of `lu.factorize`, with operands of a precision."""
 
     def __init__(
-        self, A: DistMatrix, system: GeneratedSystem, precision: str, kernels: Kernels, spans: Spans, keeper: Keeper
+        self,
+        A: DistMatrix,
+        system: GeneratedSystem,
+        precision: str,
+        kernels: Kernels,
+        spans: Spans,
+        keeper: Checkpointer,
     ):
         super().__init__(A, kernels, spans, keeper)
         self._system, self._low, self._at = system, precision, self.first

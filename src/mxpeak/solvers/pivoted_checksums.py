@@ -21,8 +21,8 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.precision import precision
+from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.solvers.checksums import Checks
-from mxpeak.solvers.keeping import Keeper
 from mxpeak.spans import Spans
 
 #: Several times the largest of a thousand clean runs.
@@ -39,7 +39,7 @@ def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tup
 class PivotedChecks(Checks):
     """The checks of `pivoted_lu.factorize`, which is called with the wide matrix."""
 
-    def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Keeper):
+    def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
         super().__init__(A, kernels, spans, keeper)
         self._carried = [wide.local[:, A.cols.local_size + k] for k in range(2)]
 

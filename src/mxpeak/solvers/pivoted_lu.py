@@ -22,15 +22,15 @@ from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
-from mxpeak.solvers.blocks import DiagonalBlocks
-from mxpeak.solvers.keeping import NOBODY, Keeper
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
-from mxpeak.solvers.update import pieces
+from mxpeak.solvers.trailing_update import column_chunks
 from mxpeak.spans import Spans
 
 
-class UnderWay(Protocol):
+class PanelInFlight(Protocol):
     """Communication that goes on during an update: a broadcast, or row swaps."""
 
     def progress(self) -> bool:
@@ -60,7 +60,7 @@ def factorize(
     kernels: Kernels,
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
-    keeper: Keeper = NOBODY,
+    keeper: Checkpointer = NO_CHECKPOINTS,
     order: RowOrder | None = None,
 ) -> int:
     r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
@@ -93,7 +93,7 @@ class _PivotedLu:
         kernels: Kernels,
         spans: Spans,
         blocks: DiagonalBlocks | None,
-        keeper: Keeper,
+        keeper: Checkpointer,
         order: RowOrder | None,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
@@ -327,13 +327,13 @@ class _PivotedLu:
         return swap
 
     def swap_and_update(
-        self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, *under_way: UnderWay | None
+        self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, *under_way: PanelInFlight | None
     ) -> None:
         """RS and UPDATE of local columns c0:c1."""
         if c0 < c1:
             self.update(panel, self.begin_swap(panel, c0, c1, buffers), c0, *under_way)
 
-    def update(self, panel: FactoredPanel, swap: RowSwap, c0: int, *under_way: UnderWay | None) -> None:
+    def update(self, panel: FactoredPanel, swap: RowSwap, c0: int, *under_way: PanelInFlight | None) -> None:
         """UPDATE of the swapped columns from c0 on, driving whatever communication is under way.
 
         U12 = L11^-1 (P A)12,   A22 -= L21 U12
@@ -342,7 +342,7 @@ class _PivotedLu:
         self.subtract_rest(panel, swap, c0, 0, *under_way)
 
     def subtract_rest(
-        self, panel: FactoredPanel, swap: RowSwap, c0: int, done: int, *under_way: UnderWay | None
+        self, panel: FactoredPanel, swap: RowSwap, c0: int, done: int, *under_way: PanelInFlight | None
     ) -> None:
         """A22 -= L21 U on the swapped columns but for the first, which are done."""
         A22, U = self.below(panel, c0, c0 + swap.columns), swap.U
@@ -353,7 +353,7 @@ class _PivotedLu:
             return all([task.progress() or task not in driven for task in tasks])
 
         fixed = self.cuts_show and bool(driven)  # else it is one piece
-        for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived, fixed=fixed):
+        for j0, j1 in column_chunks(swap.columns - done, self.A.nb, arrived, fixed=fixed):
             self.subtract(A22[:, done + j0 : done + j1], panel, U[:, done + j0 : done + j1])
 
     def below(self, panel: FactoredPanel, c0: int, c1: int) -> Matrix:
@@ -386,7 +386,7 @@ class _PivotedLu:
             swap = self.begin_swap(panel, 0, finished, self._finished)
             swap.finish(self.spans)
 
-    def report(self, panel: FactoredPanel, *under_way: UnderWay | None) -> None:
+    def report(self, panel: FactoredPanel, *under_way: PanelInFlight | None) -> None:
         """Note a singular column, and tell the observers how far we are."""
         self.singular = self.singular or panel.singular
         if self.order is not None:

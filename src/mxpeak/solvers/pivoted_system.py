@@ -13,8 +13,8 @@ from math import inf, isfinite
 from typing import Any, Protocol
 
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.user_matrix import UserMatrix
 from mxpeak.distributed.vectors import DistSpace, max_abs
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
@@ -50,7 +50,7 @@ class PivotedFactors:
 
     def __init__(
         self,
-        A: GivenMatrix,
+        A: UserMatrix,
         LU: DistMatrix,
         options: PivotedLuOptions,
         kernels: Kernels,
@@ -234,7 +234,7 @@ class Operator(Protocol):
     A_inf   its norm: ||A||_inf, or ||A^T||_inf
     """
 
-    given: GivenMatrix
+    given: UserMatrix
     A_inf: float
     unknowns: DistSpace
     equations: DistSpace

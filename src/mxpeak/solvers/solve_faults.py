@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.stencil import Made
+from mxpeak.distributed.stencil import StencilProblem
 from mxpeak.spans import Spans
 
 #: How many faults are told of a run.
@@ -72,7 +72,7 @@ class SolveChecks:
             yield
         self.seconds += perf_counter() - begin
 
-    def know(self, made: Made) -> None:
+    def know(self, made: StencilProblem) -> None:
         """Add up the bits of these matrices and of b: from now on they may not change."""
         seen = dict[int, tuple[str, Any]]()
         for k, hierarchy in enumerate(made.hierarchies):

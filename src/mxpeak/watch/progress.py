@@ -14,7 +14,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, TextIO
 
 from mxpeak.records import rate_text, three_digits
-from mxpeak.runtime.leash import terminal_width
+from mxpeak.runtime.parent_watch import terminal_width
 from mxpeak.spans import Step
 from mxpeak.watch.forecast import Forecast
 

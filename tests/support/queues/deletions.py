@@ -14,10 +14,10 @@ from tests.support.queues.races import races
 #: Calls by which something waits for something, and the files in which a device's queues are spoken of.
 NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
 #: Looks, by which the host may learn as much as by a wait, where messages are begun by whoever looks.
-LOOKS = {"comm/posted.py": ("query", "test")}
+LOOKS = {"comm/deferred.py": ("query", "test")}
 FILES = (
     "kernels/torch/*.py", "solvers/*.py", "distributed/*.py", "comm/base.py", "comm/broadcast.py", "comm/exchange.py",
-    "comm/torchdist.py", "comm/gloo.py", "comm/nccl.py", "comm/posted.py", "promised.py",
+    "comm/torchdist.py", "comm/gloo.py", "comm/nccl.py", "comm/deferred.py", "async_buffer.py",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from mxpeak import spans
-from mxpeak.comm import base, posted
+from mxpeak.comm import base, deferred
 from mxpeak.comm import devices as messages
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
@@ -34,7 +34,7 @@ CHIP = {
     "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
 }  # fmt: skip
 #: Those who look again and again for what another rank sends: as threads of one process they keep it from sending.
-LOOKING = (base, messages, posted, pivoted_lu, transports)
+LOOKING = (base, messages, deferred, pivoted_lu, transports)
 NAP_S = 5e-4
 
 

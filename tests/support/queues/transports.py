@@ -21,7 +21,7 @@ import torch.distributed as dist
 from mxpeak.comm import broadcast, gloo, torchdist
 from mxpeak.comm import nccl as nccl_messages
 from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arrival
-from mxpeak.comm.posted import Posts
+from mxpeak.comm.deferred import Posts
 from mxpeak.comm.solo import Done
 from mxpeak.comm.threads import Threads
 from tests.support.queues.log import HOST, Region

@@ -23,7 +23,7 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import stored_as
 from mxpeak.solvers import lu, panel, pivoted_lu
-from mxpeak.solvers.keeping import Nobody
+from mxpeak.solvers.checkpointing import Nobody
 from mxpeak.spans import Spans, Step
 from tests.support.queues.log import Log
 from tests.support.queues.rank import here

@@ -25,13 +25,13 @@ from math import ceil
 from typing import Any, Unpack
 
 from mxpeak.bench.abft import about_solves
-from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
+from mxpeak.bench.dry_run import DryRun
+from mxpeak.bench.harness import RunHooks, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result, rating
 from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
-from mxpeak.bench.outlook import Outlook
-from mxpeak.bench.partial import SoFar
+from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import (
     TINY,
     SparseBench,
@@ -48,7 +48,7 @@ from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
-from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import LEVELS, Box
@@ -68,7 +68,7 @@ BESIDE = 0.25
 GUESSED = 60
 
 
-def run(config: HpcgConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run(config: HpcgConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run the benchmark.  Mistakes raise on every rank before anything runs.  Collective over comm."""
     return run_cases(SparseBench[HpcgConfig], _check, _results, config, comm, **told)
 
@@ -83,7 +83,7 @@ def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Resul
     yield bench.config, Hpcg(bench).result()
 
 
-def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
+def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     box = _check(config, comm)
@@ -153,7 +153,7 @@ class Hpcg:
         about_solves(result, self._bench.checks)
         return result
 
-    def _use(self, made: Made) -> None:
+    def _use(self, made: StencilProblem) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
         tiny, spans = Box(TINY, TINY, TINY), Spans()
         for one in (self._in_natural_order(tiny, Solo()), made):
@@ -173,7 +173,7 @@ class Hpcg:
         self._bench.spans.finish()
         return done
 
-    def _in_natural_order(self, box: Box, comm: Communicator) -> Made:
+    def _in_natural_order(self, box: Box, comm: Communicator) -> StencilProblem:
         """The problem as the reference sweeps over it.  Collective over comm."""
         self._bench.forget()
         order, forms = natural_order(self._config, self._plain), [form(self._plain)]
@@ -196,9 +196,9 @@ class Hpcg:
         setup_s, optimize_s = self._longest(made.generate_s), self._longest(made.optimize_s)
         valid = converged.outcome == Outcome.SOLVED and spectral.passed and symmetry.passed
 
-        def so_far(sets: Sets) -> SoFar:
+        def so_far(sets: Sets) -> Partial:
             label = bench.label(f"{storage}: sets")
-            return SoFar(label, rating(self._box, sets, setup_s + optimize_s), valid and sets.norms.passed)
+            return Partial(label, rating(self._box, sets, setup_s + optimize_s), valid and sets.norms.passed)
 
         least = self._config.repeat if storage == storages(self._config)[0] and valid else 1
         steps, count = max(REFERENCE_STEPS, converged.steps), max(least, int(rt / slowest_s) + 1)
@@ -243,7 +243,7 @@ class Hpcg:
         return done, elapsed_s
 
     def _sets(
-        self, system: CgSystem, storage: str, steps: int, count: int, rt: float, so_far: Callable[[Sets], SoFar]
+        self, system: CgSystem, storage: str, steps: int, count: int, rt: float, so_far: Callable[[Sets], Partial]
     ) -> Sets:
         """So many solves of so many steps from zero, and more until `rt` seconds are over.  Collective."""
         samples: list[float] = []
@@ -283,7 +283,7 @@ class Hpcg:
         system.ended()
         return done
 
-    def _system(self, made: Made, comm: Communicator) -> CgSystem:
+    def _system(self, made: StencilProblem, comm: Communicator) -> CgSystem:
         top, checks = made.hierarchies[0].top, self._bench.checks
         shared = (self._kernels, comm, top.A, made.b, partial(cycle, top), self._bench.spans)
         return CgSystem(*shared) if checks is None else CheckedCg(*shared, checks)

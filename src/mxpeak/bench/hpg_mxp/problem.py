@@ -17,7 +17,7 @@ from mxpeak.bench.sparse import SparseBench, hierarchies_of, order_of
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
-from mxpeak.distributed.stencil import Form, Made, value_format, weights
+from mxpeak.distributed.stencil import Form, StencilProblem, value_format, weights
 from mxpeak.errors import ResourceError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
 from mxpeak.perf.sparse_counts import Levels, memory_bytes, stencil_levels
@@ -37,13 +37,13 @@ class Problem(Protocol):
     def forms(self, storage: str) -> tuple[Form, Form]:
         """The double solver's matrices, and the mixed one's."""
 
-    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
+    def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
         """Compile all that some forms take, by using them on something tiny.  Collective."""
 
-    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
+    def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
         """The problem on all ranks, or on the first of them, in some forms of one storage.  Collective over comm."""
 
-    def described(self, made: Made, k: int) -> list[dict[str, Any]]:
+    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
         """Each level of a hierarchy as results tell it."""
 
     def section(self) -> dict[str, Any]:
@@ -99,17 +99,17 @@ class Boxes:
     def forms(self, storage: str) -> tuple[Form, Form]:
         return forms(self._config, storage)
 
-    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
+    def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
         self._bench.make_ready(forms, self._stencil, use)
 
-    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
+    def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
         """See `Problem`; on fewer ranks boxes are as large, in a grid of their own."""
         box = self._box
         if comm.size != box.ranks:
             box = Box.of(comm.rank, box.shape, process_grid(comm.size))
         return self._bench.make(box, forms, self._stencil, comm)
 
-    def described(self, made: Made, k: int) -> list[dict[str, Any]]:
+    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
         return made.described(self._box, k)
 
     def section(self) -> dict[str, Any]:
@@ -167,18 +167,18 @@ class FileProblem:
         double, mixed = forms(self._config, storage)
         return double, replace(mixed, values=(self._values,))
 
-    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
+    def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
         """See `Problem`: on a tiny box in these formats, with what only happens to a matrix that is not known."""
         kernels = self._bench.kernels.sparse
         tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 
-        def use_all(made: Made) -> None:
+        def use_all(made: StencilProblem) -> None:
             use(made)
             kernels.is_symmetric_pattern(kernels.stencil_rows(Box(2, 2, 2), weights()))
 
         self._bench.make_ready(tiny, weights(), use_all)
 
-    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
+    def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
         from mxpeak.distributed.general import distribute, make_general  # as SciPy above
 
         bench = self._bench
@@ -187,7 +187,7 @@ class FileProblem:
         order = order_of(self._config, forms[0].storage)
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
-    def described(self, made: Made, k: int) -> list[dict[str, Any]]:
+    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
         """See `Problem`: the one level, sizes over all ranks, bytes of this one."""
         A = made.hierarchies[k].top.A.A
         return [

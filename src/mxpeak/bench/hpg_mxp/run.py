@@ -27,21 +27,21 @@ from math import ceil, log
 from typing import Any, Unpack
 
 from mxpeak.bench.abft import about_solves
-from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
+from mxpeak.bench.dry_run import DryRun
+from mxpeak.bench.harness import RunHooks, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
 from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, storages
-from mxpeak.bench.outlook import Outlook
-from mxpeak.bench.partial import SoFar
+from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, without_admission
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.sparse import SparseMatrix, zeros
-from mxpeak.distributed.stencil import Hierarchy, Made
+from mxpeak.distributed.stencil import Hierarchy, StencilProblem
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
 from mxpeak.options import Setting
@@ -64,7 +64,7 @@ GUESSED = 100
 BESIDE = 0.25
 
 
-def run(config: HpgMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run(config: HpgMxpConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run the benchmark.  Mistakes raise on every rank before anything is measured.  Collective over comm."""
     return run_cases(SparseBench[HpgMxpConfig], _check, _results, config, comm, **told)
 
@@ -79,7 +79,7 @@ def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, R
     yield bench.config, HpgMxp(bench, file).result()
 
 
-def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
+def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     _check(config, comm)
@@ -189,7 +189,7 @@ class HpgMxp:
             found[name] = self._solves(made, made.hierarchies[0], f"{storage}: {name}", rt)
         return found
 
-    def _use(self, made: Made) -> None:
+    def _use(self, made: StencilProblem) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
         for hierarchy in made.hierarchies:
             system = self._system(made, hierarchy, Solo(), 3)
@@ -240,7 +240,7 @@ class HpgMxp:
             trace,
         )
 
-    def _trace(self, made: Made, hierarchy: Hierarchy) -> list[dict[str, Any]]:
+    def _trace(self, made: StencilProblem, hierarchy: Hierarchy) -> list[dict[str, Any]]:
         """Every span of one restart cycle (paper, fig. 9).  Collective."""
         restart, system = self._config.restart, self._system(made, hierarchy, self._comm, self._config.restart)
         b_norm = system.norm_of_b()
@@ -256,7 +256,7 @@ class HpgMxp:
         meet_asleep(self._comm)  # it may take longer than any message should
         return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
-    def _solve_both(self, made: Made, comm: Communicator, storage: str) -> Validation:
+    def _solve_both(self, made: StencilProblem, comm: Communicator, storage: str) -> Validation:
         config, parts = self._config, [f"{storage}: {part}" for part in PARTS]
         fullscale = config.validation == "fullscale" and self._problem.may_fall_short
         double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, parts[0])
@@ -266,7 +266,7 @@ class HpgMxp:
         return Validation(double, mixed, reach, config.validation, comm.size)
 
     def _validated(
-        self, made: Made, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
+        self, made: StencilProblem, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
     ) -> Validated:
         """One solver, to the tolerance.  Collective over comm."""
         restart, system = self._config.restart, self._system(made, hierarchy, comm, self._config.restart)
@@ -278,7 +278,13 @@ class HpgMxp:
         return Validated(done, system.max_error(1.0))
 
     def _solves(
-        self, made: Made, hierarchy: Hierarchy, label: str, rt: float, figure: Validation | None = None, least: int = 1
+        self,
+        made: StencilProblem,
+        hierarchy: Hierarchy,
+        label: str,
+        rt: float,
+        figure: Validation | None = None,
+        least: int = 1,
     ) -> Solves:
         """Solve from zero, all iterations, until `rt` seconds are over and at least `least` times, after a first cycle.
 
@@ -313,10 +319,10 @@ class HpgMxp:
         by_step = step_table(bench.kernels, bench.comm, bench.spans)
         return Solves(samples, done, phase_table(bench.comm, bench.spans), by_step)
 
-    def _so_far(self, label: str, mixed: Solves, validation: Validation) -> SoFar:
+    def _so_far(self, label: str, mixed: Solves, validation: Validation) -> Partial:
         """(flops of the mixed solves / their time) · penalty, of those that are over."""
         flops = hpg_mxp_flops(self._problem.levels, mixed.cycles)["total"]
-        return SoFar(label, flops / mixed.time_s * validation.penalty, validation.passed and mixed.finite)
+        return Partial(label, flops / mixed.time_s * validation.penalty, validation.passed and mixed.finite)
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
         """One solve, and what is checked at its end.  Collective."""
@@ -324,7 +330,7 @@ class HpgMxp:
         system.ended()
         return done
 
-    def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
+    def _system(self, made: StencilProblem, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top, bench = hierarchy.top, self._bench
         hierarchy.clear()
         rounding = 0.0 if top.A.A.values == "fp64" else self._problem.forms(top.A.A.storage)[1].tolerance

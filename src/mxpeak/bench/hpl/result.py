@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from mxpeak.bench.harness import badness, depth_caution, grid_text
+from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
 from mxpeak.bench.hpl.config import UNUSED, HplCase
 from mxpeak.bench.lu import LuBench, Runs
 from mxpeak.errors import Outcome
@@ -13,8 +13,8 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
@@ -34,7 +34,7 @@ class Solve:
     scaled: float
     singular: int
     spans: Spans
-    witness: Witness
+    witness: GrowthReport
     bits: str = ""
     checked: Checked | None = None
 
@@ -42,7 +42,7 @@ class Solve:
 def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
     """The result of the solves of one case: the best one's time, the worst one's check."""
     best = runs.best
-    worst = max(runs.solves, key=lambda one: badness(one.scaled))
+    worst = max(runs.solves, key=lambda one: sortable_residual(one.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
     passed = worst.scaled < threshold  # a NaN is not below anything
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0

@@ -14,11 +14,11 @@ import time
 from functools import partial
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Told, check_grids
+from mxpeak.bench.dry_run import DryRun
+from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
-from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -29,9 +29,9 @@ from mxpeak.options import Setting
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
-from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.checksums import checking
-from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
@@ -44,12 +44,12 @@ from mxpeak.spans import Spans
 PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv", "abft")
 
 
-def run(config: HplConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run(config: HplConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
     return run_lu(HPL, config, comm, **told)
 
 
-def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
+def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     return outlook(HPL, config, comm, settings)
 
@@ -75,12 +75,12 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     blocks, keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
     if keeper is not None:
         keeper.load(blocks)
-    checks = PivotedChecks(A, wide, kernels, spans, keeper or NOBODY) if bench.config.abft else None
+    checks = PivotedChecks(A, wide, kernels, spans, keeper or NO_CHECKPOINTS) if bench.config.abft else None
 
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
         with checking(checks):
-            solution.append(factorize(wide, options, kernels, spans, blocks, checks or keeper or NOBODY))
+            solution.append(factorize(wide, options, kernels, spans, blocks, checks or keeper or NO_CHECKPOINTS))
         with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):
             solution.append(solve_augmented(A, kernels))
         spans.finish()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.harness import badness, depth_caution, grid_text
+from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violations
 from mxpeak.bench.lu import LuBench, Runs
@@ -15,8 +15,8 @@ from mxpeak.errors import Outcome
 from mxpeak.layout.schedule import looks_ahead
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.solvers.proof import Proof
 from mxpeak.spans import Spans
 
@@ -54,7 +54,7 @@ class MxpSolve:
     unpreconditioned_factor: float | None
     unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
     spans: Spans
-    witness: Witness
+    witness: GrowthReport
     panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
     bits: str = ""
     checked: Checked | None = None
@@ -68,7 +68,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
     """The result of the solves of one case: the best one's time, the worst one's check."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
-    worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
+    worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), sortable_residual(one.check.scaled)))
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
     limit = runs.measured.limit(_limit_name(case, emulated), rate)

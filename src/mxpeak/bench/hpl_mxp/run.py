@@ -18,13 +18,13 @@ import time
 from dataclasses import replace
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Told, check_grids
+from mxpeak.bench.checkpointing import FolderCheckpointer
+from mxpeak.bench.dry_run import DryRun
+from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, foreseen, refused
-from mxpeak.bench.keeping import Keeping
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
-from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.rules import OWN, PUBLISHED
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
@@ -41,10 +41,10 @@ from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
-from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
-from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
 from mxpeak.solvers.mixed_checksums import MixedChecks
@@ -60,12 +60,12 @@ BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
 
-def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
     return run_lu(HPL_MXP, config, comm, **told)
 
 
-def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
+def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     found = outlook(HPL_MXP, config, comm, settings)
     return replace(found, text="\n".join([found.text, *forewarnings(config, comm)]))
@@ -186,13 +186,13 @@ class _Timed:
         kernels: Kernels,
         spans: Spans,
         forwards: bool,
-        keeper: Keeping | None,
+        keeper: FolderCheckpointer | None,
         abft: bool,
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
-        self.checks = MixedChecks(A, system, case.precision, kernels, spans, keeper or NOBODY) if abft else None
+        self.checks = MixedChecks(A, system, case.precision, kernels, spans, keeper or NO_CHECKPOINTS) if abft else None
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
@@ -220,7 +220,7 @@ class _Timed:
         options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards, case.panel_solves)
         with checking(self.checks):
             self.singular = factorize(
-                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY, self.solves
+                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NO_CHECKPOINTS, self.solves
             )
         kernels.wait()
         self.lu_s = time.perf_counter() - begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.bench.harness import badness, grid_text
+from mxpeak.bench.harness import grid_text, sortable_residual
 from mxpeak.bench.limits import Limit
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
@@ -51,7 +51,7 @@ class Check:
         """The kind that says how it went: one that fails, else the one with the largest error."""
 
         def order(kind: str) -> tuple[bool, float, float]:
-            return not self._passes(kind), badness(self.errors[kind]), self.thresholds[kind]
+            return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]
 
         return max(self.errors, key=order)
 

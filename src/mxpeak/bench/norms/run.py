@@ -18,14 +18,14 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, Told, node_cautions, phase_table, repeated, run_cases, threads_a_rank
+from mxpeak.bench.dry_run import DryRun, as_found
+from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_a_rank
 from mxpeak.bench.limits import READ, READ_LEAST_S, Limit, Reading, Readings, read_limit, reading
 from mxpeak.bench.norms.check import Reference, reference_norms
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate, leading
 from mxpeak.bench.norms.result import Runs, norms_result
 from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
@@ -47,12 +47,12 @@ from mxpeak.spans import Spans
 NORM_S, MOST_RUNS = 0.3, 50
 
 
-def run(config: NormsConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+def run(config: NormsConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
     """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
     return run_cases(NormBench, check, NormBench.results, config, comm, **told)
 
 
-def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
+def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     grids = check(config, comm)
@@ -65,7 +65,7 @@ def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting
         lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
     known = as_found(settings, ranks=comm.size, threads=threads, comm=comm.name)
     fits = all(map(sizes.fits, sizes.cases()))
-    return Outlook("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, known)
+    return DryRun("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, known)
 
 
 def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:

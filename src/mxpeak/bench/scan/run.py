@@ -19,7 +19,7 @@ from platform import machine
 from statistics import median
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, Told, opened
+from mxpeak.bench.harness import Bench, RunHooks, opened
 from mxpeak.bench.scan.config import ScanConfig
 from mxpeak.bench.scan.decide import Measured, decide
 from mxpeak.bench.scan.probes import READS, Probe, Size, footprint, probes
@@ -54,7 +54,7 @@ class Record:
     health: dict[str, Any] = field(default_factory=dict)
 
 
-def run(config: ScanConfig, comm: Communicator, **told: Unpack[Told]) -> dict[str, Any] | None:
+def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dict[str, Any] | None:
     """Scan, and return the result on rank 0.  Collective over comm."""
     with opened(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
         size = _size(bench)

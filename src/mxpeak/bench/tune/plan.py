@@ -22,8 +22,8 @@ from mxpeak.bench.tune.candidates import (
     sparse_candidates,
     sparse_seconds,
 )
-from mxpeak.perf.halving import most_runs
 from mxpeak.perf.machines import Machine
+from mxpeak.perf.successive_halving import most_runs
 
 #: A trial takes so many seconds at the least, and so much of the time for a search that about as many fit.
 LEAST_TRIAL_S, TRIALS = 0.3, 60

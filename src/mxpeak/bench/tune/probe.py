@@ -45,7 +45,7 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
-from mxpeak.perf.measured import panel_flops
+from mxpeak.perf.machine_from_measurements import panel_flops
 from mxpeak.perf.simulate_lu import hops, owned
 from mxpeak.precision import precision
 from mxpeak.solvers.triangular import Factored

@@ -22,10 +22,10 @@ from mxpeak.bench.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.bench.tune.plan import TunePlan, race
 from mxpeak.bench.tune.trials import Trials
 from mxpeak.errors import UsageError
-from mxpeak.perf.halving import LEAST_PAIRS, Check, next_turn
+from mxpeak.perf.machine_from_measurements import Layout as Measured
+from mxpeak.perf.machine_from_measurements import machine_table, to_toml
 from mxpeak.perf.machines import Machine, machine_from
-from mxpeak.perf.measured import Layout as Measured
-from mxpeak.perf.measured import machine_table, to_toml
+from mxpeak.perf.successive_halving import LEAST_PAIRS, Check, next_turn
 from mxpeak.perf.tuned import Winner
 from mxpeak.records import rate_text
 from mxpeak.runtime.tuned import Store

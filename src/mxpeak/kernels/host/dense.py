@@ -16,7 +16,7 @@ from mxpeak.kernels.host import blas, lapack
 from mxpeak.spans import HOST
 
 if TYPE_CHECKING:
-    from mxpeak.kernels.host.units import Unit
+    from mxpeak.kernels.host.matrix_engines import MatrixEngine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Sums along rows, sums along columns, the largest of all.
@@ -150,11 +150,11 @@ def _rows_at_a_time(A: Array) -> int:
     return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
 
 
-def _unit(precision: str, dtype: np.dtype[Any]) -> Unit | None:
+def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
     """What the processor multiplies such operands by; it has real numbers only."""
     if precision not in ("bf16", "fp16") or dtype.kind == "c":
         return None
-    from mxpeak.kernels.host.units import chosen, unit_for  # and the compiler, which others do without
+    from mxpeak.kernels.host.matrix_engines import chosen, unit_for  # and the compiler, which others do without
 
     return unit_for(precision, chosen())
 

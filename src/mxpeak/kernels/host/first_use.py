@@ -70,7 +70,7 @@ def entries(use: str) -> list[Entry]:
         return [*map(Entry, PANELS_LOADED)]
     if use != LOADING:
         return _listed().get(use, [])
-    from mxpeak.kernels.host.units import chosen
+    from mxpeak.kernels.host.matrix_engines import chosen
 
     besides = [Entry(module, name) for module, names in WITH_UNITS.items() for name in names] if chosen() else []
     return [*map(Entry, LOADED), *besides]

@@ -9,10 +9,10 @@ from mxpeak.kernels.host import blas
 from mxpeak.kernels.host.dense import HostDense
 from mxpeak.kernels.host.generated import HostGenerated
 from mxpeak.kernels.host.lu import HostLu
+from mxpeak.kernels.host.matrix_engines import MatrixEngine, chosen
 from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.host.units import Unit, chosen
 
 
 class HostKernels(HostLu, HostGenerated):
@@ -32,7 +32,7 @@ class HostKernels(HostLu, HostGenerated):
         *,
         alone: bool = False,
         poison: bool = False,
-        units: Sequence[Unit] | None = None,
+        units: Sequence[MatrixEngine] | None = None,
     ):
         team = Team(threads, cores, alone=alone)
         super().__init__(team, poison, chosen() if units is None else units)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, LIBRARY, BlockSolver, PanelSolve
-from mxpeak.kernels.host import blas, block, cast, operands, row_sums, rows, solves, triangle, units
+from mxpeak.kernels.host import blas, block, cast, matrix_engines, operands, row_sums, rows, solves, triangle
+from mxpeak.kernels.host.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.panels import HostPanels
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.host.units import Unit, unit_for
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
@@ -58,9 +58,9 @@ class HostLu(HostPanels, Synchronous):
     units: the processor's own products of 16-bit operands that are used
     """
 
-    def __init__(self, team: Team, poison: bool, units: Sequence[Unit]):
+    def __init__(self, team: Team, poison: bool, matrix_engines: Sequence[MatrixEngine]):
         super().__init__(team)
-        self._poison, self.units = poison, tuple(units)
+        self._poison, self.units = poison, tuple(matrix_engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
@@ -192,7 +192,7 @@ class HostLu(HostPanels, Synchronous):
         if unit is None or T_low is None:
             self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
             return "fp32"
-        how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, units.TILE_CONFIG)
+        how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, matrix_engines.TILE_CONFIG)
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
             self._team.run(solves.solve_right_rounded, threads, *how, B, W, T_low.strips, X_rows, *tiles, gemm)
@@ -207,7 +207,9 @@ class HostLu(HostPanels, Synchronous):
                 "the processor's own products take C by rows"
             )
             how, low = (A.unit.code, A.unit.rows), (A.pairs, B.strips, B.first)
-            self._team.run(operands.subtract_product, self.threads, *how, C, *low, self._tiles, units.TILE_CONFIG)
+            self._team.run(
+                operands.subtract_product, self.threads, *how, C, *low, self._tiles, matrix_engines.TILE_CONFIG
+            )
         else:
             self._team.run(self._product_part, C, A, B)
 

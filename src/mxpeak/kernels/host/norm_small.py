@@ -15,7 +15,7 @@ from mxpeak.kernels.host.native import float_of, vector_at
 from mxpeak.kernels.host.norm_lines import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
 
 #: The answer to a matrix that has no contiguous lines, or many short ones, or squares outside fp64's range.
-THE_LONG_WAY = -1.0
+NEEDS_FULL_PASS = -1.0
 #: So many lines of so few entries take as long as the way to threads.
 SHORT, MANY = 64, 1024
 
@@ -28,10 +28,10 @@ def small_norm(A, want):
         return 0.0
     turned = A.strides[1] != A.itemsize or (m > n and A.strides[0] == A.itemsize)
     if turned and A.strides[0] != A.itemsize:
-        return THE_LONG_WAY
+        return NEEDS_FULL_PASS
     lines, length, stride = (n, m, A.strides[1]) if turned else (m, n, A.strides[0])
     if length < SHORT and lines > MANY and want & (ROWS | COLUMNS):
-        return THE_LONG_WAY
+        return NEEDS_FULL_PASS
     asked = want
     if want & (MAX | SQUARES) and stride == length * A.itemsize:
         lines, length = 1, lines * length  # what has no gaps is one line
@@ -49,7 +49,7 @@ def small_norm(A, want):
             tops[0] = max(tops[0], ordered(total))
     if asked != SQUARES:
         return float_of(np.uint64(tops[0]))
-    return math.sqrt(squares[0]) if squares[1] == 0.0 and squares[2] == 0.0 else THE_LONG_WAY
+    return math.sqrt(squares[0]) if squares[1] == 0.0 and squares[2] == 0.0 else NEEDS_FULL_PASS
 
 
 @inner(allocates=True)

@@ -46,7 +46,7 @@ class HostNorms:
                 _make_ready(dtype)
         A = A[:, None] if A.ndim == 1 else A
         found: float = small.small_norm(A if A.dtype is dtype else A.view(dtype), WANTS[want])
-        return None if found == small.THE_LONG_WAY else found
+        return None if found == small.NEEDS_FULL_PASS else found
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int

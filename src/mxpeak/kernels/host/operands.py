@@ -17,20 +17,20 @@ from numba import types
 from numba.extending import intrinsic
 
 from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
-from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, prefetch, row, vector_at
-from mxpeak.kernels.host.rows import part_of
-from mxpeak.kernels.host.units import (
+from mxpeak.kernels.host.matrix_engines import (
     AVX512_BF16,
     COLUMNS,
     DEPTH,
     ROWS,
-    Unit,
+    MatrixEngine,
     begin,
     end,
     subtract_by_avx512,
     subtract_lanes,
     tile,
 )
+from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, prefetch, row, vector_at
+from mxpeak.kernels.host.rows import part_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -90,10 +90,10 @@ class LeftOperand:
 
     pairs: Array
     k: int
-    unit: Unit
+    unit: MatrixEngine
 
     @staticmethod
-    def over(buffer: Array, rows: int, k: int, unit: Unit) -> LeftOperand:
+    def over(buffer: Array, rows: int, k: int, unit: MatrixEngine) -> LeftOperand:
         """The operand that lies in a buffer."""
         pairs = buffer[: size(rows, k, "left")].reshape(rows, left_stride(k))
         return LeftOperand(pairs[:, : pairs_along(k)], k, unit)
@@ -122,10 +122,10 @@ class RightOperand:
     k: int
     first: int
     columns: int
-    unit: Unit
+    unit: MatrixEngine
 
     @staticmethod
-    def over(buffer: Array, k: int, columns: int, unit: Unit) -> RightOperand:
+    def over(buffer: Array, k: int, columns: int, unit: MatrixEngine) -> RightOperand:
         """The operand that lies in a buffer."""
         strips = buffer[: size(k, columns, "right")].reshape(-(-columns // COLUMNS), pairs_along(k), COLUMNS)
         return RightOperand(strips, k, 0, columns, unit)

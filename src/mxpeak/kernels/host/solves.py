@@ -19,6 +19,7 @@ import numpy as np
 from numba import types
 
 from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, VECTOR, ZERO, inner, jit
+from mxpeak.kernels.host.matrix_engines import COLUMNS, DEPTH, ROWS, begin, end
 from mxpeak.kernels.host.native import address_of, gemm_at, row
 from mxpeak.kernels.host.operands import (
     CONFIG,
@@ -35,7 +36,6 @@ from mxpeak.kernels.host.operands import (
 )
 from mxpeak.kernels.host.rows import part_of
 from mxpeak.kernels.host.triangle import dot
-from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, begin, end
 
 #: The order of the blocks that are inverted.
 BLOCK = 64

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.host import blas, lapack, operands, units
+from mxpeak.kernels.host import blas, lapack, matrix_engines, operands
+from mxpeak.kernels.host.matrix_engines import MatrixEngine
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.host.units import Unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,7 +29,7 @@ class UnitLU:
     by rows.  L, U and C are column-major, so it is C^T -= U^T L^T.
     """
 
-    def __init__(self, unit: Unit, n: int):
+    def __init__(self, unit: MatrixEngine, n: int):
         self.NB = WIDE_NB if n >= WIDE_FROM else lapack.NB
         self._unit, self._fp16 = unit, unit.precision == "fp16"
         self._team, self._busy = _team(blas.own_threads())
@@ -59,7 +59,7 @@ class UnitLU:
         team.run(operands.round_left, team.threads, U.T, A.pairs, self._fp16)
         team.run(operands.round_right, team.threads, L.T, B.strips, self._fp16)
         how, low = (unit.code, unit.rows), (A.pairs, B.strips, B.first)
-        team.run(operands.subtract_product, team.threads, *how, C.T, *low, self._tiles, units.TILE_CONFIG)
+        team.run(operands.subtract_product, team.threads, *how, C.T, *low, self._tiles, matrix_engines.TILE_CONFIG)
 
 
 @cache

@@ -13,9 +13,9 @@ import torch
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.torch import pivoted_lu
+from mxpeak.kernels.torch.array_namespace import Namespace
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.kernels.torch.tensors import torch_type
 
 Tensor = Any

@@ -16,7 +16,7 @@ from typing import Any
 
 from mxpeak.errors import ResourceError
 from mxpeak.installation import install_command
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 
 # Products and sums are contracted to FMAs unless a kernel asks otherwise; said aloud, for Triton warns where it is not.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -167,7 +167,7 @@ class Device:
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """A new tensor, uninitialised; full of NaN where poisoned, of ones in a rehearsal: nobody stops for these."""
         made = torch.empty(shape, dtype=dtype, device=self.where)
-        if ahead.is_rehearsing():
+        if compile_ahead.is_rehearsing():
             made.fill_(1)
         elif self.poison and dtype.is_floating_point:
             made.view(torch.uint8).fill_(0xFF)  # NaN in every format

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.recipe import GAUSSIAN, UNIT_FACTORS, Recipe, jumps, recipe
+from mxpeak.kernels.torch.lcg_tables import GAUSSIAN, UNIT_FACTORS, Recipe, jumps, recipe
 from mxpeak.kernels.torch.triangle import add_matvec
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic

@@ -12,11 +12,11 @@ import torch
 from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
+from mxpeak.kernels.torch.array_namespace import Namespace
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.generated import TorchGenerated
 from mxpeak.kernels.torch.lu import TorchLu
-from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.kernels.torch.panel import Host
 
 
@@ -76,7 +76,7 @@ class TorchKernels(TorchLu, TorchGenerated):
 
     def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
         if self.device.is_gpu and self.device.triton:
-            ahead.rehearse(use, cores)
+            compile_ahead.rehearse(use, cores)
 
     def facts(self) -> dict[str, Any]:
         facts = {"kernels": self.name, "torch": str(torch.__version__)}

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from mxpeak.async_buffer import AsyncBuffer
 from mxpeak.errors import UsageError
 from mxpeak.kernels.torch.device import Device
-from mxpeak.promised import Promised
 
 #: Types that NumPy and MPI know; all others travel as bytes.
 KNOWN = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
@@ -97,12 +97,12 @@ class StagedTensors:
     def _carries(self, buffer: Any) -> bool:
         return isinstance(buffer, torch.Tensor) and buffer.is_cuda
 
-    def _copy(self, line: torch.Tensor) -> Promised:
+    def _copy(self, line: torch.Tensor) -> AsyncBuffer:
         pinned = _pinned(line)
         self._copies.wait_stream(torch.cuda.current_stream(self._where))
         with torch.cuda.stream(self._copies):
             pinned.copy_(line, non_blocking=True)
-        return Promised(pinned, self._copies.record_event(), lambda memory: memory.numpy())
+        return AsyncBuffer(pinned, self._copies.record_event(), lambda memory: memory.numpy())
 
     def _up(self, pinned: torch.Tensor, line: torch.Tensor) -> None:
         with torch.cuda.stream(self._copies):
@@ -132,7 +132,7 @@ class DirectTensors:
         """The tensor's own memory, promised."""
         if not isinstance(buffer, torch.Tensor):
             return buffer
-        return Promised(flat(buffer), torch.cuda.current_stream(self._device.where).record_event())
+        return AsyncBuffer(flat(buffer), torch.cuda.current_stream(self._device.where).record_event())
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
         """The tensor's own memory, promised."""

@@ -9,9 +9,9 @@ import torch
 
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.torch import norm_check, norm_plain, norm_slots
+from mxpeak.kernels.torch.array_namespace import Namespace
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.messages import tensor_transport
-from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.layout.structure import Band
 
 Tensor = Any

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.kernels.torch.cuda_graphs import Replay
 from mxpeak.kernels.torch.device import TYPES
-from mxpeak.kernels.torch.replay import Replay
 
 Tensor = Any
 

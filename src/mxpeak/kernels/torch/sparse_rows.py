@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.contract.sparse import Order, Rows
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse_matrix import Tensor
 from mxpeak.layout.stencil import STENCIL, Box
@@ -49,7 +49,7 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
         from mxpeak.kernels.torch.triton.sparse_rows import make_rows
 
         make_rows(indptr, halo, stencil, indices, data, box)
-        if not ahead.is_rehearsing():
+        if not compile_ahead.is_rehearsing():
             return made
     for i in torch.arange(n, device=device.where).split(PIECE):
         columns, present = _neighbours(device, box, halo, i)
@@ -159,7 +159,7 @@ def _by_earlier_neighbours(device: Device, rows: Rows, kind: str) -> Tensor:
         most = int(rows.indptr.diff().max())
         if most <= (MOST_OF_LEVELS if kind == "levels" else MOST):
             found = groups(rows.indptr, rows.indices, most, levels=kind == "levels")
-            if not ahead.is_rehearsing():
+            if not compile_ahead.is_rehearsing():
                 return found
     return _levels(rows) if kind == "levels" else _greedy_colours(rows)
 

@@ -15,9 +15,9 @@ import torch
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.torch import sparse_pack, sparse_rows
+from mxpeak.kernels.torch.array_namespace import Namespace
+from mxpeak.kernels.torch.cuda_graphs import GraphRecorder, Replay
 from mxpeak.kernels.torch.device import TYPES, Device
-from mxpeak.kernels.torch.namespace import Namespace
-from mxpeak.kernels.torch.replay import GraphRecorder, Replay
 from mxpeak.kernels.torch.sparse_matrix import PIECE, Tensor, TorchMatrix, narrowed
 from mxpeak.kernels.torch.sparse_pack import Ordered
 from mxpeak.kernels.torch.sparse_steps import pattern_of

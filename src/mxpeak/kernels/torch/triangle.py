@@ -13,7 +13,7 @@ import torch
 from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.kernels.torch import solves
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.recipe import global_indices
+from mxpeak.kernels.torch.lcg_tables import global_indices
 from mxpeak.layout.block_cyclic import BlockCyclic
 
 Tensor = Any

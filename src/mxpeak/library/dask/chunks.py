@@ -14,8 +14,8 @@ from mxpeak.comm.sockets import LostRankError
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.library.dense.distributed import block_size
+from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.dense.memory import bytes_a_rank
-from mxpeak.library.dense.sources import wide_type
 from mxpeak.records import size_text
 
 

@@ -15,8 +15,8 @@ from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
 from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
 from mxpeak.library.dense import DistributedInfo
 from mxpeak.library.dense.inputs import form_of, right_hand_side
+from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.dense.real_form import real_columns
-from mxpeak.library.dense.sources import wide_type
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import warned
 

@@ -18,17 +18,17 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.communicators import communicator
+from mxpeak.library.dense.matrix_source import FunctionSource, InFile, InMemory, Source
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
-from mxpeak.library.dense.sources import InFile, InMemory, Made, Source
-from mxpeak.library.grids import InBlocks, grid_of
+from mxpeak.library.grids import BlockDistributed, grid_of
 from mxpeak.library.types import Array
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
-class DistributedMatrix(InBlocks):
+class DistributedMatrix(BlockDistributed):
     """An n×n matrix that is distributed in blocks over a P×Q grid of ranks.
 
     Create a distributed matrix with `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` or
@@ -432,10 +432,10 @@ class DistributedMatrix(InBlocks):
         return f"DistributedMatrix({self.n}x{self.n}, nb={self.nb}, grid={self.grid.P}x{self.grid.Q})"
 
 
-def _made(fn: Any) -> Made:
+def _made(fn: Any) -> FunctionSource:
     if not callable(fn):
         raise UsageError(f"fn = {fn!r} is not a function of (i, j); use from_root or mxpeak.solve(A, b) for an array")
-    return Made(fn)
+    return FunctionSource(fn)
 
 
 def _parts(dtype: np.dtype[Any]) -> int:

@@ -18,15 +18,14 @@ import numpy as np
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars, raise_first_error, validate_on_all
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.user_matrix import UserMatrix
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host import blas
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
-from mxpeak.library.dense.extremes import centred, loses, restored
 from mxpeak.library.dense.factoring import DOUBT, TINY, coarse, most_condition
 from mxpeak.library.dense.info import (
     LOST,
@@ -38,12 +37,13 @@ from mxpeak.library.dense.info import (
     note_of_uneven_rows,
 )
 from mxpeak.library.dense.inputs import form_of
+from mxpeak.library.dense.matrix_source import owned
 from mxpeak.library.dense.memory import bytes_a_rank, check_memory, check_sides
+from mxpeak.library.dense.range_scaling import centred, loses, restored
 from mxpeak.library.dense.real_form import Magnitudes, RealForm, moduli, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import PLAIN_LU, RESTART
+from mxpeak.library.dense.right_hand_sides import right_hand_sides
 from mxpeak.library.dense.row_errors import plain_lu_by_rows, row_errors
-from mxpeak.library.dense.sides import right_hand_sides
-from mxpeak.library.dense.sources import owned
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.library.policy import check_precision, choose_precision, max_gmres_steps
@@ -114,7 +114,7 @@ def _made(precision: str, A: DistributedMatrix, spans: Spans, *, scale: bool) ->
     """The factors, of A scaled if that is needed and allowed.  Collective."""
     with computing(A.comm) as kernels:
         strips = RealForm(A.source) if A.parts == 2 else A.source
-        given = GivenMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
+        given = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
         LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, stored_as(precision))
         with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
@@ -398,7 +398,7 @@ class DistributedFactors:
     def _row_errors(self, kernels: Kernels, X: Array, R: Array, B: Array, transposed: bool) -> Array:
         """The row-wise backward error of each column, in n·u; one product with |A|.  Collective."""
         A = self.A
-        sizes = GivenMatrix(A.grid, A.n, A.nb, Magnitudes(A.source), kernels)
+        sizes = UserMatrix(A.grid, A.n, A.nb, Magnitudes(A.source), kernels)
         x, r, b = (moduli(V, A.dtype) for V in (X, R, B))
         D = (sizes.multiply_transposed if transposed else sizes.multiply)(x) + b
         with np.errstate(all="ignore"):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.library.dense.sources import Source
+from mxpeak.library.dense.matrix_source import Source
 from mxpeak.library.types import Array
 
 

@@ -14,7 +14,7 @@ from mxpeak.comm.grid import Grid
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.dense.sources import owned, wide_type
+from mxpeak.library.dense.matrix_source import owned, wide_type
 from mxpeak.library.inputs import check_finite, read
 from mxpeak.library.types import Array
 

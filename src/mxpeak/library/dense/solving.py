@@ -16,12 +16,9 @@ from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.deflation import deflated
-from mxpeak.library.dense.direct import LETTERS, Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
-from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
-from mxpeak.library.dense.extremes import centred, loses, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, coarse, factor, factor_in_fp64, most_condition
 from mxpeak.library.dense.info import (
     LOST,
@@ -35,8 +32,11 @@ from mxpeak.library.dense.info import (
     note_of_uneven_rows,
 )
 from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, on_kernels, right_hand_side
+from mxpeak.library.dense.lapack_solver import LETTERS, Direct, solve_directly, told
+from mxpeak.library.dense.range_scaling import centred, loses, raised, restored
 from mxpeak.library.dense.refinement import NOTHING, Refined, backward_errors, condition_seen, largest, refined
 from mxpeak.library.dense.row_errors import row_errors, sizes_of_terms
+from mxpeak.library.dense.small_lu import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import AnyInfo, warned

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.dense.batched import row_errors_of_stack, solve_small
 from mxpeak.library.dense.factoring import Estimates
 from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_row_error, line_of_times
 from mxpeak.library.dense.row_errors import CHANGED
-from mxpeak.library.dense.small import row_errors_of_stack, solve_small
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import Info, SingularMatrixError
 from mxpeak.library.types import Array, roundoff, working_type

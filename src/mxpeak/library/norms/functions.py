@@ -20,7 +20,7 @@ from mxpeak.kernels.choose import host_norms
 from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
-from mxpeak.library.grids import InBlocks
+from mxpeak.library.grids import BlockDistributed
 from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
 from mxpeak.library.norms.operands import Matrix, dense, operand
 from mxpeak.perf.host import one_core_each
@@ -334,7 +334,7 @@ class _Call:
     def _checked(self, what: str) -> _Checked:
         """The arguments as they are computed with, on all ranks alike."""
         A = self.A
-        if isinstance(A, InBlocks):
+        if isinstance(A, BlockDistributed):
             return replace(self, A=A.blocks())._checked(what)
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked_here()

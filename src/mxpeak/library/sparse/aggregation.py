@@ -25,10 +25,10 @@ from mxpeak.distributed.general import Block, at_their_owners
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, for_pyamg, fp64, unfit
-from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse.distributed_amg import Coupling, SharedGrid, local_columns, overlapping, worth_sharing
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
-from mxpeak.library.sparse.sharing import Coupling, SharedGrid, local_columns, overlapping, worth_sharing
 
 #: Neighbours may share an aggregate where |a_ij| is at least this times the root of a_ii a_jj.
 STRONG = 0.02
@@ -65,7 +65,7 @@ class _Shared:
 
     A: Csr
     z: Array
-    everybody: Everybody
+    everybody: RankGroup
     found: Aggregates
 
     @property
@@ -85,7 +85,7 @@ class _Shared:
         return self.everybody.all(np.isfinite(self.z).all() and self.norms.all())
 
 
-def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[Levels, str]:
+def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: RankGroup) -> tuple[Levels, str]:
     """The levels of A_s = D_r A D_c, of ranks this one's part of each; or none, and why.  Collective.
 
     All is done with B = 2^k A, near 1, which is symmetric where A is; P becomes D_c^-1 P, and R = 2^k P^T D_r^-1.
@@ -93,7 +93,7 @@ def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tupl
     k = -int(everybody.largest(largest_exponent(A.data, 0, np)))
     B = sparse.csr_array((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
-    everybody = everybody if everybody.starts else Everybody(everybody.comm, (0, A.shape[0]))
+    everybody = everybody if everybody.starts else RankGroup(everybody.comm, (0, A.shape[0]))
     with np.errstate(all="ignore"):
         finest = _Shared(B, _smooth(B, everybody), everybody, _aggregates(B, everybody))
         problem = finest.problem
@@ -136,7 +136,7 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor, depth
     return [SharedGrid(A_s, to_below, to_here, overlapping(A_s, everybody), everybody), *grids], ""
 
 
-def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _Shared | None:
+def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: RankGroup) -> _Shared | None:
     """The next level, if its rows are worth being cut for the ranks, and have aggregates and a smooth vector there.
 
     Collective.
@@ -144,21 +144,21 @@ def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _
     comm = everybody.comm
     if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
         return None
-    A, partners = local_columns(comm, _block(C, Everybody(comm, starts)), starts)
-    of_level = Everybody(comm, starts, partners)
+    A, partners = local_columns(comm, _block(C, RankGroup(comm, starts)), starts)
+    of_level = RankGroup(comm, starts, partners)
     if not of_level.all(np.isfinite(A.data).all() and A.diagonal().all()):
         return None
     level = _Shared(A, z, of_level, _aggregates(A, of_level))
     return None if level.problem or not level.has_a_smooth_vector() else level
 
 
-def _block(rows: Csr, everybody: Everybody) -> Block:
+def _block(rows: Csr, everybody: RankGroup) -> Block:
     """This rank's rows of a matrix, in the columns of the whole."""
     rank = everybody.comm.rank
     return Block(list(everybody.starts), rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
 
 
-def _at_owners(part: Csr, starts: Sequence[int], everybody: Everybody) -> Csr:
+def _at_owners(part: Csr, starts: Sequence[int], everybody: RankGroup) -> Csr:
     """This rank's rows of the sum of all ranks' parts, each of which has all rows.  Collective."""
     comm = everybody.comm
     first, last = starts[comm.rank], starts[comm.rank + 1]
@@ -170,7 +170,7 @@ def _at_owners(part: Csr, starts: Sequence[int], everybody: Everybody) -> Csr:
     return sparse.csr_array(own + sparse.coo_array((values, where), shape=own.shape).tocsr())
 
 
-def _aggregates(A: Csr, everybody: Everybody) -> Aggregates:
+def _aggregates(A: Csr, everybody: RankGroup) -> Aggregates:
     """Unknowns that are strongly connected within this rank, together.  Collective."""
     of, mine = everybody.alike(lambda: _of_block(for_pyamg(A[:, : A.shape[0]])))
     counts = everybody.comm.bcast_object(everybody.comm.gather_objects(mine))
@@ -191,7 +191,7 @@ def _of_block(block: Any) -> tuple[Array, int]:
     return of, int(of.max(initial=-1)) + 1
 
 
-def _smooth(A: Csr, everybody: Everybody) -> Array:
+def _smooth(A: Csr, everybody: RankGroup) -> Array:
     """A vector that sweeps hardly change, from ones.  Collective."""
     z, diagonal = np.ones(A.shape[0]), A.diagonal()
     for _ in range(SWEEPS):
@@ -199,7 +199,7 @@ def _smooth(A: Csr, everybody: Everybody) -> Array:
     return z
 
 
-def _prolongation(A: Csr, found: Aggregates, z: Array, norms: Array, everybody: Everybody) -> Csr:
+def _prolongation(A: Csr, found: Aggregates, z: Array, norms: Array, everybody: RankGroup) -> Csr:
     """This rank's rows of P, in the columns of all aggregates.  Collective."""
     belongs, i = found.of >= 0, rows_of_entries(A)
     values = np.zeros(A.shape[0])

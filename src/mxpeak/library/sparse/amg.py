@@ -25,7 +25,7 @@ from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.formats import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
-from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
+from mxpeak.library.sparse.preconditioners import MatrixBuilder, Multigrid, one_group
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
 from mxpeak.spans import Spans
 
@@ -191,7 +191,7 @@ class Transfer:
 class AmgLevel:
     """A level with a coarser one below."""
 
-    def __init__(self, workshop: Workshop, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any):
+    def __init__(self, workshop: MatrixBuilder, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any):
         self._spans = workshop.spans
         self.A, self._P, self._R, self.coarser = A, P, R, coarser
         self.x, self.r = A.halo_vector(), zeros(workshop.kernels, coarser.A.n, A.A.vectors)
@@ -236,13 +236,13 @@ class Coarsest:
             self.A.own(self.x)[:] = self._inverse @ b
 
 
-def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
+def amg_multigrid(workshop: MatrixBuilder, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
     """A cycle on these levels, the finest of which is stored as A already."""
     level, total = chain(workshop, A, order, grids)
     return Multigrid(level, len(grids), total)
 
 
-def chain(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> tuple[Any, int]:
+def chain(workshop: MatrixBuilder, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> tuple[Any, int]:
     """These levels, one above the other, the finest of which is stored as A already, and the bytes of all the rest."""
     kernels, vectors = workshop.kernels, A.A.vectors
     matrices, orders = [A], [order]
@@ -261,7 +261,7 @@ def chain(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Gri
     return level, total
 
 
-def stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix, Order]:
+def stored(workshop: MatrixBuilder, grid: Grid, vectors: str) -> tuple[SparseMatrix, Order]:
     """A coarse level's matrix: in a format that rounds it to less than fp32 does, its smooth part would be lost."""
     kernels, n = workshop.kernels, grid.A.shape[0]
     rows = kernels.rows_of(grid.A.indptr, grid.A.indices, grid.A.data, n, 0)

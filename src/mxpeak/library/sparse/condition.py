@@ -14,9 +14,9 @@ import numpy as np
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.kernels.arrays import xp
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.factors import Factors
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
 
@@ -34,13 +34,13 @@ def suspicious(probed: float, precision: str) -> bool:
     return not probed * PRECISIONS[precision].u <= PROBED
 
 
-def largest_row(A: Csr, everybody: Everybody) -> float:
+def largest_row(A: Csr, everybody: RankGroup) -> float:
     """Return ||A||_inf.  Collective."""
     sums = np.add.reduceat(np.abs(A.data), A.indptr[:-1]) if A.nnz else np.zeros(1)
     return everybody.largest(float(sums.max(initial=0.0)))
 
 
-def probed_by(factors: Factors, A: Csr, everybody: Everybody) -> float:
+def probed_by(factors: Factors, A: Csr, everybody: RankGroup) -> float:
     """Return ||A||_inf·||z||_inf / 2, a lower bound of the condition: z is the factors' solution for the probe.
 
     Collective.
@@ -53,7 +53,7 @@ def probed_by(factors: Factors, A: Csr, everybody: Everybody) -> float:
     return 0.5 * largest_row(A, everybody) * run_on_root(everybody.comm, size)
 
 
-def estimated(factors: Factors, A: Csr, everybody: Everybody) -> float:
+def estimated(factors: Factors, A: Csr, everybody: RankGroup) -> float:
     """Return about ||A||_1·||A^-1||_1 by Higham's method, at least 1; rarely 3 times too small.  Collective."""
     n = int(everybody.sum(A.shape[0]))
     columns = everybody.gathered(np.bincount(A.indices, np.abs(A.data), A.shape[1]), np.add)[: A.shape[0]]

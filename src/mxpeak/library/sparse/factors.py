@@ -22,7 +22,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.kernels.host.subnormals import flushed
 from mxpeak.library.inputs import Array, on_host
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse.gathering import pattern
+from mxpeak.library.sparse.gather import pattern
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.transversal import WEAK, rows_to_diagonal, weak_diagonal
 from mxpeak.perf.host import available_memory_bytes

@@ -8,7 +8,7 @@ import numpy as np
 
 from mxpeak.kernels.contract.sparse import Rows, SparseKernels
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.everybody import ALONE, Everybody
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.precision import PRECISIONS
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
@@ -35,7 +35,7 @@ class Formats:
 
 
 def formats(
-    kernels: SparseKernels, rows: Rows, precision: str, everybody: Everybody = ALONE, *, whole: bool = False
+    kernels: SparseKernels, rows: Rows, precision: str, everybody: RankGroup = SERIAL, *, whole: bool = False
 ) -> Formats:
     """The formats that a precision means for these values; what overflows a format is kept in fp32.  Collective.
 
@@ -54,12 +54,12 @@ def formats(
     return Formats(precision, "fp32", worst == 0)
 
 
-def narrowest(kernels: SparseKernels, rows: Rows, everybody: Everybody = ALONE) -> str:
+def narrowest(kernels: SparseKernels, rows: Rows, everybody: RankGroup = SERIAL) -> str:
     """The first format that holds every value exactly; empty if none does but fp64.  Collective."""
     return next((name for name in NARROW if rounding(kernels, rows, name, everybody) == 0), "")
 
 
-def rounding(kernels: SparseKernels, rows: Rows, name: str, everybody: Everybody = ALONE) -> float:
+def rounding(kernels: SparseKernels, rows: Rows, name: str, everybody: RankGroup = SERIAL) -> float:
     """The largest relative error of a value in this format, or a lower bound other than zero of it.  Collective."""
     step = max(1, rows.data.size // SAMPLE)
     few: Array = np.ascontiguousarray(rows.data[::step])
@@ -67,7 +67,7 @@ def rounding(kernels: SparseKernels, rows: Rows, name: str, everybody: Everybody
     return everybody.largest(kernels.rounding(sample, name) or kernels.rounding(rows, name))
 
 
-def out_of_range(kernels: SparseKernels, rows: Rows, precision: str, everybody: Everybody = ALONE) -> bool:
+def out_of_range(kernels: SparseKernels, rows: Rows, precision: str, everybody: RankGroup = SERIAL) -> bool:
     """Whether values in a 16-bit format would be off by more than its roundoff, too large or small.  Collective."""
     narrow = precision in ("bf16", "fp16")
     return narrow and everybody.largest(kernels.rounding(rows, precision)) > PRECISIONS[precision].u

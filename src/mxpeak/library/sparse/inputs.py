@@ -14,7 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
 from mxpeak.library.inputs import Array, Input, check_finite, is_tensor, read, sparse_on_host
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse.everybody import ALONE, Everybody
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 
 #: A scipy.sparse.csr_array of fp64.
 Csr = Any
@@ -111,7 +111,7 @@ def _check_finite(A: Csr) -> None:
     )
 
 
-def check_entries(A: Csr, everybody: Everybody = ALONE) -> None:
+def check_entries(A: Csr, everybody: RankGroup = SERIAL) -> None:
     """Stop where a row or a column has nothing but zeros; none has if the diagonal is full.  Collective."""
     if everybody.all(A.diagonal().all()):
         return

@@ -15,8 +15,8 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector, natural_kind
 from mxpeak.layout.stencil import Box
 from mxpeak.library.inputs import Array, is_tensor
-from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.inputs import kind_of
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
@@ -28,7 +28,7 @@ from mxpeak.spans import Spans
 FILLING_BYTES, COLUMN_BYTES = 48, 4
 
 
-class Workshop:
+class MatrixBuilder:
     """Stores matrices and orders their rows, all in the same way: kernels, smoother, storage, spans."""
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
@@ -66,7 +66,7 @@ class Workshop:
         like: Stored | None = None,
         *,
         brief: bool = False,
-        everybody: Everybody = ALONE,
+        everybody: RankGroup = SERIAL,
     ) -> SparseMatrix:
         """The matrix as solvers see it; `brief`: auto takes the storage that is made soonest, not that read soonest."""
         A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(brief), like)
@@ -185,10 +185,10 @@ class Identity:
         return self._x
 
 
-class Users:
+class UserPreconditioner:
     """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system: of ranks, for each one's part."""
 
-    def __init__(self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling):
+    def __init__(self, workshop: MatrixBuilder, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling):
         self._kernels, self._spans = workshop.kernels, workshop.spans
         self._A, self._function, self._scaling = A, function, scaling
         self._x = A.halo_vector()
@@ -259,7 +259,7 @@ class Multigrid:
 
 
 def stencil_multigrid(
-    workshop: Workshop, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
+    workshop: MatrixBuilder, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
 ) -> Multigrid:
     """The benchmarks' multigrid, down to the coarsest box there is: each level the same stencil on half the points."""
     kernels, vectors = workshop.kernels, A.A.vectors

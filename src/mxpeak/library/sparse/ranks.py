@@ -21,8 +21,8 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array, Input
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.runtime.placement import threads_of
 
 #: Numbers of rows that an error shows one by one.
@@ -50,7 +50,7 @@ def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
     return Share(rows, A.dtype, right_side, inputs.on_kernels(right_side, kernels), start)
 
 
-def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[Everybody, Csr]:
+def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[RankGroup, Csr]:
     """All ranks of a system, and this one's rows in its own columns; `said` has to be the same on all.  Collective."""
     m, n = share.A.shape
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **said}
@@ -61,7 +61,7 @@ def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[E
     data = share.A.data.copy() if halo.size else share.A.data  # sorted anew, and the user's stay as they are
     A = csr_array((data, columns.astype(np.int32), share.A.indptr), shape=(m, m + halo.size))
     A.sort_indices()
-    everybody = Everybody(comm, tuple(starts), tuple(partners(comm, starts, halo)))
+    everybody = RankGroup(comm, tuple(starts), tuple(partners(comm, starts, halo)))
     inputs.check_entries(A, everybody)
     return everybody, A
 
@@ -97,7 +97,7 @@ def threads_each(comm: Communicator) -> int:
     return _threads[comm]
 
 
-def norm(everybody: Everybody, b: Array, xp: Any) -> float:
+def norm(everybody: RankGroup, b: Array, xp: Any) -> float:
     """||b||_2 without overflow.  Collective."""
     largest = everybody.max_abs(b, xp)
     return largest * everybody.norm(b / largest, xp) if largest else 0.0

@@ -13,8 +13,8 @@ import numpy as np
 
 from mxpeak.kernels.contract.sparse import Vector
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.solvers import scaling
 
 #: Rounds of means over rows and columns at most, and the change, in powers of two, at which they end.
@@ -34,7 +34,7 @@ class Scaling:
     rows: Any = 0
     columns: Any = 0
     xp: Any = np
-    everybody: Everybody = ALONE
+    everybody: RankGroup = SERIAL
 
     def on(self, xp: Any) -> Scaling:
         """The same for the vectors of an array namespace."""
@@ -96,7 +96,7 @@ def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
     return int(xp.max(xp.where(v != 0, exponents, LOWEST)))
 
 
-def balanced(A: Csr, everybody: Everybody = ALONE) -> bool:
+def balanced(A: Csr, everybody: RankGroup = SERIAL) -> bool:
     """Whether range and spread suit the solver as they are.  Collective."""
     size = np.abs(A.data)
     with np.errstate(over="ignore"):
@@ -105,13 +105,13 @@ def balanced(A: Csr, everybody: Everybody = ALONE) -> bool:
     return bool(scaling.balanced(_ends(by_row, everybody), _ends(by_column, everybody)))
 
 
-def _ends(sums: Array, everybody: Everybody) -> scaling.Ends:
+def _ends(sums: Array, everybody: RankGroup) -> scaling.Ends:
     """The least and the largest of all ranks."""
     sums = sums.astype(np.float64)  # bincount's are integers where there are none
     return -everybody.largest((-sums).max(initial=-np.inf)), everybody.largest(sums.max(initial=-np.inf))
 
 
-def equilibration(A: Csr, everybody: Everybody = ALONE) -> Scaling:
+def equilibration(A: Csr, everybody: RankGroup = SERIAL) -> Scaling:
     """Bring entries near 1 in the geometric mean of every row and column, then the largest of each to 1 or below.
 
     Rows and columns alternate, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are

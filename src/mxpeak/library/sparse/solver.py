@@ -15,18 +15,18 @@ import numpy as np
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.inputs import on_host
-from mxpeak.library.sparse import choosing
+from mxpeak.library.sparse import auto_preconditioner
 from mxpeak.library.sparse.aggregation import aggregated
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
-from mxpeak.library.sparse.choosing import Choice
+from mxpeak.library.sparse.auto_preconditioner import Choice
 from mxpeak.library.sparse.condition import estimated, largest_row, probe, probed_by, suspicious
-from mxpeak.library.sparse.everybody import ALONE, Everybody
+from mxpeak.library.sparse.distributed_amg import SharedGrid, overlapping, shared_hierarchy, unwanted
 from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, work_of
 from mxpeak.library.sparse.formats import Formats, formats, out_of_range
+from mxpeak.library.sparse.gathered_lu import shared_factors, shared_fill
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
-from mxpeak.library.sparse.shared_factors import shared_factors, shared_fill
-from mxpeak.library.sparse.sharing import SharedGrid, overlapping, shared_hierarchy, unwanted
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
@@ -50,7 +50,7 @@ ROUNDINGS = 8.0
 
 
 @dataclass(slots=True)
-class Column:
+class SolveResult:
     """One right-hand side's solution; `note` says why it is not better, `finite` whether x is."""
 
     x: Vector
@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PreconditionerSetup:
     """What was made of the matrix before it was stored, under the name of a phase; `choice` says what came of it."""
 
     choice: Choice
@@ -91,19 +91,19 @@ class Solver:
         storage: str,
         smoother: str,
         restart: int | None,
-        everybody: Everybody = ALONE,
+        everybody: RankGroup = SERIAL,
     ):
         begin = time.perf_counter()
         self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
         self.everybody, self._kernels, self._restart = everybody, kernels, restart
         self.n, self.nnz = int(everybody.sum(A.shape[0])), int(everybody.sum(A.nnz))
-        choice = choosing.preconditioner(kernels, A, preconditioner, everybody)
+        choice = auto_preconditioner.preconditioner(kernels, A, preconditioner, everybody)
         self._rows = None if choice.rows is None else kernels.xp.asarray(choice.rows)
         A = A if choice.rows is None else type(A)(A[choice.rows])
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision, everybody)
             A_s = scaling.matrix(A)
-        if choice.name not in choosing.DIVIDING:
+        if choice.name not in auto_preconditioner.DIVIDING:
             A_s = with_diagonal(A_s)
         self._precision, self._formats = precision, self._suited(A_s, precision, choice)
         self.notes += [self._formats.note] if self._formats.note else []
@@ -132,7 +132,7 @@ class Solver:
         """Steps before a restart, where the user has no say."""
         return min(self._restart or RESTARTS.get(choice.name, RESTART), self.n)
 
-    def _beside(self, make: Callable[[], Parts], A: Csr) -> Parts:
+    def _beside(self, make: Callable[[], PreconditionerSetup], A: Csr) -> PreconditionerSetup:
         """Make factors and levels while another thread stores the matrix.
 
         Factors are made on this one, which will drop them: on any other SciPy gives back nothing of what SuperLU took.
@@ -144,14 +144,14 @@ class Solver:
         self.problem = problem.result()
         return parts
 
-    def _before(self, make: Callable[[], Parts], A: Csr) -> Parts:
+    def _before(self, make: Callable[[], PreconditionerSetup], A: Csr) -> PreconditionerSetup:
         """Make levels and then store the matrix: of ranks both communicate, and a device is this thread's."""
         parts = make()
         compile_for(self._kernels, self.plan, self._formats)
         self.problem = self._stored(A)
         return parts
 
-    def _complete(self, A: Csr, parts: Parts) -> None:
+    def _complete(self, A: Csr, parts: PreconditionerSetup) -> None:
         """Put the preconditioner before the matrix, stored once more if it has become another one."""
         if parts.name:
             self.spans.add(parts.name, parts.time_s)
@@ -187,15 +187,15 @@ class Solver:
 
     def solve(
         self, b: Vector, x0: Vector, tol: float, most: int, heard: Callable[[float], object] = lambda residual: None
-    ) -> Column:
+    ) -> SolveResult:
         """x for one right-hand side, or the best x so far; `heard` is told the relative residual after each cycle."""
         xp, everybody = self._kernels.xp, self.everybody
         if everybody.all(not xp.any(b != 0)):
-            return Column(xp.zeros_like(b), history=[0.0])
+            return SolveResult(xp.zeros_like(b), history=[0.0])
         b = b if self._rows is None else xp.take(b, self._rows)
         scaling = self.plan.scaling
         b_s, k = scaling.right_hand_side(b)
-        done = Column(x0)
+        done = SolveResult(x0)
         self._begin(b_s, scaling.start(x0, k))
         ended = self._rounds(done, b_s, tol, most, heard)
         while (ended == "coarse" and self._widen(done, b_s)) or (
@@ -232,7 +232,7 @@ class Solver:
         self.problem.system.residual()
         return self._relative(self.problem.system.residual_vector, b)
 
-    def _rounds(self, done: Column, b: Vector, tol: float, most: int, heard: Callable[[float], object]) -> str:
+    def _rounds(self, done: SolveResult, b: Vector, tol: float, most: int, heard: Callable[[float], object]) -> str:
         """Continue from the system's x; return how it ended.
 
         That is: converged, steps, stalled, scales, coarse, costly or not finite.
@@ -283,7 +283,7 @@ class Solver:
         """Return ||b - A x|| / ||b|| of the unscaled system, from a residual in the order of the problem's rows."""
         return self.plan.scaling.relative(self.problem.unordered(r), b)
 
-    def _widen(self, done: Column, b: Vector) -> bool:
+    def _widen(self, done: SolveResult, b: Vector) -> bool:
         """Continue in fp64 from the best x so far, and stay there for the right-hand sides to come."""
         y = self.problem.unordered(self.problem.system.go_back())
         self.notes.append(
@@ -319,7 +319,7 @@ class Solver:
         how = {"costly": "was slow", "stalled": "stagnated"}.get(ended, "overflowed")
         room = size_text(int(ENTRY_BYTES * entries))
         reason = f"the last resort, of at most {room}: after {self._spent} steps GMRES with {name} {how}"
-        self._complete(A, Parts(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
+        self._complete(A, PreconditionerSetup(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
         self._begin(b, y)
         return True
 
@@ -364,7 +364,7 @@ class Solver:
         size = everybody.max_abs(system.solution, xp)
         return made.residual <= tol and not suspicious(0.5 * largest_row(A, everybody) * size, "fp64")
 
-    def _why(self, done: Column, ended: str, y: Vector, b: Vector, most: int) -> str:
+    def _why(self, done: SolveResult, ended: str, y: Vector, b: Vector, most: int) -> str:
         terms = self._terms(y, b)
         if ended != "rounded" and self._least(done.residual, terms):
             least = f"use rtol={2 * done.residual:.0e} or more, or " if 2 * done.residual < 1.0 else ""
@@ -404,7 +404,7 @@ def _rows(kernels: SparseKernels, A: Csr) -> Any:
     return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
 
 
-def _scaling(kernels: SparseKernels, A: Csr, precision: str, everybody: Everybody) -> Scaling:
+def _scaling(kernels: SparseKernels, A: Csr, precision: str, everybody: RankGroup) -> Scaling:
     """Powers of two where sums of rows or columns ask for them, or a 16-bit format."""
     if balanced(A, everybody) and not out_of_range(kernels, _rows(kernels, A), precision, everybody):
         return Scaling(everybody=everybody)
@@ -413,20 +413,20 @@ def _scaling(kernels: SparseKernels, A: Csr, precision: str, everybody: Everybod
 
 def _parts(
     kernels: SparseKernels, A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, vectors: str, automatic: bool
-) -> Parts:
+) -> PreconditionerSetup:
     """Factors or levels of A and of A_s = D_r A D_c, if that is what was chosen."""
     begin = time.perf_counter()
     if choice.name == "lu":
         choice, factors = _factors(A_s, choice, vectors, automatic, scaling.everybody)
-        return Parts(choice, (), factors, "factor", time.perf_counter() - begin)
+        return PreconditionerSetup(choice, (), factors, "factor", time.perf_counter() - begin)
     if choice.name == "amg":
         choice, grids = _hierarchy(kernels, A, A_s, choice, scaling, automatic)
-        return Parts(choice, grids, None, "hierarchy", time.perf_counter() - begin)
-    return Parts(choice)
+        return PreconditionerSetup(choice, grids, None, "hierarchy", time.perf_counter() - begin)
+    return PreconditionerSetup(choice)
 
 
 def _factors(
-    A: Csr, choice: Choice, vectors: str, automatic: bool, everybody: Everybody
+    A: Csr, choice: Choice, vectors: str, automatic: bool, everybody: RankGroup
 ) -> tuple[Choice, Factors | None]:
     """SuperLU's factors; where there are none, `auto` takes Gauss-Seidel, or nothing before zeros on the diagonal."""
     factors, problem = shared_factors(A, vectors, everybody, choice.entries)
@@ -435,7 +435,7 @@ def _factors(
     if not automatic:
         raise UsageError(f'preconditioner="lu" is not possible for this matrix: {problem}; use preconditioner="auto"')
     full = everybody.all(A.diagonal().all())
-    return replace(choice, name=choosing.sweeping(everybody) if full else "none", reason=problem), None
+    return replace(choice, name=auto_preconditioner.sweeping(everybody) if full else "none", reason=problem), None
 
 
 def _hierarchy(
@@ -458,7 +458,7 @@ def _hierarchy(
         return choice, grids
     if not automatic:
         raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; use preconditioner="gs"')
-    return replace(choice, name=choosing.sweeping(scaling.everybody), reason=problem), []
+    return replace(choice, name=auto_preconditioner.sweeping(scaling.everybody), reason=problem), []
 
 
 def _levels(A: Csr, A_s: Csr, scaling: Scaling) -> tuple[list[Grid], str]:

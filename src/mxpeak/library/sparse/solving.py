@@ -20,12 +20,12 @@ from mxpeak.library.inputs import device_for, device_of
 from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.condition import warning_of
-from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.formats import PRECISION_NAMES
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_each
-from mxpeak.library.sparse.solver import Column, Solver
+from mxpeak.library.sparse.solver import Solver, SolveResult
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import TURN, threads_for
 
@@ -185,7 +185,7 @@ def gmres(
         asked = options()
         return warned(*solve_on(where(), A, b, x0, asked))
     group = communicator(comm)
-    asked, device_of_rank = Everybody(group).alike(lambda: (options(), where()))
+    asked, device_of_rank = RankGroup(group).alike(lambda: (options(), where()))
     return warned(*solve_rows(group, device_of_rank, A, b, x0, asked))
 
 
@@ -220,12 +220,12 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     with TURN, kernels.computing():
         B = inputs.on_kernels(right_side, kernels)
         share = Share(whole, A.dtype, right_side, B, inputs.start(x0, right_side, kernels))
-        return _solved(kernels, whole, share, options, ALONE)
+        return _solved(kernels, whole, share, options, SERIAL)
 
 
 def solve_rows(comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
     """`gmres` on the rows of A and b that each rank hands over.  Collective over comm."""
-    everybody, most = Everybody(comm), threads_each(comm)
+    everybody, most = RankGroup(comm), threads_each(comm)
     threads = everybody.alike(lambda: _threads_of_rank(device, A, options, most))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
     with _turn(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
@@ -259,7 +259,7 @@ def _said(share: Share, x0: Any, options: Options) -> dict[str, str]:
 
 
 def _solved(
-    kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: Everybody
+    kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: RankGroup
 ) -> tuple[Any, GmresInfo]:
     """x in the layout of b.  Collective."""
     n = int(everybody.sum(A.shape[0]))
@@ -285,7 +285,7 @@ def _solved(
     return share.right_side.result(X), _info(solver, done, tols, condition)
 
 
-def _tolerance(options: Options, b: Any, xp: Any, everybody: Everybody) -> float:
+def _tolerance(options: Options, b: Any, xp: Any, everybody: RankGroup) -> float:
     """Return the relative residual that is to be reached for one right-hand side; at 1 or more x0 = 0 has it."""
     if not options.atol:
         return float(options.rtol)
@@ -300,7 +300,7 @@ def _colours(solver: Solver) -> int | None:
 
 
 def _empty(
-    kernels: SparseKernels, share: Share, options: Options, n: int, everybody: Everybody
+    kernels: SparseKernels, share: Share, options: Options, n: int, everybody: RankGroup
 ) -> tuple[Any, GmresInfo]:
     """Return an x without entries, for a matrix without rows or no right-hand side, as NumPy and SciPy do."""
     info = GmresInfo(
@@ -332,14 +332,14 @@ def _empty(
     return share.right_side.result(kernels.xp.zeros(share.right_side.shape, dtype=kernels.xp.float64)), info
 
 
-def _outcome(done: list[Column], tols: list[float]) -> Outcome:
+def _outcome(done: list[SolveResult], tols: list[float]) -> Outcome:
     """Return how all right-hand sides ended: not finite if one did, and solved only if all were."""
     if not all(one.finite for one in done):
         return Outcome.NOT_FINITE
     return Outcome.SOLVED if all(one.residual <= tol for one, tol in zip(done, tols)) else Outcome.UNREACHED
 
 
-def _info(solver: Solver, done: list[Column], tols: list[float], condition: float | None) -> GmresInfo:
+def _info(solver: Solver, done: list[SolveResult], tols: list[float], condition: float | None) -> GmresInfo:
     problem, choice = solver.problem, solver.plan.choice
     longest = max(done, key=lambda one: one.steps)
     residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over

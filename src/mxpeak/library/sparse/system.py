@@ -19,24 +19,24 @@ from mxpeak.distributed.system import InnerIteration, MixedSystem, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
-from mxpeak.library.sparse.choosing import FIRST_USE, Choice
+from mxpeak.library.sparse.auto_preconditioner import FIRST_USE, Choice
+from mxpeak.library.sparse.distributed_amg import Overlap, SharedGrid
 from mxpeak.library.sparse.factors import Factors, Solved, factored
 from mxpeak.library.sparse.formats import Formats
+from mxpeak.library.sparse.gathered_lu import SharedSolved, shared_factors
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.preconditioners import (
     Identity,
+    MatrixBuilder,
     Multigrid,
     Sweep,
     SymmetricSweep,
-    Users,
-    Workshop,
+    UserPreconditioner,
     one_group,
     stencil_multigrid,
 )
 from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.library.sparse.shared_factors import SharedSolved, shared_factors
-from mxpeak.library.sparse.shared_levels import SharedSweep, shared_multigrid
-from mxpeak.library.sparse.sharing import Overlap, SharedGrid
+from mxpeak.library.sparse.schwarz import SharedSweep, shared_multigrid
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.krylov import gmres_ir
@@ -74,7 +74,7 @@ class Problem:
     def __init__(self, kernels: SparseKernels, A: Csr, plan: Plan, formats: Formats, spans: Spans):
         everybody = self._everybody = plan.scaling.everybody
         self._kernels, self._A, self._plan, self._spans = kernels, A, plan, spans
-        self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
+        self._workshop = MatrixBuilder(kernels, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
         brief = plan.choice.name == "lu"  # few products will be taken
         self._formats = formats
@@ -164,7 +164,13 @@ class Problem:
         """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
         with self._spans("preconditioner set-up"):
             self._preconditioner = self._made()
-            kind = Refining if self._refines else Keeping if self._plan.choice.name in KEPT else Continued
+            kind = (
+                FP64ProductSystem
+                if self._refines
+                else FlexibleSystem
+                if self._plan.choice.name in KEPT
+                else RestartableSystem
+            )
             self.system = kind(
                 self._kernels,
                 self._everybody.comm,
@@ -183,7 +189,7 @@ class Problem:
     def _made(self) -> Any:
         kernels, A, choice = self._kernels, self.inner, self._plan.choice
         if choice.user is not None:
-            return Users(self._workshop, A, choice.user, self._plan.scaling)
+            return UserPreconditioner(self._workshop, A, choice.user, self._plan.scaling)
         if choice.name == "none":
             return Identity(kernels, A)
         if self._plan.overlap is not None:
@@ -215,7 +221,7 @@ class Problem:
         return again or made
 
 
-class Continued(MixedSystem):
+class RestartableSystem(MixedSystem):
     """A system whose solution goes on from where it was, and that keeps the best one, also in the unscaled system."""
 
     def __init__(self, *args: Any):
@@ -294,7 +300,7 @@ class KeepingBasis(SparseBasis):
         return self._combination(self._Z, t)
 
 
-class Keeping(Continued):
+class FlexibleSystem(RestartableSystem):
     """A system that keeps M^-1 q of every step, so that a correction takes no M^-1 of its own (Saad 1993)."""
 
     _basis: KeepingBasis
@@ -321,7 +327,7 @@ class Keeping(Continued):
         self._known = None
 
 
-class Refining(Keeping):
+class FP64ProductSystem(FlexibleSystem):
     """A system whose M^-1 is nearly A^-1: its products are taken in fp64 (Carson and Higham 2017).
 
     A M^-1 q may be much less than |A||M^-1 q|, of which fp32 would round every term.

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 
 Tensor = Any
 
@@ -105,7 +105,7 @@ def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
     turned = target.stride(1) != 1 and n > 1
     grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
     target_ld = target.stride(1) if turned else target.stride(0)
-    ahead.launch(
+    compile_ahead.launch(
         cast_kernel,
         grid,
         source,

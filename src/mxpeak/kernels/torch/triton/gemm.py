@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 
 Tensor = Any
 
@@ -78,7 +78,7 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     (m, k), n = A.shape, B.shape[1]
     BM, BN, BK, stages = tile_of(A)
     grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
-    ahead.launch(
+    compile_ahead.launch(
         gemm_kernel,
         grid,
         C,

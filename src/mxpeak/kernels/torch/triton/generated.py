@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.recipe import Recipe
+from mxpeak.kernels.torch.lcg_tables import Recipe
 
 Tensor = Any
 
@@ -170,7 +170,7 @@ def fold_kernel(
 def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
     """A = the matrix, rounded once to its type."""
     m, n = A.shape
-    ahead.launch(
+    compile_ahead.launch(
         generate_kernel,
         (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS)),
         A,
@@ -204,7 +204,7 @@ def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
     parts = triton.cdiv(n, span)
     partial = device.empty(parts, m)
-    ahead.launch(
+    compile_ahead.launch(
         fold_kernel,
         (blocks, parts),
         partial,

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.norm_table import FEW, WARPS, Batch
 from mxpeak.kernels.torch.triton.norm_blocks import (
     COLUMNS,
@@ -164,7 +164,7 @@ def launch_folds(
     for skip in range(0, len(sigmas), FOLDS):
         options = {"SQUARED": squared, "SKIP": skip, "FOLDED": min(FOLDS, len(sigmas) - skip)}
         with torch.cuda.device_of(table):
-            ahead.launch(
+            compile_ahead.launch(
                 fold_kernel,
                 grid(batch),
                 table,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from mxpeak.kernels.contract import norms
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.norm_table import MANY, WARPS, Batch
 from mxpeak.kernels.torch.triton.norm_blocks import (
     COLUMNS,
@@ -205,7 +205,7 @@ def launch_pass(
     """`pass_kernel` on a batch."""
     line_span, position_span = span(by_line, batch.by_line), span(by_position, batch.by_position)
     with torch.cuda.device_of(table):
-        ahead.launch(
+        compile_ahead.launch(
             pass_kernel,
             grid(batch),
             table,

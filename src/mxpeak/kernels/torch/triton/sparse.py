@@ -16,7 +16,7 @@ import triton.language as tl
 
 from mxpeak.kernels.host import sparse_native, sparse_sweep
 from mxpeak.kernels.host import sparse_pack as pack
-from mxpeak.kernels.torch import ahead, sparse_matrix
+from mxpeak.kernels.torch import compile_ahead, sparse_matrix
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
 from mxpeak.kernels.torch.triton.vectors import units
@@ -348,7 +348,7 @@ def sweep(
     for step in parts_of(steps, backward=backward):
         first, end = steps.bounds[step : step + 2]
         each, grid = _shares(device, end - first)
-        ahead.launch(
+        compile_ahead.launch(
             sweep_kernel,
             grid,
             steps.table,
@@ -370,7 +370,7 @@ def sweep(
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
     table = A.pattern.in_turn
     each, grid = _shares(device, len(table))
-    ahead.launch(multiply_kernel, grid, table, len(table), each, *_arrays(A), x, y, **_options(device, A))
+    compile_ahead.launch(multiply_kernel, grid, table, len(table), each, *_arrays(A), x, y, **_options(device, A))
 
 
 def residual(
@@ -379,7 +379,7 @@ def residual(
     kept = b if keep is None else keep  # read with LOWER alone
     table = coarse.steps.table
     each, grid = _shares(device, len(table))
-    ahead.launch(
+    compile_ahead.launch(
         residual_kernel,
         grid,
         table,
@@ -400,7 +400,7 @@ def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
     count, pattern = surface.numbers.numel(), A.pattern
-    ahead.launch(
+    compile_ahead.launch(
         halo_kernel,
         (-(-count // SURFACE),),
         surface.numbers,

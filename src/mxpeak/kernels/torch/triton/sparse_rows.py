@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.layout import stencil
 
 Tensor = Any
@@ -117,7 +117,7 @@ def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl
 def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
     """Fill in the columns and values of a box."""
     rows = ENTRIES // SLOTS.value
-    ahead.launch(
+    compile_ahead.launch(
         rows_kernel,
         (-(-box.rows // rows),),
         indptr,
@@ -139,7 +139,7 @@ def groups(indptr: Tensor, indices: Tensor, most: int, *, levels: bool) -> Tenso
     n = len(indptr) - 1
     group = torch.full((n,), -1, dtype=torch.int32, device=indptr.device)
     turn = torch.zeros(1, dtype=torch.int32, device=indptr.device)
-    ahead.launch(
+    compile_ahead.launch(
         order_kernel,
         (-(-n // FEW),),
         indptr,

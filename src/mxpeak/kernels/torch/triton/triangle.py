@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
 
 Tensor = Any
@@ -178,7 +178,7 @@ def launch_rows(
     m, n = A.shape
     span, parts = _cut(m, ROWS, n, COLUMNS)
     results, direct = _results(device, out, form, parts, add)
-    ahead.launch(
+    compile_ahead.launch(
         row_kernel,
         (triton.cdiv(m, ROWS), parts),
         A,
@@ -206,7 +206,7 @@ def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, for
     m, n = A.shape
     span, parts = _cut(n, COLUMNS, m, ROWS)
     results, direct = _results(device, out, form, parts, add)
-    ahead.launch(
+    compile_ahead.launch(
         column_kernel,
         (triton.cdiv(n, COLUMNS), parts),
         A,
@@ -231,7 +231,9 @@ def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
     """A scaled in place."""
     m, n = A.shape
     grid = (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))
-    ahead.launch(scale_kernel, grid, A, A.stride(0), by_row, by_column, m, n, BM=ROWS, BN=COLUMNS, num_warps=WARPS)
+    compile_ahead.launch(
+        scale_kernel, grid, A, A.stride(0), by_row, by_column, m, n, BM=ROWS, BN=COLUMNS, num_warps=WARPS
+    )
 
 
 def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
 
 Tensor = Any
@@ -123,20 +123,20 @@ def _programs(device: Device, x: Tensor, block: int, each: int | None = None) ->
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
     programs = _programs(device, x, BLOCK)
     sums = device.empty(programs)
-    ahead.launch(dot_kernel, (programs,), x, y, x.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
+    compile_ahead.launch(dot_kernel, (programs,), x, y, x.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
     return sums.sum()
 
 
 def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
     programs = _programs(device, y, BLOCK)
     sums = device.empty(programs)
-    ahead.launch(subtract_kernel, (programs,), b, y, y.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
+    compile_ahead.launch(subtract_kernel, (programs,), b, y, y.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
     return sums.sum()
 
 
 def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
     if n := rows.numel():
-        ahead.launch(scatter_add_kernel, (-(-n // BLOCK),), x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
+        compile_ahead.launch(scatter_add_kernel, (-(-n // BLOCK),), x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def _pass(
     block = BLOCK // height
     programs = _programs(device, w, block, BASIS_PROGRAMS)
     sums = device.empty(programs, height if project else 1)
-    ahead.launch(
+    compile_ahead.launch(
         basis_kernel,
         (programs,),
         Q,

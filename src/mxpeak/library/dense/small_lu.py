@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mxpeak.library.dense.direct import LETTERS, Direct, Routines, routines
 from mxpeak.library.dense.factoring import probe
+from mxpeak.library.dense.lapack_solver import LETTERS, Direct, Routines, routines
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.policy import small_lu_is_faster
 from mxpeak.library.types import Array

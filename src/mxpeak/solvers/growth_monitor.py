@@ -18,7 +18,7 @@ from mxpeak.layout.schedule import LuStep, lu_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class GrowthReport:
     """What the diagonal blocks say; blocks are numbered from 0.
 
     largest    the largest |entry| of a finite one, and which it is
@@ -54,15 +54,15 @@ class DiagonalBlocks:
         xp = self._kernels.xp
         self._largest[:] = xp.asarray(noted, dtype=xp.float64)
 
-    def witness(self, *, with_l: bool) -> Witness:
+    def witness(self, *, with_l: bool) -> GrowthReport:
         """What they say, once all is done; `with_l`: L lies below the diagonal of A.  Collective over the grid."""
         found = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
         values = [value if isfinite(value) else -1.0 for value in found]
         block = values.index(max(values)) if values else 0
         bad = next((k for k, value in enumerate(found) if not isfinite(value)), None)
         if bad is None:
-            return Witness(max(values, default=0.0), block)
-        return Witness(max(0.0, values[block]), block, self._origin(bad, with_l), bad + 1)
+            return GrowthReport(max(values, default=0.0), block)
+        return GrowthReport(max(0.0, values[block]), block, self._origin(bad, with_l), bad + 1)
 
     def _origin(self, k: int, with_l: bool) -> tuple[int, int]:
         """The first block that is not finite, above block (k, k) or, where L is kept, to the left of it."""

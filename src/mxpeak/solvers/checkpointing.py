@@ -9,7 +9,7 @@ from typing import Protocol
 Notes = Mapping[str, Sequence[float]]
 
 
-class Keeper(Protocol):
+class Checkpointer(Protocol):
     """Copies the matrix of a factorization between its steps.
 
     first   the step to begin with: the matrix is as it was after those before
@@ -41,4 +41,4 @@ class Nobody:
         """Do nothing."""
 
 
-NOBODY = Nobody()
+NO_CHECKPOINTS = Nobody()

@@ -11,7 +11,7 @@ LOOKS, PIECE_BLOCKS = 8, 4
 GRAIN = 64
 
 
-def pieces(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -> Iterator[tuple[int, int]]:
+def column_chunks(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -> Iterator[tuple[int, int]]:
     """The columns of an update as ranges c0:c1; `arrived()` is called before each, until it says so.
 
     Once it says that no communication has to be driven any more, the rest is one piece.  Until then no piece but a

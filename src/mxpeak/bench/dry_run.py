@@ -10,7 +10,7 @@ from mxpeak.options import Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class DryRun:
     """What a run would do, nothing run.
 
     text      sizes, grid and memory, for people

@@ -20,9 +20,9 @@ from mxpeak.distributed.general import Block, Partner, distribute, numbered, par
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COMPLEXITY, Grid, complexity, hierarchy
-from mxpeak.library.sparse.everybody import Everybody
-from mxpeak.library.sparse.gathering import MOST_GATHERED, named, no_room, stacked
+from mxpeak.library.sparse.gather import MOST_GATHERED, named, no_room, stacked
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.runtime.nodes import nodes_of
 
@@ -67,7 +67,7 @@ class SharedGrid:
     P: Coupling
     R: Coupling
     overlap: Overlap
-    everybody: Everybody
+    everybody: RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,13 @@ def unwanted(A: Csr, scaling: Scaling) -> str:
     return f"{n} rows are too many to build levels on one rank"
 
 
-def _no_room(everybody: Everybody, nnz: int) -> str:
+def _no_room(everybody: RankGroup, nnz: int) -> str:
     """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
     here = nodes_of(everybody.comm, None).most
     return no_room(everybody, nnz, BYTES_AN_ENTRY * nnz, f"levels of {nnz} entries", here)
 
 
-def weak_share(A: Csr, everybody: Everybody) -> float:
+def weak_share(A: Csr, everybody: RankGroup) -> float:
     """The share of entries beside the diagonal that are small for their row.  Collective."""
     i = rows_of_entries(A)
     beside = A.indices != i
@@ -182,7 +182,7 @@ def _dealt(comm: Communicator, whole: _Whole | None, firsts: Sequence[Sequence[i
     """
     starts, *coarse = firsts
     A, with_whom = local_columns(comm, distribute(comm, whole and whole.A, starts), starts)
-    everybody = Everybody(comm, tuple(starts), with_whom)
+    everybody = RankGroup(comm, tuple(starts), with_whom)
     painted = comm.bcast_object(whole and whole.colours)
     mine = painted[starts[comm.rank] : starts[comm.rank + 1]]
     rows_of_P = distribute(comm, whole and whole.P, starts)
@@ -209,7 +209,7 @@ def _csr(rows: Block, columns: int) -> Csr:
     return sparse.csr_array((rows.data, rows.columns.astype(np.int32), rows.indptr), shape=(rows.n, columns))
 
 
-def overlapping(A: Csr, everybody: Everybody, colours: Array | None = None) -> Overlap:
+def overlapping(A: Csr, everybody: RankGroup, colours: Array | None = None) -> Overlap:
     """The rows of A and of its halo, without columns beyond; `colours` has one for each column of A.  Collective."""
     n, first = A.shape[0], everybody.first
     columns = everybody.with_halo(np.arange(first, first + n))

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable
 from os import sched_yield
 from typing import Any
 
+from mxpeak.async_buffer import AsyncBuffer
 from mxpeak.comm.base import WAITED_FOR, Request, about
-from mxpeak.promised import Promised
 
 
 class _Later:
@@ -25,7 +25,7 @@ class _Later:
 
     __slots__ = ("_begin", "_memory", "_posts", "request")
 
-    def __init__(self, posts: Posts, memory: Promised, begin: Callable[[Any], Request]):
+    def __init__(self, posts: Posts, memory: AsyncBuffer, begin: Callable[[Any], Request]):
         self._posts, self._memory, self._begin = posts, memory, begin
         self.request: Request | None = None
 
@@ -66,10 +66,10 @@ class Posts:
     def post(self, memory: Any, begin: Callable[[Any], Request], channel: Hashable) -> Request:
         """A message, begun at once where its memory is there and no other of its channel waits."""
         self.drive()
-        if not isinstance(memory, Promised):
+        if not isinstance(memory, AsyncBuffer):
             if channel not in self._waiting:
                 return begin(memory)
-            memory = Promised(memory, _Past())
+            memory = AsyncBuffer(memory, _Past())
         later = _Later(self, memory, begin)
         self._waiting.setdefault(channel, deque()).append(later)
         self.drive()

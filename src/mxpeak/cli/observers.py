@@ -18,7 +18,7 @@ from mxpeak.comm.base import awaited, waits_for
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.records import Result
-from mxpeak.report.lines import case_text
+from mxpeak.report.summaries import case_text
 from mxpeak.runtime.nodes import node_name, nodes_of
 from mxpeak.spans import Observer
 from mxpeak.watch.events import SCHEMA, EventLog
@@ -32,7 +32,7 @@ from mxpeak.watch.watchdog import Watchdog
 Simulated = Callable[[Any], Forecast | None]
 
 
-class Onlookers:
+class RunObservers:
     """The files that follow a run; on other ranks than 0 there are none."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
@@ -80,7 +80,7 @@ class Onlookers:
 class Watched:
     """One benchmark, and who looks on while it runs."""
 
-    onlookers: Onlookers
+    onlookers: RunObservers
     benchmark: str
     progress: Progress
     guard: Guard | None
@@ -145,9 +145,9 @@ def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
 
 
 @contextmanager
-def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[Onlookers]:
+def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[RunObservers]:
     """Follow a run; an error or a signal on its way out is its end, too."""
-    onlookers = Onlookers(output, benchmark, argv, session)
+    onlookers = RunObservers(output, benchmark, argv, session)
     try:
         yield onlookers
     except BaseException as error:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from mxpeak.kernels.torch import ahead
+from mxpeak.kernels.torch import compile_ahead
 from mxpeak.kernels.torch.device import Device
 
 Work = Callable[[], None]
@@ -39,7 +39,7 @@ class GraphRecorder:
         self._first: torch.cuda.CUDAGraph | None = None  # kept: torch gives up a pool that has no graph any more
 
     def is_busy(self) -> bool:
-        return ahead.is_rehearsing() or bool(torch.cuda.is_current_stream_capturing())
+        return compile_ahead.is_rehearsing() or bool(torch.cuda.is_current_stream_capturing())
 
     def record(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()

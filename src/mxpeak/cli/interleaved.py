@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.past import results_in
+from mxpeak.cli.run_history import results_in
 from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:

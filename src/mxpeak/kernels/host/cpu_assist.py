@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.team import Team
 
 
-class HostForDevice:
+class HostPanelService:
     """Panels that several ranks share, and rows of a user's sparse matrix, on `threads` cores.
 
     panels    whether there will be such panels: then all that they take is loaded now, before any clock runs

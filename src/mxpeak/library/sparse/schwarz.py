@@ -21,17 +21,23 @@ from mxpeak.distributed import general
 from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.library.sparse.amg import Grid, Transfer, chain, stored
-from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse.distributed_amg import Coupling, Overlap, SharedGrid
 from mxpeak.library.sparse.formats import narrowest
-from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
-from mxpeak.library.sparse.sharing import Coupling, Overlap, SharedGrid
+from mxpeak.library.sparse.preconditioners import MatrixBuilder, Multigrid, one_group
+from mxpeak.library.sparse.rank_group import RankGroup
 
 
 class OverlappingSweep:
     """x = S b; `symmetric`: forward and backward."""
 
     def __init__(
-        self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix, *, symmetric: bool = False
+        self,
+        workshop: MatrixBuilder,
+        overlap: Overlap,
+        everybody: RankGroup,
+        A: SparseMatrix,
+        *,
+        symmetric: bool = False,
     ):
         kernels, n, vectors = workshop.kernels, A.n, A.A.vectors
         E, before, width = overlap.A, overlap.before, overlap.A.shape[0]
@@ -78,7 +84,7 @@ class OverlappingSweep:
 class SharedSweep:
     """S r, forward and backward, as a preconditioner of a matrix whose rows are stored as they stand."""
 
-    def __init__(self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix):
+    def __init__(self, workshop: MatrixBuilder, overlap: Overlap, everybody: RankGroup, A: SparseMatrix):
         self._sweep = OverlappingSweep(workshop, overlap, everybody, A, symmetric=True)
         self._A, self._x, self.order = A, A.halo_vector(), self._sweep.order
         self.bytes = self._sweep.bytes + int(self._x.nbytes)
@@ -100,7 +106,7 @@ class SharedTransfer(Transfer):
     """y += T x, where a rank has some of x's numbers and gets the others that its rows meet."""
 
     def __init__(
-        self, kernels: SparseKernels, side: Coupling, orders: tuple[Order, Order], vectors: str, of: Everybody
+        self, kernels: SparseKernels, side: Coupling, orders: tuple[Order, Order], vectors: str, of: RankGroup
     ):
         super().__init__(kernels, side.T, *orders, vectors)
         self._own = side.T.shape[1] - sum(one.received for one in side.partners)
@@ -115,7 +121,7 @@ class SharedTransfer(Transfer):
 class SharedLevel:
     """A level whose rows lie with ranks; `order` is that of the next coarser one, None where that is shared too."""
 
-    def __init__(self, workshop: Workshop, A: SparseMatrix, grid: SharedGrid, coarser: Any, order: Order | None):
+    def __init__(self, workshop: MatrixBuilder, A: SparseMatrix, grid: SharedGrid, coarser: Any, order: Order | None):
         kernels, vectors, n, everybody = workshop.kernels, A.A.vectors, A.n, grid.everybody
         self._kernels, self._spans, self._everybody, self._gathered = kernels, workshop.spans, everybody, order
         self.A, self.coarser, self.x = A, coarser, A.halo_vector()
@@ -159,7 +165,7 @@ class SharedLevel:
         self._kernels.subtract_from(self._rest, b)
 
 
-def shared_multigrid(workshop: Workshop, A: SparseMatrix, grids: Sequence[SharedGrid | Grid]) -> Multigrid:
+def shared_multigrid(workshop: MatrixBuilder, A: SparseMatrix, grids: Sequence[SharedGrid | Grid]) -> Multigrid:
     """A cycle on these levels, the finest of which is stored as A already, in the sequence in which it stands."""
     vectors = A.A.vectors
     shared = [grid for grid in grids if isinstance(grid, SharedGrid)]
@@ -175,7 +181,7 @@ def shared_multigrid(workshop: Workshop, A: SparseMatrix, grids: Sequence[Shared
     return Multigrid(level, len(grids), total, level.order)
 
 
-def _rows_of(workshop: Workshop, grid: SharedGrid, vectors: str) -> SparseMatrix:
+def _rows_of(workshop: MatrixBuilder, grid: SharedGrid, vectors: str) -> SparseMatrix:
     """A coarser level's rows as they stand."""
     kernels, (n, width) = workshop.kernels, grid.A.shape
     rows = kernels.rows_of(grid.A.indptr, grid.A.indices, grid.A.data, n, width - n)

@@ -120,7 +120,7 @@ def _previous(last: Path) -> Path:
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:
     """The results of a result file, or of another program's report."""
-    from mxpeak.report.logs import results_of_log
+    from mxpeak.report.importers import results_of_log
 
     try:
         data = read_bytes(path)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mxpeak.cli.past import SO_FAR
+from mxpeak.cli.run_history import SO_FAR
 from mxpeak.records import Result, document, to_json
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.sparse import SparseMatrix, vector_type
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
-from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill, fill_of_any
-from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
+from mxpeak.library.sparse.gather import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.spans import Spans
 
 
 def shared_factors(
-    A: Csr, vectors: str, everybody: Everybody, entries: float | None = None
+    A: Csr, vectors: str, everybody: RankGroup, entries: float | None = None
 ) -> tuple[Factors | None, str]:
     """Return the factors of A, which rank 0 alone has, or None and why there are none; `entries` is as in `factored`.
 
@@ -51,7 +51,7 @@ def shared_factors(
     return (None if problem else replace(found, vectors=made_in)), problem
 
 
-def shared_fill(A: Csr, everybody: Everybody) -> tuple[float, str]:
+def shared_fill(A: Csr, everybody: RankGroup) -> tuple[float, str]:
     """Return about how many entries factors of A have; if that is not known, infinity and why.  Collective."""
     if everybody.alone:
         return fill_of_any(A), ""
@@ -68,7 +68,7 @@ def shared_fill(A: Csr, everybody: Everybody) -> tuple[float, str]:
 class SharedSolved:
     """x = U^-1 L^-1 r, on rank 0 for all ranks."""
 
-    def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: Factors, everybody: Everybody, spans: Spans):
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: Factors, everybody: RankGroup, spans: Spans):
         self._A, self.factors, self._everybody, self._spans = A, factors, everybody, spans
         self._x = A.halo_vector()
         n = everybody.starts[-1] if everybody.comm.rank == 0 else 0

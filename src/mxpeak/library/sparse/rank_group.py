@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Everybody:
+class RankGroup:
     """The ranks of a system; all methods are collective, save `exchange`.
 
     starts    every rank's first row, and n; nothing where one process has all rows
@@ -130,4 +130,4 @@ class Everybody:
 
 
 #: A process that has the whole system.
-ALONE = Everybody(Solo())
+SERIAL = RankGroup(Solo())

@@ -11,7 +11,7 @@ from mxpeak.comm.collectives import validate_on_all
 from mxpeak.errors import UsageError
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.inputs import right_hand_side
-from mxpeak.library.dense.sources import wide_type
+from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.types import Array
 

@@ -24,7 +24,7 @@ class Strips(Protocol):
         """
 
 
-class GivenMatrix:
+class UserMatrix:
     """An n×n matrix in NB×NB blocks on a grid, of which nothing is held here."""
 
     def __init__(self, grid: Grid, n: int, nb: int, strips: Strips, kernels: Kernels):

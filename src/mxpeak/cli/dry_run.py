@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import panel_row
-from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.registry import load
-from mxpeak.cli.past import last_rate
 from mxpeak.cli.request import Request, settings_table
+from mxpeak.cli.run_history import last_rate
 from mxpeak.cli.scaling import as_asked, turns
-from mxpeak.comm.planned import Planned
+from mxpeak.comm.dry_run import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import Setting
 from mxpeak.records import rate_text
@@ -30,9 +30,9 @@ def dry_run(wanted: list[Request], session: Session) -> int:
     """Show what would be run, and end as the run would where its memory does not suffice.  Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: as_asked(wanted[0])):
-        comm = group if request.of_ranks is None else Planned(request.of_ranks)
+        comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
         found = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
-        seen = found if isinstance(found, Outlook) else Outlook(str(found))
+        seen = found if isinstance(found, DryRun) else DryRun(str(found))
         fits = fits and seen.fits
         settled, _ = on_device(request.config, request.settings)
         ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
@@ -58,7 +58,7 @@ def _changed(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     return {name: one for name, one in settings.items() if one.origin != "default"}
 
 
-def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
+def _time_line(request: Request, seen: DryRun, ranks: int) -> str:
     """The expected time of the timed part."""
     from mxpeak.watch.progress import duration
 

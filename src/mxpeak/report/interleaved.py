@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from mxpeak.errors import UsageError
-from mxpeak.perf.turns import Turns
+from mxpeak.perf.paired_comparison import Turns
 from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sparse
 
-from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
 from mxpeak.runtime.memory import MARGIN
@@ -18,7 +18,7 @@ from mxpeak.runtime.memory import MARGIN
 MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 
-def named(A: Csr, everybody: Everybody) -> Csr:
+def named(A: Csr, everybody: RankGroup) -> Csr:
     """This rank's rows in the columns of the whole.  Collective."""
     mine = np.arange(everybody.first, everybody.first + A.shape[0])
     shape = A.shape[0], everybody.starts[-1]
@@ -40,7 +40,7 @@ def stacked(parts: Sequence[Csr], n: int) -> Csr:
     return A
 
 
-def no_room(everybody: Everybody, nnz: int, need: float, what: str, ranks: int = 1) -> str:
+def no_room(everybody: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) -> str:
     """Why rank 0 cannot make something of all rows, if it cannot; as many ranks use its memory.  Collective."""
     if nnz > np.iinfo(np.int32).max:
         return f"{what}: {nnz} entries are more than one rank's 32-bit indices count"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import probe
+from mxpeak.library.dense.range_scaling import least
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.types import Array, roundoff
 from mxpeak.solvers.condition import PROBED

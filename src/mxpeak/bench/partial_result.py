@@ -21,18 +21,18 @@ LOOKS = 50
 
 
 @dataclass(slots=True)
-class UnderWay:
+class CaseInProgress:
     """A case that has begun: the spans of what is being computed; what has been, and what it comes to."""
 
     case: Any
     begun_unix: float = field(default_factory=time.time)
     spans: Spans | None = None
     samples_s: list[float] = field(default_factory=list)
-    so_far: SoFar | None = None
+    so_far: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SoFar:
+class Partial:
     """What the solves that are over come to.
 
     computation   the part of the run that they are of
@@ -45,7 +45,7 @@ class SoFar:
     passed: bool
 
 
-def aborted(benchmark: str, under_way: UnderWay, facts: Facts, why: str) -> Result:
+def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -> Result:
     """The result of a case that ended early: no rate and no validation, but what was found by then."""
     spans = under_way.spans or Spans()
     return Result(
@@ -82,7 +82,7 @@ def _phase(phase: Any) -> dict[str, Any]:
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
 
 
-def _finished(under_way: UnderWay) -> dict[str, Any]:
+def _finished(under_way: CaseInProgress) -> dict[str, Any]:
     """The solves that are over, where they come to something by themselves."""
     if under_way.so_far is None:
         return {}

@@ -78,7 +78,7 @@ class Source:
         return A
 
 
-class Made(Source):
+class FunctionSource(Source):
     """a_ij = fn(i, j), made anew whenever it is needed."""
 
     def __init__(self, fn: Callable[[Any, Any], Any]):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import NoReturn, TextIO
 
-from mxpeak.comm.ending import torchrun_ends_all
+from mxpeak.comm.shutdown import torchrun_ends_all
 
 #: HOST:PID of the process that this one shall not outlive.
 VARIABLE = "MXPEAK_STARTED_BY"
@@ -51,7 +51,7 @@ READ_S, READ_LOOK_S = 1.0, 0.001
 OUTPUT = (1, 2)
 
 
-def leashed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a process that shall end with this one, and write for the same terminal."""
     width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
@@ -66,7 +66,7 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
     return int(told) if told.isdecimal() else None
 
 
-def holder(environ: Mapping[str, str] = os.environ) -> int | None:
+def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
     """Who shall not be outlived: on this host, as the variable says, or torchrun, which ends without a word too."""
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
@@ -80,7 +80,7 @@ def pass_on(number: int) -> None:
     This one has heard: it shall not hear once more, when it is everybody's turn.  torchrun ends the other ranks when
     one has ended, and one more signal would break off its wait for them.
     """
-    started_by = holder({VARIABLE: os.environ.get(VARIABLE, "")})
+    started_by = parent_pid({VARIABLE: os.environ.get(VARIABLE, "")})
     if started_by is None or torchrun_ends_all():
         return
     for one in ENDING:
@@ -92,16 +92,16 @@ def pass_on(number: int) -> None:
 def asked_by(number: int) -> int:
     """The signal that asked for the end: the one that the starter was told by, else `number`, which came here."""
     path = os.environ.get(TOLD)
-    if path and holder({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
+    if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as told:
             return int(told.read())
     return number
 
 
-def leave_word(code: int) -> None:
+def write_exit_code(code: int) -> None:
     """Tell who started these ranks with what code this one ends, or ends them all."""
     path = os.environ.get(LAST_WORD)
-    if path and holder() is not None:  # of this host: elsewhere the path is another's
+    if path and parent_pid() is not None:  # of this host: elsewhere the path is another's
         with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
             word.write(f"{code}\n")
 
@@ -112,7 +112,7 @@ def leave_crashes() -> None:
     It ends the others by SIGKILL, so where one had a bus error that number is 7 | 9 = 15, which is SIGTERM's.
     """
     path = os.environ.get(LAST_WORD)
-    if path and holder() is not None:  # as in `leave_word`
+    if path and parent_pid() is not None:  # as in `write_exit_code`
         with suppress(OSError):
             word = open(path, "a")  # noqa: SIM115  for as long as this process lasts
             faulthandler.enable(word, all_threads=False)
@@ -189,7 +189,7 @@ def cannot_begin() -> NoReturn:
     rank = os.environ.get("PMI_RANK")
     prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
     show_traceback(prefix)
-    leave_word(1)
+    write_exit_code(1)
     end_launched(1)
     sys.exit(1)
 
@@ -199,7 +199,7 @@ def end_by(number: int) -> None:
 
     Of a rank that SIGINT ended MPICH's mpiexec would return 2 | 9 = 11, which is SIGSEGV's: it is told the code.
     """
-    leave_word(128 + number)
+    write_exit_code(128 + number)
     end_launched(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

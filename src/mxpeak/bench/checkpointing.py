@@ -36,8 +36,8 @@ from mxpeak.runtime.checkpoint import (
     regular_file,
 )
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
-from mxpeak.solvers.blocks import DiagonalBlocks
-from mxpeak.solvers.keeping import Notes
+from mxpeak.solvers.checkpointing import Notes
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.spans import Spans
 
 #: How often in a run all ranks ask whether a checkpoint is due.
@@ -465,7 +465,7 @@ def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunR
 # --- between two steps --------------------------------------------------------------------------------------------
 
 
-class Keeping:
+class FolderCheckpointer:
     """A `solvers.keeping.Keeper` that writes files.  All ranks of the grid make it and call it alike."""
 
     def __init__(

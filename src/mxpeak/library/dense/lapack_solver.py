@@ -20,9 +20,9 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.contract.dense import PivotedLU
-from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import Estimates, Factors, probe
 from mxpeak.library.dense.info import SolveInfo, note_of_singularity
+from mxpeak.library.dense.range_scaling import least
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.condition import PROBED

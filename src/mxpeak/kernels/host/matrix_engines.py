@@ -35,7 +35,7 @@ AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class MatrixEngine:
     """One kind of instruction that multiplies.
 
     rows        of A that one tile takes
@@ -54,14 +54,14 @@ class Unit:
 #: The first that a processor has for a precision is taken.  AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16.
 #: AVX512-BF16: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
 UNITS = (
-    Unit(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
-    Unit(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
-    Unit(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
+    MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
+    MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
+    MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
 )
 
 
 @cache
-def present() -> tuple[Unit, ...]:
+def present() -> tuple[MatrixEngine, ...]:
     """The units that this processor has, and this process may use; none where Numba compiles for another processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return ()
@@ -73,12 +73,12 @@ def present() -> tuple[Unit, ...]:
     )
 
 
-def chosen() -> tuple[Unit, ...]:
+def chosen() -> tuple[MatrixEngine, ...]:
     """Those that are present and multiply faster than fp32 does."""
     return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
 
 
-def unit_for(precision: str, among: Sequence[Unit]) -> Unit | None:
+def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
     """The unit that multiplies operands of a precision."""
     return next((unit for unit in among if unit.precision == precision), None)
 

@@ -17,10 +17,10 @@ from mxpeak.installation import install_command
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.factors import fill_of_any, width
-from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
+from mxpeak.library.sparse.gather import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
 from mxpeak.library.sparse.transversal import rows_to_diagonal
 from mxpeak.runtime.calls import compile_once
 
@@ -66,7 +66,7 @@ class Choice:
     entries: float | None = None
 
 
-def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everybody = ALONE) -> Choice:
+def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: RankGroup = SERIAL) -> Choice:
     """The preconditioner that was asked for, if this matrix allows it; auto: the first that suits it.  Collective."""
     if callable(asked):
         return Choice("user", "as asked", asked)
@@ -95,7 +95,7 @@ def _of_permuted(kernels: SparseKernels, A: Csr, zeros: int) -> Choice:
     """Return the choice for A with its rows permuted to a full diagonal."""
     rows = rows_to_diagonal(A)
     permuted = csr_array(A[rows])
-    found = _stencil(kernels, permuted) or _automatic(kernels, permuted, ALONE)
+    found = _stencil(kernels, permuted) or _automatic(kernels, permuted, SERIAL)
     return replace(found, reason=_permuted(zeros, found.reason), rows=rows)
 
 
@@ -103,7 +103,7 @@ def _permuted(zeros: int, reason: str) -> str:
     return f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; {reason}"
 
 
-def _without_diagonal(A: Csr, zeros: int, everybody: Everybody) -> Choice:
+def _without_diagonal(A: Csr, zeros: int, everybody: RankGroup) -> Choice:
     """Return the choice of ranks for a matrix with zeros on the diagonal: factors, if rank 0 has room.  Collective."""
     n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
     problem = no_room(everybody, nnz, 2 * GATHERED_BYTES * nnz, "all rows")
@@ -130,7 +130,7 @@ def _refuse_zeros(zeros: Array, asked: str) -> NoReturn:
     )
 
 
-def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody) -> Choice:
+def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: RankGroup) -> Choice:
     """The same for the rows of several ranks.  Collective."""
     if asked not in ("auto", *OVER_RANKS):
         raise UsageError(
@@ -163,7 +163,7 @@ def _check_pyamg(name: str) -> None:
         )
 
 
-def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
+def _automatic(kernels: SparseKernels, A: Csr, everybody: RankGroup) -> Choice:
     sums, sweep = row_sums(A), sweeping(everybody)
     rest = everybody.largest(beside_diagonal(sums))
     if rest <= DOMINATED:
@@ -183,12 +183,12 @@ def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
     return Choice("amg", "off-diagonal entries have the opposite sign")
 
 
-def sweeping(everybody: Everybody) -> str:
+def sweeping(everybody: RankGroup) -> str:
     """The sweep that `auto` takes: the natural order, which ranks take, gains by going back too."""
     return "gs" if everybody.alone else "sgs"
 
 
-def _suits_factors(A: Csr, share: float, everybody: Everybody) -> str:
+def _suits_factors(A: Csr, share: float, everybody: RankGroup) -> str:
     """Why A is to be factored, if it is.  Collective.
 
     What is quicker to find out comes first: ranks have to gather their rows to learn whether the graph is narrow.
@@ -203,7 +203,7 @@ def _suits_factors(A: Csr, share: float, everybody: Everybody) -> str:
     return f"the graph of A is narrow, and multigrid may fail: {why}"
 
 
-def _unlike_multigrids(A: Csr, share: float, everybody: Everybody) -> str:
+def _unlike_multigrids(A: Csr, share: float, everybody: RankGroup) -> str:
     """What keeps a matrix from being of the kind that multigrid is made for.  Collective."""
     if share < M_LIKE:
         return "signs of A do not suit it"
@@ -212,7 +212,7 @@ def _unlike_multigrids(A: Csr, share: float, everybody: Everybody) -> str:
     return "A is indefinite" if indefinite(A, everybody) else ""
 
 
-def narrow(A: Csr, everybody: Everybody = ALONE) -> bool:
+def narrow(A: Csr, everybody: RankGroup = SERIAL) -> bool:
     """Whether few rows cut the graph of A in two, so that its factors do not fill up much.
 
     Rank 0 finds out for all; not where it has no room for all rows.  Collective.
@@ -248,7 +248,7 @@ def beside_diagonal(sums: RowSums) -> float:
         return float((sums.absolute / np.abs(sums.diagonal)).max(initial=0.0) - 1.0)
 
 
-def opposite_share(sums: RowSums, everybody: Everybody = ALONE) -> float:
+def opposite_share(sums: RowSums, everybody: RankGroup = SERIAL) -> float:
     """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over that of all; 0 of a diagonal matrix.  Collective."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = everybody.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
@@ -258,7 +258,7 @@ def opposite_share(sums: RowSums, everybody: Everybody = ALONE) -> float:
         return 0.5 * (1.0 - surplus / total) if total > 0 else 0.0
 
 
-def skew(A: Csr, everybody: Everybody = ALONE) -> float:
+def skew(A: Csr, everybody: RankGroup = SERIAL) -> float:
     """The sum of |A - A^T| over that of |A + A^T|; of ranks, of the blocks that are a rank's own.  Collective."""
     A = A if everybody.alone else A[:, : A.shape[0]]
     T = A.T.tocsr()
@@ -270,7 +270,7 @@ def skew(A: Csr, everybody: Everybody = ALONE) -> float:
     return apart / together if together else 0.0
 
 
-def indefinite(A: Csr, everybody: Everybody = ALONE) -> bool:
+def indefinite(A: Csr, everybody: RankGroup = SERIAL) -> bool:
     """Whether a smooth vector proves so: v^T A v has not the sign of v^T D v, v what Jacobi sweeps leave of ones.
 
     Collective.
@@ -284,7 +284,7 @@ def indefinite(A: Csr, everybody: Everybody = ALONE) -> bool:
         return everybody.sum(float(products[0])) * everybody.sum(float(products[1])) < 0
 
 
-def hubs(A: Csr, everybody: Everybody = ALONE) -> float:
+def hubs(A: Csr, everybody: RankGroup = SERIAL) -> float:
     """How many entries a row has that is met along an entry, over those of the mean row.  Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
     met = everybody.sum(float(everybody.with_halo(lengths)[A.indices].sum()))

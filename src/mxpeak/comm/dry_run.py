@@ -8,7 +8,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 
 
-class Planned(Solo):
+class DryRunCommunicator(Solo):
     """So many ranks of this host, each of which would say what the calling process says."""
 
     name = "auto"  # what would join them is not known yet
@@ -23,4 +23,4 @@ class Planned(Solo):
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """All of them are in one part."""
-        return None if color is None else Planned(self.size)
+        return None if color is None else DryRunCommunicator(self.size)

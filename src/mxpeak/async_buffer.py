@@ -18,14 +18,14 @@ class Event(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class AsyncBuffer:
     """A message's memory, which message passing may have once `ready` is past, as `form` of it."""
 
     memory: Any
     ready: Event
     form: Callable[[Any], Any] = lambda memory: memory
 
-    def __getitem__(self, part: slice) -> Promised:
+    def __getitem__(self, part: slice) -> AsyncBuffer:
         """A part of it, promised with the whole."""
         return replace(self, memory=self.memory[part])
 
@@ -47,4 +47,4 @@ class Promised:
 
 def fulfilled(memory: Any) -> Any:
     """A message's memory, waited for if it is promised."""
-    return memory.fulfilled() if isinstance(memory, Promised) else memory
+    return memory.fulfilled() if isinstance(memory, AsyncBuffer) else memory
