@@ -261,7 +261,7 @@ def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixt
     write("d", run(5, benchmark="hpcg"))
     assert main(["compare", "previous", "last"]) == 2
     assert (
-        "no earlier run in mxpeak-out/ contains a case of the last run (hpcg); use a folder from mxpeak history"
+        "no earlier run in mxpeak-out/ has a case in common with the last run (hpcg); run mxpeak history for folders"
         in capsys.readouterr().err
     )
 

@@ -113,7 +113,7 @@ def _previous(last: Path) -> Path:
     if (path := next(found, None)) is None:
         named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
         raise UsageError(
-            f"no earlier run in {OUT}/ contains a case of the last run ({named}); use a folder from mxpeak history"
+            f"no earlier run in {OUT}/ has a case in common with the last run ({named}); run mxpeak history for folders"
         )
     return path
 

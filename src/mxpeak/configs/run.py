@@ -105,7 +105,7 @@ class RunConfig(PlaceConfig):
     warmup: str = option(
         "gemm",
         "--warmup",
-        help="warm-up before timing: none, gemm (also measures the limit) or full",
+        help="warm-up before timing: none, gemm (measures the limit) or full",
         metavar="{none,gemm,full}",
         parse=one_of("none", "gemm", "full"),
         group="measuring",

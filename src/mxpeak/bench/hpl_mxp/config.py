@@ -47,7 +47,7 @@ class HplMxpConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320, 512 with 16-bit products, or 1024 to 2048 on a GPU)",
+        help="block size (default: 320; 512 with 16-bit products; 1024 to 2048 on a GPU)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
@@ -108,7 +108,7 @@ class HplMxpConfig(LuConfig):
     panel_solves: str = option(
         "low",
         "--panel-solves",
-        help="precision of panel solves: fp32, or low (--precision where that is faster)",
+        help="panel-solve precision: fp32, or low for --precision if faster",
         metavar="{low,fp32}",
         parse=one_of("low", "fp32"),
         group="precision and rules",

@@ -154,7 +154,7 @@ class NormsConfig(GridConfig):
     diag: tuple[str, ...] = option(
         ("nonunit",),
         "--diag",
-        help="diagonal of a triangle: nonunit (stored values) or unit (ones)",
+        help="diagonal of a triangular matrix: nonunit (stored) or unit (ones)",
         metavar="NAME,...",
         parse=listed(one_of("nonunit", "unit")),
         group="norms",

@@ -34,7 +34,7 @@ class ScanConfig(PlaceConfig):
     nb: int = option(
         320,
         "--nb",
-        help="block size (default: 320, 512 with 16-bit products, or 1024 on a GPU)",
+        help="block size (default: 320; 512 with 16-bit products; 1024 on a GPU)",
         metavar="NB",
         parse=integer(1),
         group="problem",
