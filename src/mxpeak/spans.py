@@ -163,11 +163,12 @@ class Span:
 class Spans:
     """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
 
-    look       called at each step, on every rank; it may raise to end the computation
-    running    whether a computation has begun and not ended
-    beats      how often something has begun or ended: a thread may see by it whether the rank gets on
-    place      the innermost span that is open; empty between spans
-    longest_s  the longest time between two steps of the computation
+    look          called at each step, on every rank; it may raise to end the computation
+    running       whether a computation has begun and not ended
+    computations  how many computations have begun
+    beats         how often something has begun or ended: a thread may see by it whether the rank gets on
+    place         the innermost span that is open; empty between spans
+    longest_s     the longest time between two steps of the computation
     """
 
     observers: Sequence[Observer] = ()
@@ -175,6 +176,7 @@ class Spans:
     events: list[Event] | None = None
     look: Callable[[Step], None] | None = None
     running: bool = False
+    computations: int = 0
     beats: int = 0
     place: str = ""
     longest_s: float = 0.0
@@ -314,6 +316,7 @@ class Spans:
         self._phases.clear()
         self._ended, self._last, self._rows = 0, (0, 0.0), Rows()
         self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
+        self.computations += 1
         self.beats += 1
         self._label, self._total_flops, self._started = label, total_flops, self.clock()
         self._start = self.stopwatch.mark()

@@ -138,7 +138,7 @@ def test_people_see_it_as_any_other_benchmark(triad: None, capsys: pytest.Captur
         assert main(["run", "triad", "--help"]) == 0
     assert "entries of each rank's vectors (default: 10000000)" in capsys.readouterr().out
     assert main(["run", "triad", "-N", "1000", "--dry-run"]) == 0
-    assert "two vectors of 1000 entries: 16000 bytes a rank" in capsys.readouterr().out
+    assert "two vectors of 1000 entries: 16000 bytes per rank" in capsys.readouterr().out
     assert main(["run", "triad", "-N", "0"]) == 2
     assert "-N/--n: 0 is out of range" in capsys.readouterr().err
     assert main(["run", "triad", "-N", "1000", "--threads", "1"]) == 0

@@ -120,6 +120,15 @@ def test_over_several_nodes_the_limit_of_a_first_step_holds_in_set_up_and_checks
     assert scene.passes(0.2 * FIRST * 3.0) == "set-up: this rank has waited for 30.0 s for rank 3"
 
 
+def test_a_computation_between_two_looks_is_followed_by_the_checks() -> None:
+    scene, still = Scene(), ["rank 1 on here"]
+    scene.dog = Watchdog(FACTOR, LEAST_S, print, lambda: "", clock=lambda: scene.now, stopped=lambda: list(still))
+    scene.dog.follow(scene.spans)
+    scene.spans.start("HPL N=9", 1.0)
+    scene.spans.finish()
+    assert str(scene.passes(LEAST_S + 2.0)).startswith("checks: rank 1 on here has been stopped")
+
+
 def test_a_rank_that_is_stopped_is_named_with_its_phase_in_every_phase() -> None:
     scene, still = Scene(), list[str]()
     scene.dog = Watchdog(

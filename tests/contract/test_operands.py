@@ -47,7 +47,7 @@ def error_in_bounds(C: Any, before: Any, A: Any, B: Any) -> bool:
 
 @pytest.mark.parametrize("unit", HERE)
 def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
-    kernels = HostKernels(poison=True, matrix_engines=[unit])
+    kernels = HostKernels(poison=True, units=[unit])
     for m in range(1, 71):
         ns, ks = (int(x) for x in rng.integers(1, 71, 2)), (m, 71 - m, int(rng.integers(1, 71)))
         for n in (m, *ns):
@@ -65,7 +65,7 @@ def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: MatrixEngine, threads: int, rng: Any) -> None:
     """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
-    kernels = HostKernels(threads, poison=True, matrix_engines=[unit])
+    kernels = HostKernels(threads, poison=True, units=[unit])
     m, k, n = 150, 67, 500
     A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
     for rows in (slice(0, m), slice(37, 38), slice(31, 121), slice(m, m)):
@@ -82,7 +82,7 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Matrix
 @pytest.mark.parametrize("unit", HERE)
 def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> None:
     """Not in a bit, nor in the signs of zeros: whoever cuts an update relies on it."""
-    kernels = HostKernels(poison=True, matrix_engines=[unit])
+    kernels = HostKernels(poison=True, units=[unit])
     m, k, n = 91, 64, 200
     values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     values[::3], others[:, ::2] = 0.0, -others[:, ::2]
@@ -100,7 +100,7 @@ def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> N
 @pytest.mark.parametrize("unit", HERE)
 def test_many_strips_pass_by_in_groups(unit: MatrixEngine, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With k so large that a group is one strip, and so small that all strips are one."""
-    kernels = HostKernels(poison=True, matrix_engines=[unit])
+    kernels = HostKernels(poison=True, units=[unit])
     for k in (9000, 3):
         A, B = made(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
         before = rng.standard_normal((35, 131)).astype(np.float32)
@@ -111,7 +111,7 @@ def test_many_strips_pass_by_in_groups(unit: MatrixEngine, rng: Any, monkeypatch
 
 @pytest.mark.parametrize("unit", HERE)
 def test_infinity_and_nan_stay_in_their_row_or_column(unit: MatrixEngine, rng: Any) -> None:
-    kernels = HostKernels(poison=True, matrix_engines=[unit])
+    kernels = HostKernels(poison=True, units=[unit])
     for value in (np.nan, np.inf):
         for of in ("left", "right"):
             A, B = rng.random((40, 70)), rng.random((70, 50)) + 1.0
@@ -164,7 +164,7 @@ def test_an_lu_by_columns_takes_its_products(
 
 
 def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = HostKernels(matrix_engines=())
+    kernels = HostKernels(units=())
     assert all(kernels.emulates(name) for name in ("tf32", "bf16", "fp16", "fp8"))
     monkeypatch.setattr(matrix_engines.numba.config, "CPU_NAME", "generic")
     assert matrix_engines.present.__wrapped__() == ()
@@ -176,8 +176,8 @@ def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("threads", [1, 3])
 def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
     """Orders of one block, of several, and ragged ones; more right-hand sides than a chunk, and fewer."""
-    kernels = [HostKernels(threads, poison=True, matrix_engines=())] + [
-        HostKernels(threads, poison=True, matrix_engines=[unit]) for unit in UNITS if unit in matrix_engines.present()
+    kernels = [HostKernels(threads, poison=True, units=())] + [
+        HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in matrix_engines.present()
     ]
     kernels[0].trsm = "inverse"
     for host in kernels:
@@ -204,7 +204,7 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
 
 def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:
     """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
-    host, n = HostKernels(poison=True, matrix_engines=()), 128
+    host, n = HostKernels(poison=True, units=()), 128
     host.trsm = "inverse"
     methods: list[str] = []
     for _ in range(20):

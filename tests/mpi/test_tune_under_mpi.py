@@ -71,4 +71,4 @@ def test_all_ranks_of_a_launcher_are_one_group_and_a_mistake_ends_them_alike(
     assert all((one["ranks"], one["threads"]) == (2, 1) for one in done.body["curves"])
     assert done.stderr.count("tuning hpl for 3s") == 1
     ended["mistaken"].check(2)
-    assert "there.json exists" in ended["mistaken"].stderr
+    assert "there.json already exists" in ended["mistaken"].stderr

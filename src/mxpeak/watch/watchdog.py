@@ -82,12 +82,13 @@ class Watchdog:
     def look(self) -> str | None:
         """What to say of a stall; None while there is none."""
         now, spans = self._clock(), self._spans
+        if spans is not None and spans.computations and self.phase == SET_UP:
+            self.phase = CHECKS  # after the computation, however short it was
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
         if (said := self._look_at_ranks(passed_s)) is not None:
             return said
         if spans is None or not spans.running:
             return self._look_at_messages(passed_s)
-        self.phase = CHECKS  # comes next
         if spans.beats != self._beats:
             self._beats, self._idle_s = spans.beats, 0.0
             return None
