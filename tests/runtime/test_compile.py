@@ -183,7 +183,7 @@ def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: 
 
 
 def test_every_entry_point_that_is_listed_is_there() -> None:
-    """That the list is what a use takes, and how to make it: tools/first_use.py."""
+    """tools/first_use.py prints the entry points that the list lacks."""
     uses = first_use._listed()
     assert set(uses) > {"norms, float64 general"}
     for use, listed in uses.items():

@@ -1,7 +1,7 @@
 """Entry points that a first use compiles, as far as they are known before it: several processes compile them at once.
 
 To compile takes one core a process.  What a use takes is known for those of `first_use.txt`, made by
-docs/first_use.py: entry points with the types that they are called with, the longest first.  It is a help and no more:
+tools/first_use.py: entry points with the types that they are called with, the longest first.  It is a help and no more:
 the use itself, which comes after, compiles what is missing here, and what a process that was killed has left.
 """
 
