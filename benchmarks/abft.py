@@ -19,22 +19,22 @@ from pathlib import Path
 from statistics import median
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.kernels.host.engine.matrix_engines import chosen
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.matrix_engines import chosen
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.host import environment, host_facts, software_facts
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.abft.checksums import checking
+from mxpeak.solvers.abft.mixed_checksums import MixedChecks
+from mxpeak.solvers.abft.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
-from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
-from mxpeak.solvers.mixed_checksums import MixedChecks
-from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
-from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.solvers.lu import lu, pivoted_lu
+from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.row_swap import SwapOptions
 from mxpeak.spans import Spans
 
 NB = {"hpl": 192, "hpl-mxp": 320, "hpl-mxp-bf16": 512}

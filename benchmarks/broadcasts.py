@@ -23,7 +23,7 @@ from mpi4py import MPI
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.comm.mpi import world
+from mxpeak.comm.transports.mpi import world
 from mxpeak.configs.lu import BCASTS
 from mxpeak.layout.cores import core_masks
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 import mxpeak as mx
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.comm.mpi import world
+from mxpeak.comm.transports.mpi import world
 from mxpeak.configs.grid import squarest
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.perf.host import environment, host_facts, software_facts

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.perf.host import environment, host_facts, software_facts
 
 TOL, MOST = 1e-9, 2000

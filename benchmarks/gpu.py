@@ -26,7 +26,7 @@ import torch
 import mxpeak as mx
 from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
@@ -35,8 +35,8 @@ from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.choose import choose, resolve
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.torch import solves
 from mxpeak.kernels.torch.kernels import TorchKernels
+from mxpeak.kernels.torch.lu import solves
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
@@ -46,10 +46,10 @@ from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE, structure
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
-from mxpeak.solvers.lu import MixedLuOptions, factorize
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.pivoted_lu import factorize as factorize_with_pivots
-from mxpeak.solvers.proof import Proof, prove
+from mxpeak.solvers.lu.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import factorize as factorize_with_pivots
+from mxpeak.solvers.lu.proof import Proof, prove
 from mxpeak.spans import Spans
 
 Row = dict[str, Any]

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.torch.device import open_device
+from mxpeak.kernels.torch.engine.device import open_device
 from mxpeak.kernels.torch.kernels import TorchKernels
-from mxpeak.perf.machines import find_machine
+from mxpeak.perf.simulation.machines import find_machine
 from tests.support.queues.hiding import steps_of
 from tests.support.queues.profiled import CASES, SMALL, beside, traced
 from tests.support.queues.sizes import Blocks

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.base import Request
-from mxpeak.comm.mpi import world
+from mxpeak.comm.transports.mpi import world
 from mxpeak.distributed.stencil import Form, make_stencil, weights
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.solvers.multigrid import cycle

@@ -34,16 +34,16 @@ from typing import Any
 from delayed import Delayed, Network, lost
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.mpi import world
+from mxpeak.comm.transports.mpi import world
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
-from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.lu import MixedLuOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu import lu, pivoted_lu
+from mxpeak.solvers.lu.lu import MixedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from mxpeak.spans import Spans, Step
 
 FORMS = ("plain", "hiding")

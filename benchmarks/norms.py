@@ -31,9 +31,9 @@ import scipy.linalg
 
 import mxpeak as mx
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.blas import blas_facts
-from mxpeak.kernels.host.norms import HostNorms
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.engine.blas import blas_facts
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.norms.norms import HostNorms
 from mxpeak.layout.index_map import consecutive
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 

@@ -34,8 +34,8 @@ from threadpoolctl import threadpool_info, threadpool_limits  # noqa: E402
 
 import mxpeak as mx  # noqa: E402
 from mxpeak.kernels.contract.norms import Tile  # noqa: E402
-from mxpeak.kernels.host.norms import HostNorms  # noqa: E402
-from mxpeak.kernels.host.team import Team  # noqa: E402
+from mxpeak.kernels.host.engine.team import Team  # noqa: E402
+from mxpeak.kernels.host.norms.norms import HostNorms  # noqa: E402
 from mxpeak.layout.index_map import consecutive  # noqa: E402
 from mxpeak.perf.host import environment, host_facts, software_facts  # noqa: E402
 

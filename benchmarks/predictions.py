@@ -27,18 +27,18 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.bench.tune.job import Job, perform, probe_of
-from mxpeak.bench.tune.probe import INNER, MESSAGES, SIDE, probes
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.host.matrix_engines import chosen
+from mxpeak.kernels.host.engine.matrix_engines import chosen
 from mxpeak.options import resolve
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
-from mxpeak.perf.machine_from_measurements import Layout, machine_table
-from mxpeak.perf.machines import Machine, machine_from
-from mxpeak.perf.predict import simulate_lu
-from mxpeak.perf.simulate_lu import LuForecast, LuRun
+from mxpeak.perf.simulation.lu import LuForecast, LuRun
+from mxpeak.perf.simulation.machine_from_measurements import Layout, machine_table
+from mxpeak.perf.simulation.machines import Machine, machine_from
+from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.runtime.launch import start
 from mxpeak.runtime.tuned import append
+from mxpeak.verbs.tune.job import Job, perform, probe_of
+from mxpeak.verbs.tune.probe import INNER, MESSAGES, SIDE, probes
 
 Record = dict[str, Any]
 

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.linalg
 
 import mxpeak as mx
-from mxpeak.kernels.host.blas import blas_facts
+from mxpeak.kernels.host.engine.blas import blas_facts
 from mxpeak.perf.host import host_facts, software_facts
 
 PAUSE_S, COUNTED_S = 0.1, 0.005

@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.norms import HostNorms
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.norms.norms import HostNorms
+from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts

@@ -17,9 +17,9 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from mxpeak.perf.machines import find_machine
-from mxpeak.solvers.lu import MixedLuOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.perf.simulation.machines import find_machine
+from mxpeak.solvers.lu.lu import MixedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.queues import windows
 from tests.support.queues.hiding import StepTimes, clipped, length, mean_of, perfetto, table, union, whole
 from tests.support.queues.log import Log

@@ -20,8 +20,8 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from mxpeak.kernels.host.first_use import FILE, LOADED, LOADING, PACKAGE, entries
-from mxpeak.kernels.host.sparse_choice import WAYS
+from mxpeak.kernels.host.engine.first_use import FILE, LOADED, LOADING, PACKAGE, entries
+from mxpeak.kernels.host.sparse.autotune import WAYS
 
 #: Runs that take what is listed, each for one use, and systems that are solved with a preconditioner: one whose
 #: numbers are few bits, and one of others.
@@ -61,16 +61,16 @@ def recorded(number: int, out: str, rows: int) -> dict[str, Found]:
     from numba.core import event
     from numba.core.dispatcher import Dispatcher
 
-    from mxpeak.kernels.host import sparse_setup
+    from mxpeak.kernels.host.sparse import setup
     from mxpeak.runtime import compile as first_uses
 
-    tried = sparse_setup.rows_at_a_time
+    tried = setup.rows_at_a_time
 
     def decided(*of: Any) -> int:
         faster = tried(*of)
         return rows or faster
 
-    sparse_setup.rows_at_a_time = decided
+    setup.rows_at_a_time = decided
     uses: list[str] = []
     first_uses.compile_side_by_side = lambda name, cores=None: uses.append(name)  # type: ignore[assignment]
     with event.install_recorder("numba:compile") as recorder:

@@ -16,7 +16,7 @@ from mxpeak.bench import checkpointing
 from mxpeak.bench.checkpointing import Checkpoint, RunRecord, newest, read_run, record_of
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import options, recordable

@@ -10,7 +10,7 @@ import pytest
 from mxpeak.bench import harness
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.records import document, three_digits
 from mxpeak.report.html import html_report
 from mxpeak.report.text import verdict

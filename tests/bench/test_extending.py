@@ -22,7 +22,7 @@ from mxpeak.bench.hpl_mxp.run import run as run_hpl_mxp
 from mxpeak.bench.registry import BENCHMARKS, ReportFormat, register
 from mxpeak.cli.main import main
 from mxpeak.comm.broadcast import BROADCASTS
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.lu import BCASTS, GENERATORS
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import MAKERS

@@ -28,8 +28,8 @@ from mxpeak.bench.hpcg.check import (
 )
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen, form, storages
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome, UsageError

@@ -24,7 +24,7 @@ from mxpeak.bench.stencil_sizes import (
     memory_need,
     points_entries,
 )
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.errors import ResourceError, UsageError

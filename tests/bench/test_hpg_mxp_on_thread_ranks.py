@@ -17,8 +17,8 @@ from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import make_stencil, weights
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels

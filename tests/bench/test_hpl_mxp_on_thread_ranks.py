@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.bench.study.run import gmres
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
@@ -27,12 +26,13 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
-from mxpeak.solvers.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu.proof import PROBES, SIGMAS, Proof, prove
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.proof import PROBES, SIGMAS, Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.scaling import balance
 from mxpeak.spans import Spans
+from mxpeak.verbs.study.run import gmres
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
 SIZES = [(1, 4), (3, 8), (37, 4), (61, 8), (30, 64), (83, 16)]

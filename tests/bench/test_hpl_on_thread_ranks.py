@@ -12,9 +12,9 @@ from mxpeak.comm.broadcast import BROADCASTS
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu.row_swap import SwapOptions
 from tests.support.hpl_ranks import host, solve, system
 from tests.support.roundoff import U
 

@@ -16,10 +16,10 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.limits import DRIFT, Limit, Reading, Readings, in_cache, length, reading, uncached_bytes
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
-from mxpeak.kernels.host import norm_pass
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.norms import tile_pass
 from mxpeak.records import Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.scoreboard import scoreboard
@@ -224,14 +224,14 @@ def test_every_word_is_read(count: int):
         words = np.zeros((1, count), np.uint64)
         words[0, k] = k + 1
         job = _job(words, kernels)
-        seen = np.zeros(norm_pass.APART, np.uint64)
-        norm_pass.read_all(0, 1, job.tiles[1], seen)
+        seen = np.zeros(tile_pass.APART, np.uint64)
+        tile_pass.read_all(0, 1, job.tiles[1], seen)
         assert seen[0] == k + 1
 
 
 def _job(words: Any, kernels: HostKernels) -> Any:
     from mxpeak.kernels.contract.norms import Tile
-    from mxpeak.kernels.host.norm_tiles import Job
+    from mxpeak.kernels.host.norms.tile_table import Job
     from mxpeak.layout.index_map import consecutive
     from mxpeak.layout.structure import WHOLE
 

@@ -17,8 +17,8 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import FILLING_BYTES, MatrixFile, filled_entries
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.general import distribute, localised
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.general import cuts, distribute, exchange, localised, make_general
 from mxpeak.distributed.stencil import Form
 from mxpeak.kernels.host.kernels import HostKernels

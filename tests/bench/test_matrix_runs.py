@@ -18,8 +18,8 @@ from scipy.sparse.linalg import spsolve_triangular
 from mxpeak.bench import limits
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.general import cuts
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import Levels, hpg_mxp_flops

@@ -13,7 +13,7 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.norms import run as norms
 from mxpeak.bench.norms.config import NormsConfig
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 
 

@@ -21,13 +21,13 @@ from mxpeak.bench.norms.result import Runs, check_runs
 from mxpeak.bench.norms.sizes import structure_of
 from mxpeak.cli import main as cli
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import NormParts
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.norms import HostNorms
+from mxpeak.kernels.host.norms.norms import HostNorms
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid

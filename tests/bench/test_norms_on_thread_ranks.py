@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm import threads as thread_ranks
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports import threads as thread_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.reference.norms import ReferenceNorms

@@ -18,11 +18,11 @@ from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.norms import run as norms
 from mxpeak.bench.norms.config import NormsConfig
-from mxpeak.bench.scan import run as scan
-from mxpeak.bench.scan.config import ScanConfig
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.kernels import choose
-from mxpeak.kernels.torch import compile_ahead
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.verbs.scan import run as scan
+from mxpeak.verbs.scan.config import ScanConfig
 from tests.support.torch_devices import ON_GPU, torch_device
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="Triton's interpreter launches here")

@@ -20,13 +20,13 @@ from mxpeak.cli import main as cli
 from mxpeak.cli.request import Request
 from mxpeak.cli.scaling import parts, turns
 from mxpeak.cli.session import Session
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import resolve
-from mxpeak.perf.machines import find_machine
-from mxpeak.perf.predict import simulate_lu
-from mxpeak.perf.simulate_lu import LuRun
+from mxpeak.perf.simulation.lu import LuRun
+from mxpeak.perf.simulation.machines import find_machine
+from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.records import Caution, Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.scaling import study_table

@@ -9,7 +9,7 @@ from itertools import combinations, product
 
 import pytest
 
-from mxpeak.bench.scan.decide import ENOUGH, FACTOR, SIGMA, Measured, Unclear, Verdict, decide, deviation, spread
+from mxpeak.verbs.scan.decide import ENOUGH, FACTOR, SIGMA, Measured, Unclear, Verdict, decide, deviation, spread
 
 TOLERANCE = 0.05
 

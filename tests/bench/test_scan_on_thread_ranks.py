@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench.scan.config import ScanConfig
-from mxpeak.bench.scan.probes import Size, footprint, probes
-from mxpeak.bench.scan.run import Record, measure, result
 from mxpeak.comm.base import ARRAYS, Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.cores import short_list
 from mxpeak.perf.counts import lu_flops
 from mxpeak.perf.health import CoreSensors
 from mxpeak.spans import Spans
+from mxpeak.verbs.scan.config import ScanConfig
+from mxpeak.verbs.scan.probes import Size, footprint, probes
+from mxpeak.verbs.scan.run import Record, measure, result
 from tests.support.scans import open_bits
 
 SIZE = Size(61, 8, "fp32")

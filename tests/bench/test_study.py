@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from mxpeak.bench.study import run as study
-from mxpeak.bench.study.run import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
 from mxpeak.cli import main as cli
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import ResourceError
@@ -19,6 +17,8 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
 from mxpeak.report.axes import Axis
 from mxpeak.report.figure import Series, loglog
+from mxpeak.verbs.study import run as study
+from mxpeak.verbs.study.run import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
 
 U = 2.0**-53
 

@@ -12,15 +12,15 @@ import pytest
 from mxpeak.bench.hpcg.check import spectral_test, symmetry_test
 from mxpeak.bench.hpcg.rules import form
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.messages import HostTensors, StagedTensors
-from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.sparse.sparse import HostSparse
+from mxpeak.kernels.torch.engine.messages import HostTensors, StagedTensors
+from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.cg import conjugate_gradients

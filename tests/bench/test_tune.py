@@ -13,24 +13,24 @@ import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.bench.sparse import smoother_of
-from mxpeak.bench.tune.candidates import Candidate, Layout, largest, layouts, lu_candidates, ordered, sparse_candidates
-from mxpeak.bench.tune.groups import Stopped
-from mxpeak.bench.tune.job import Job, line, perform, probe_of, trial_texts
-from mxpeak.bench.tune.operands import near_one
-from mxpeak.bench.tune.plan import TunePlan
-from mxpeak.bench.tune.probe import _usual, probes
-from mxpeak.bench.tune.run import Tuner
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import resolve
-from mxpeak.perf.machines import find_machine
-from mxpeak.perf.successive_halving import LEAST_PAIRS
+from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.runtime.tuned import Store, append
+from mxpeak.verbs.tune.candidates import Candidate, Layout, largest, layouts, lu_candidates, ordered, sparse_candidates
+from mxpeak.verbs.tune.groups import Stopped
+from mxpeak.verbs.tune.job import Job, line, perform, probe_of, trial_texts
+from mxpeak.verbs.tune.operands import near_one
+from mxpeak.verbs.tune.plan import TunePlan
+from mxpeak.verbs.tune.probe import _usual, probes
+from mxpeak.verbs.tune.run import Tuner
+from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS
 
 ONE, TWO = Layout(1, 2), Layout(2, 1)
 

@@ -13,7 +13,7 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.options import Setting
 from mxpeak.records import Result, document
@@ -21,7 +21,7 @@ from mxpeak.report.html import html_report
 from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.submission import submission
 from mxpeak.report.text import verdict
-from mxpeak.solvers.lu import PanelSolves, panel_solve_facts
+from mxpeak.solvers.lu.lu import PanelSolves, panel_solve_facts
 
 SMALL: dict[str, Any] = {"n": (64,), "nb": (16,), "warmup": "none", "threads": 1}
 DEPTH = "look-ahead of depth 1 (3 was requested)"
@@ -90,7 +90,7 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
     """Of a device whose kernels solve by products, with blocks so small that a test has several of them."""
     if not os.environ.get("CI"):  # there, a missing torch is a failure
         pytest.importorskip("torch", reason="PyTorch is not installed")
-    from mxpeak.kernels.torch.lu import TorchLu
+    from mxpeak.kernels.torch.lu.lu import TorchLu
 
     made = TorchLu.__init__
 
@@ -100,7 +100,7 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
 
     monkeypatch.setattr(TorchLu, "__init__", inverting)
     for name, size in (("BLOCK", 8), ("SMALL", 4)):
-        monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
+        monkeypatch.setattr(f"mxpeak.kernels.torch.lu.solves.{name}", size)
     low = "panels solved by products with bf16 operands and fp32 inverses of diagonal blocks"
     wide = "panels solved by products and inverses of diagonal blocks in fp32"
     for asked, operands, said in (("low", "bf16", low), ("fp32", "fp32", wide)):
@@ -119,7 +119,7 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
 def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mxpeak.kernels.host.matrix_engines.chosen", lambda: ())
+    monkeypatch.setattr("mxpeak.kernels.host.engine.matrix_engines.chosen", lambda: ())
     for precision, operands in (("fp16", "fp32"), ("fp64", "fp64")):
         found = on_ranks(2, hpl_mxp, HplMxpConfig(kernels="host", precision=(precision,), **SMALL))
         assert found.result["panel_solves"]["operands"] == operands

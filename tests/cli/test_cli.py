@@ -473,7 +473,7 @@ def test_the_module_runs_as_the_command_does():
 
 
 def doctored(monkeypatch: pytest.MonkeyPatch, blas: Any, mpi: Any) -> None:
-    monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.blas", SimpleNamespace(blas_facts=blas))
+    monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.engine.blas", SimpleNamespace(blas_facts=blas))
     monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None))
 
 

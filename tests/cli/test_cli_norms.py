@@ -17,7 +17,7 @@ from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.cli import main as cli
 from mxpeak.cli.display import PlainProgress
 from mxpeak.cli.request import requests
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.records import Result, bytes_rate_text, document
 from mxpeak.report.html import html_report

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench.scan import run as scan_run
 from mxpeak.cli.main import main, parsed
-from mxpeak.cli.scan import asked
 from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
 from mxpeak.runtime import launch, placement
+from mxpeak.verbs.scan import run as scan_run
+from mxpeak.verbs.scan.command import asked
 from tests.support.ranks import Ended, commands_here
 from tests.support.scans import scan_body
 
@@ -154,7 +154,7 @@ def test_a_host_is_scanned_by_groups_of_cores(
 
 def test_a_host_is_scanned_by_gpus(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from mxpeak.kernels.torch import device
+    from mxpeak.kernels.torch.engine import device
 
     monkeypatch.setattr(choose, "open_device", lambda name: None)
     monkeypatch.setattr(device, "count", lambda: 4)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mxpeak.cli.main import main
-from mxpeak.perf.paired_comparison import Turns, around_median
-from mxpeak.report.interleaved import compared_in_turns
+from mxpeak.verbs.compare.interleaved_table import compared_in_turns
+from mxpeak.verbs.compare.paired_comparison import Turns, around_median
 
 #: A command that leaves a result as `mxpeak run` does: its rate grows with every run, be it of A or of B.
 FAKE = """\

@@ -18,7 +18,7 @@ from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.cli.main import main, parsed
 from mxpeak.cli.request import requests
 from mxpeak.errors import UsageError
-from mxpeak.perf.machines import find_machine
+from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.records import DEEPEST, read_json
 from tests.support.fuzzing import DOORS, at_door
 

@@ -16,11 +16,11 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.partial_result import asked
 from mxpeak.cli import main as cli
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, StoppedError
 from mxpeak.perf.counts import lu_flops_done
-from mxpeak.perf.machines import find_machine
+from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.records import Result
 from mxpeak.report.html import html_report
 from mxpeak.report.text import verdict

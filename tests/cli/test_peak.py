@@ -11,7 +11,7 @@ import pytest
 
 from mxpeak.bench.peak import run as peak
 from mxpeak.cli.main import main
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.run import RunConfig
 
 

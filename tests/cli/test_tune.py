@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench.tune import job as jobs
-from mxpeak.bench.tune.groups import Spawned, Standing, Stopped
-from mxpeak.bench.tune.job import Job, perform
-from mxpeak.bench.tune.probe import probes
 from mxpeak.cli.main import main
-from mxpeak.cli.tune import budget_seconds
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.perf.tuned import Book, Winner
 from mxpeak.runtime.tuned import this_store
+from mxpeak.verbs.tune import job as jobs
+from mxpeak.verbs.tune.command import budget_seconds
+from mxpeak.verbs.tune.groups import Spawned, Standing, Stopped
+from mxpeak.verbs.tune.job import Job, perform
+from mxpeak.verbs.tune.probe import probes
 from tests.support.result_file import VALIDATOR
 
 SMALL = ["tune", "hpl", "--ranks", "1", "--threads", "1", "-N", "256", "--budget", "20m", "--device", "cpu"]
@@ -246,7 +246,7 @@ def test_standing_ranks_do_jobs_until_they_are_dismissed(monkeypatch: pytest.Mon
 
     job = Job(ranks=2, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
     done: list[Job] = []
-    monkeypatch.setattr("mxpeak.bench.tune.groups.perform", lambda job, comm, say: done.append(job))
+    monkeypatch.setattr("mxpeak.verbs.tune.groups.perform", lambda job, comm, say: done.append(job))
     Standing(Scripted([job, job, None]), print).serve()
     assert done == [job, job]
     assert Job(**json.loads(json.dumps(asdict(job)))) == job

@@ -17,8 +17,8 @@ from mxpeak.comm.collectives import (
     split_by_label,
     validate_on_all,
 )
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 
 LABELS = ["a", "b", "c", "a", "b"]

@@ -20,11 +20,11 @@ from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.deferred import Posts
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring
-from mxpeak.comm.solo import Done, Solo
-from mxpeak.comm.threads import Threads, run_ranks
+from mxpeak.comm.transports.solo import Done, Solo
+from mxpeak.comm.transports.threads import Threads, run_ranks
 from mxpeak.errors import UsageError
-from mxpeak.kernels.torch import messages
-from mxpeak.kernels.torch.messages import HostTensors, StagedTensors, tensor_transport
+from mxpeak.kernels.torch.engine import messages
+from mxpeak.kernels.torch.engine.messages import HostTensors, StagedTensors, tensor_transport
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
 

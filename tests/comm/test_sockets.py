@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.comm import sockets
-from mxpeak.comm.sockets import ANSWER, CALL, CALLERS, HELLO_S, LostRankError, Sockets, listening, meet
+from mxpeak.comm.transports import sockets
+from mxpeak.comm.transports.sockets import ANSWER, CALL, CALLERS, HELLO_S, LostRankError, Sockets, listening, meet
 from tests.support.communicator_checks import check
 
 SECRET = b"s" * 32

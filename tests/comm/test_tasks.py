@@ -14,7 +14,7 @@ import pytest
 from mxpeak.comm import base
 from mxpeak.comm.base import LATER, LOOK_S, NAP_S, Idling, Steps, Task, all_of, behind, together
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no threads")

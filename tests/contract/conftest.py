@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mxpeak.kernels.host import norm_tiles
-from mxpeak.kernels.torch import norm_check, norm_plain, norm_table
+from mxpeak.kernels.host.norms import tile_table
+from mxpeak.kernels.torch.engine import tile_table as norm_table
+from mxpeak.kernels.torch.norms import check, plain
 from tests.support.backends import BACKENDS, TORCH, Backend, backend_named
 from tests.support.norm_backends import Norms, norms_of
 
@@ -26,9 +27,9 @@ def torch_backend(request: pytest.FixtureRequest) -> Backend:
 def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Norms:
     """Each backend in small steps: pieces of 8 entries of a line, programs of 2 times 4 lanes, 3 tiles a launch."""
     for name, value in {"ALONE": -1, "PIECE": 8}.items():
-        monkeypatch.setattr(norm_tiles, name, value)
+        monkeypatch.setattr(tile_table, name, value)
     for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 16, "BATCH": 3}.items():
         monkeypatch.setattr(norm_table, name, value)
-    for module in (norm_plain, norm_check):
+    for module in (plain, check):
         monkeypatch.setattr(module, "STRIP", 100)
     return norms_of(request.param)

@@ -13,9 +13,9 @@ import pytest
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PivotedLU
-from mxpeak.kernels.host import blas, lapack
-from mxpeak.kernels.host import dense as host_dense
-from mxpeak.kernels.host.matrix_engines import chosen
+from mxpeak.kernels.host.dense import dense as host_dense
+from mxpeak.kernels.host.engine import blas, lapack
+from mxpeak.kernels.host.engine.matrix_engines import chosen
 from mxpeak.kernels.reference import dense as reference_dense
 from mxpeak.kernels.reference.rounding import rounded
 from mxpeak.precision import PRECISIONS
@@ -39,7 +39,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         patch.setattr(host_dense, "CACHED", 40)
         backend = backend_named(request.param)
         if backend.on_torch:
-            from mxpeak.kernels.torch import dense, pivoted_lu
+            from mxpeak.kernels.torch.dense import dense
+            from mxpeak.kernels.torch.lu import pivoted_lu
 
             patch.setattr(pivoted_lu, "WIDTH", WIDTH)
             patch.setattr(dense.TorchDense, "__init__", narrow(dense.TorchDense.__init__))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.kernels.host import generated
+from mxpeak.kernels.host.dense import generated
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from tests.support.backends import Backend

@@ -16,7 +16,7 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 
 from mxpeak.kernels import arrays
-from mxpeak.kernels.host.jit import VECTOR, _njit, forms, inner, jit
+from mxpeak.kernels.host.engine.jit import VECTOR, _njit, forms, inner, jit
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -80,7 +80,7 @@ def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: 
         asked.set()
         return function
 
-    monkeypatch.setattr("mxpeak.kernels.host.jit._njit", lambda *args, **options: kept)
+    monkeypatch.setattr("mxpeak.kernels.host.engine.jit._njit", lambda *args, **options: kept)
     monkeypatch.setattr(numba.config, "CACHE_DIR", "of the first")
     with global_compiler_lock:
         second = threading.Thread(target=lambda: jit()(lambda: None))
@@ -96,14 +96,14 @@ def test_a_start_from_kept_code_loads_nothing_that_compiles() -> None:
     HostKernels(1)
     code = "import sys; from mxpeak.kernels.host.kernels import HostKernels; HostKernels(1); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "mxpeak.kernels.host.lu" in loaded
+    assert "mxpeak.kernels.host.lu.lu" in loaded
     assert not {"numba.np.arraymath", "numba.cpython.mathimpl", "scipy.linalg"} & set(loaded)
     assert arrays.xp is not np or "numpy.f2py" not in loaded
 
 
 def test_scipys_pointers_to_blas_are_those_that_others_import_later() -> None:
     code = """
-import mxpeak.kernels.host.lapack
+import mxpeak.kernels.host.engine.lapack
 import scipy.linalg.cython_blas, scipy.linalg.cython_lapack
 from mxpeak.kernels.host import blas, lapack
 assert blas.cython_blas is scipy.linalg.cython_blas and lapack.cython_lapack is scipy.linalg.cython_lapack

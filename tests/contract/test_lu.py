@@ -105,9 +105,9 @@ def test_solves_with_the_diagonal_block_multiply_back(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if backend.on_torch:
-        monkeypatch.setattr("mxpeak.kernels.torch.blas.STRIP", 200)
+        monkeypatch.setattr("mxpeak.kernels.torch.lu.blas.STRIP", 200)
         for name, size in (("BLOCK", 16), ("SMALL", 4), ("STRIP", 400)):  # several blocks, halved twice, in strips
-            monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
+            monkeypatch.setattr(f"mxpeak.kernels.torch.lu.solves.{name}", size)
     kernels = backend.kernels
     for trsm in each(backend, monkeypatch, "trsm", "library", "inverse"):
         for precision, (m, n) in product(STORED, SHAPES):
@@ -143,7 +143,7 @@ def test_solves_by_blocks_round_their_sums_as_the_update_does(
     if not backend.on_torch:
         pytest.skip("the host's are tested with its units")
     for name, size in (("BLOCK", 16), ("SMALL", 8), ("STRIP", 2000)):
-        monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
+        monkeypatch.setattr(f"mxpeak.kernels.torch.lu.solves.{name}", size)
     kernels, u, u_low = backend.kernels, STORED["fp32"][1], PRECISIONS[low].u
     monkeypatch.setattr(kernels, "trsm", "inverse")
     for n, many in ((16, 40), (17, 1), (70, 131)):

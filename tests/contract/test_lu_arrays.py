@@ -40,7 +40,7 @@ def test_new_arrays_have_the_precision_asked_for(backend: Backend) -> None:
 
 
 def test_rows_of_tensors_begin_on_lines_and_not_in_one_set_of_a_cache(torch_backend: Backend) -> None:
-    from mxpeak.kernels.torch.device import TYPES
+    from mxpeak.kernels.torch.engine.device import TYPES
 
     kernels = torch_backend.kernels
     for precision in PRECISIONS:

@@ -174,7 +174,7 @@ def test_products_with_a_vector_have_the_error_of_fp64(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     if backend.on_torch:
-        monkeypatch.setattr("mxpeak.kernels.torch.triangle.STRIP", 500)
+        monkeypatch.setattr("mxpeak.kernels.torch.lu.triangle.STRIP", 500)
     for m, n in triton_shapes(backend):
         A = stored(rng.random((m, n)) - 0.5, precision)
         for op, transposed in ((A, False), (A.T, True)):
@@ -190,7 +190,7 @@ def test_products_with_a_vector_have_the_error_of_fp64(
 def test_products_with_several_vectors_have_the_error_of_fp64(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    for widened in ("mxpeak.kernels.torch.triangle.STRIP", "mxpeak.kernels.host.lu.WIDENED"):
+    for widened in ("mxpeak.kernels.torch.lu.triangle.STRIP", "mxpeak.kernels.host.lu.lu.WIDENED"):
         monkeypatch.setattr(widened, 500)  # so that a strip is less than the matrix
     for (m, n), sides in product(((0, 3), (3, 0), (1, 1), (1, 5), (5, 1), (37, 150)), (1, 3, 7)):
         A = stored(rng.random((m, n)) - 0.5, precision)

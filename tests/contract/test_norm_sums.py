@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from mxpeak.kernels.contract.norms import ExtendedParts, Tile
-from mxpeak.kernels.host import norm_tiles
+from mxpeak.kernels.host.norms import tile_table
 from mxpeak.kernels.reference.norms import entries, magnitude
-from mxpeak.kernels.torch import norm_table
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.norm_devices import SeveralNorms
+from mxpeak.kernels.torch.engine import tile_table as norm_table
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.norms.devices import SeveralNorms
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band
@@ -119,7 +119,7 @@ def test_folds_of_several_threads_have_the_bits_of_one(rng: Any) -> None:
     for dtype in TYPES.values():
         values = random_values(rng, (431, 353), dtype)
         tile, factors = one_tile(values / dtype.type(8)), (np.ones(431), np.ones(353))
-        assert tile.A.nbytes > norm_tiles.ALONE
+        assert tile.A.nbytes > tile_table.ALONE
         for squared in (False, True):
             task = ([tile], WHOLE, BOTH, squared, sigmas(431), *factors)
             for mine, same in zip(several.folded_sums(*task), one.folded_sums(*task)):

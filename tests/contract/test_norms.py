@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host import norm_tiles
-from mxpeak.kernels.host.norms import SMALL
+from mxpeak.kernels.host.norms import tile_table
+from mxpeak.kernels.host.norms.norms import SMALL
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import block_cyclic
 from mxpeak.layout.structure import DIAGONAL, WHOLE, Band
@@ -159,14 +159,14 @@ def test_a_pass_over_lines_shared_out_among_threads(
     host_norms: Norms, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step, value in {"ALONE": 2**13, "PIECE": 2**12, "LEAST_PIECE": 2**9}.items():
-        monkeypatch.setattr(norm_tiles, step, value)
+        monkeypatch.setattr(tile_table, step, value)
     bands = (WHOLE, Band(1000, 1500), BANDS["strict lower"])
     subsets = [WANTS, {"max"}, {"squares"}, {"rows"}, {"columns"}, {"rows", "columns"}]
     for turn, (shape, band) in enumerate(product(LARGE[name], bands)):
         if turn % 2:  # each shape has one or two of the bands
             continue
         case = random_case(name, shape, band).laid(list(LAYOUTS)[turn % len(LAYOUTS)])
-        assert case.tiles[0].A.nbytes > norm_tiles.ALONE, "several threads must have something to do"
+        assert case.tiles[0].A.nbytes > tile_table.ALONE, "several threads must have something to do"
         for wants in subsets:
             with told(shape=shape, band=band, wants=wants):
                 check_pass(host_norms, case, wants)
@@ -174,8 +174,8 @@ def test_a_pass_over_lines_shared_out_among_threads(
 
 
 def test_a_line_of_more_than_a_piece_is_shared_out_in_the_usual_steps(host_norms: Norms) -> None:
-    case = random_case("float32", (1, norm_tiles.PIECE + 4465))
-    assert case.tiles[0].A.nbytes > norm_tiles.ALONE, "several threads must have something to do"
+    case = random_case("float32", (1, tile_table.PIECE + 4465))
+    assert case.tiles[0].A.nbytes > tile_table.ALONE, "several threads must have something to do"
     for wants in (WANTS, {"squares"}, {"rows"}):
         check_pass(host_norms, case, wants)
     check_maxima(host_norms, case)

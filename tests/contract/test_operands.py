@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.lu import PanelSolve
-from mxpeak.kernels.host import blas, matrix_engines, operands, unit_products
+from mxpeak.kernels.host.engine import blas, matrix_engines
+from mxpeak.kernels.host.engine.matrix_engines import UNITS, MatrixEngine
+from mxpeak.kernels.host.engine.vector_ir import HAS_FP16
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.matrix_engines import UNITS, MatrixEngine
-from mxpeak.kernels.host.native import HAS_FP16
-from mxpeak.kernels.host.operands import LeftOperand, RightOperand
-from mxpeak.kernels.host.unit_products import UnitLU
+from mxpeak.kernels.host.lu import engine_products, operands
+from mxpeak.kernels.host.lu.engine_products import UnitLU
+from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
 
@@ -150,7 +151,7 @@ def test_an_lu_by_columns_takes_its_products(
 
     On one thread, and on three, each of which solves for some columns.
     """
-    monkeypatch.setattr(unit_products, "WIDE_FROM", wide_from)
+    monkeypatch.setattr(engine_products, "WIDE_FROM", wide_from)
     monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
     for n in (1, 64, 65, 200, 600):
         A = rng.standard_normal((n, n)).astype(np.float32)
@@ -229,7 +230,7 @@ def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any)
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:
     """Another process may have compiled the function that holds it, so that nothing here has asked for the parser."""
     code = (
-        "import mxpeak.kernels.host.matrix_engines\n"
+        "import mxpeak.kernels.host.engine.matrix_engines\n"
         "import llvmlite.binding as llvm\n"
         "llvm.initialize_native_target(); llvm.initialize_native_asmprinter()\n"
         'module = llvm.parse_assembly(\'define void @f() { call void asm sideeffect "nop", ""() ret void }\')\n'

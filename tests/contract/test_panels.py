@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.exchange import allreduce_by
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE, Panel, better_candidate
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -146,7 +146,7 @@ def test_a_failed_exchange_is_raised_and_not_swallowed(backend: Backend, rng: An
 
 
 def test_a_panel_travels_as_one_piece_and_leaves_its_neighbours_alone(torch_backend: Backend, rng: Any) -> None:
-    from mxpeak.kernels.torch import panel as torch_panel
+    from mxpeak.kernels.torch.lu import panel as torch_panel
 
     backend, kernels, values = torch_backend, torch_backend.kernels, rng.random((13, 5))
     for part in (panel(backend, values), panel(backend, values)[13:], backend.array(values[0].copy())):
@@ -169,7 +169,7 @@ def test_a_panel_travels_as_one_piece_and_leaves_its_neighbours_alone(torch_back
 
 def test_row_moves_do_what_swaps_one_by_one_do(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend.on_torch:
-        monkeypatch.setattr("mxpeak.kernels.torch.rows.STRIP", 3)
+        monkeypatch.setattr("mxpeak.kernels.torch.lu.row_moves.STRIP", 3)
     kernels, (n, j0, jb) = backend.kernels, (53, 6, 11)
     for columns, stored in product((0, 1, 7), STORED):
         pivots = [int(rng.integers(j0 + i, n)) for i in range(jb)]

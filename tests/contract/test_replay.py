@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.cuda_graphs import GraphRecorder, Replay
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.sparse.sparse import HostSparse
+from mxpeak.kernels.torch.engine.cuda_graphs import GraphRecorder, Replay
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 from tests.support.sparse_matrices import order_of, rows_of
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
-from mxpeak.kernels.host import sparse as host_sparse
-from mxpeak.kernels.host.sparse_by_row import shares
-from mxpeak.kernels.host.sparse_slots import COUNTS, NEXT, STRAYS
+from mxpeak.kernels.host.sparse import sparse as host_sparse
+from mxpeak.kernels.host.sparse.by_row import shares
+from mxpeak.kernels.host.sparse.slot_format import COUNTS, NEXT, STRAYS
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, interpreted, sparse_kernels

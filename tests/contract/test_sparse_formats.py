@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
-from mxpeak.kernels.host import sparse_choice
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.sparse_matrix import RowPattern, SuccessivePattern
-from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.kernels.host.sparse import autotune
+from mxpeak.kernels.host.sparse.matrix import RowPattern, SuccessivePattern
+from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
+from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import SLICES, OnArrays, every_backend, every_host, sparse_kernels
 from tests.support.sparse_matrices import (
@@ -215,22 +215,22 @@ class Invented:
 
     def trial(self) -> Any:
         self.trials += 1
-        return {way: partial(self.work, way) for way in sparse_choice.WAYS}
+        return {way: partial(self.work, way) for way in autotune.WAYS}
 
     def work(self, way: int) -> None:
         self.now += next(self.times[way])
 
     def found(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """What the next process finds."""
-        monkeypatch.setattr(sparse_choice, "_known", {})
-        monkeypatch.setattr(sparse_choice, "time", self)
-        return sparse_choice.rows_at_a_time("fp64", "fp64", self.trial)
+        monkeypatch.setattr(autotune, "_known", {})
+        monkeypatch.setattr(autotune, "time", self)
+        return autotune.rows_at_a_time("fp64", "fp64", self.trial)
 
 
 @pytest.fixture
 def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine on which nothing has been tried; its folder of compiled kernels."""
-    monkeypatch.setattr(sparse_choice, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(autotune, "cache_directory", lambda: tmp_path)
     return tmp_path
 
 
@@ -283,7 +283,7 @@ class Recorded(HostSparse):
 
 
 def test_a_trial_gives_work_on_a_box_that_is_stored_so() -> None:
-    work = sparse_choice.trial(Recorded, "bf16", "fp32")
+    work = autotune.trial(Recorded, "bf16", "fp32")
     for way, pattern, A in zip((1, SUCCESSIVE), (RowPattern, SuccessivePattern), Recorded.stored):
         work[way]()
         assert isinstance(A.pattern, pattern)

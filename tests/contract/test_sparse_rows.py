@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
-from mxpeak.kernels.host import sparse_slots
-from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.kernels.host.sparse import slot_format
+from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, sparse_kernels
@@ -209,7 +209,7 @@ def test_lines_shorter_than_a_chunk_are_swept_in_blocks_unless_rows_need_one_of_
     for nx, swept in ((24, True), (16, True), (8, True), (4, False)):
         rows = slices.stencil_rows(Box(nx, 8, 8), CLASSIC)
         A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "packed")
-        found = A.pattern.table[:, sparse_slots.COUNTS + sparse_slots.NEXT :] >= 0
+        found = A.pattern.table[:, slot_format.COUNTS + slot_format.NEXT :] >= 0
         assert found[1:].all() if swept else not found.any(), nx  # the first row has none before it
 
 

@@ -11,8 +11,8 @@ from itertools import permutations
 
 import pytest
 
-from mxpeak.kernels.host import blas
-from mxpeak.kernels.host.team import APART, Team
+from mxpeak.kernels.host.engine import blas
+from mxpeak.kernels.host.engine.team import APART, Team
 
 CORES = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else [0, 1]
 

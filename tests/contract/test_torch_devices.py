@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine.device import Device
 
 
 @pytest.mark.parametrize(("chip", "fast"), [((7, 0), False), ((8, 0), True), ((8, 6), False), ((9, 0), True)])

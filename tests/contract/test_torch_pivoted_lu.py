@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.torch import pivoted_lu
-from mxpeak.kernels.torch.dense import TorchDense, largest_order
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.dense.dense import TorchDense, largest_order
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.lu import pivoted_lu
 from tests.support.systems import random, solve_on
 
 #: Columns of a panel, so that small matrices have several.

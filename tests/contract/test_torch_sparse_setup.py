@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mxpeak.bench import stencil_sizes
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_BYTES, Hierarchy, memory_need
 from mxpeak.kernels.contract.sparse import Order, Rows
-from mxpeak.kernels.torch import sparse_pack, sparse_rows
-from mxpeak.kernels.torch.device import TYPES, Device
-from mxpeak.kernels.torch.sparse_rows import halo_of
-from mxpeak.kernels.torch.sparse_setup import SparseSetup
-from mxpeak.kernels.torch.sparse_steps import marked
+from mxpeak.kernels.torch.engine.device import TYPES, Device
+from mxpeak.kernels.torch.sparse import chunk_format
+from mxpeak.kernels.torch.sparse import rows as sparse_rows
+from mxpeak.kernels.torch.sparse.rows import halo_of
+from mxpeak.kernels.torch.sparse.setup import SparseSetup
+from mxpeak.kernels.torch.sparse.steps import marked
 from mxpeak.layout.stencil import STENCIL, Box
 from tests.support.on_arrays import HOSTS
 from tests.support.queues import runs
@@ -91,10 +92,10 @@ def on_device(rows: Rows) -> Rows:
     return Rows(rows.n, rows.halo, *(device.tensor(part) for part in (rows.indptr, rows.indices, rows.data)))
 
 
-def ordered(rows: Rows, order: Order) -> sparse_pack.Ordered:
+def ordered(rows: Rows, order: Order) -> chunk_format.Ordered:
     device = torch_device()
     there = Order(device.tensor(order.new_to_old), device.tensor(order.old_to_new), order.starts, order.kind)
-    return sparse_pack.Ordered(on_device(rows), there)
+    return chunk_format.Ordered(on_device(rows), there)
 
 
 def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +103,18 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
     cases = [*product(MATRICES, PIECES[:1]), *product(IN_PIECES, PIECES[1:])]
     for at, ((name, piece), kind) in enumerate(product(cases, ("greedy", "jpl", "levels"))):
         storage, values = CHUNKS[(at + at // 3) % 3], ("fp64", "bf16", "fp8", "fp32")[at % 4]
-        monkeypatch.setattr(sparse_pack, "PIECE", piece)
+        monkeypatch.setattr(chunk_format, "PIECE", piece)
         with told((name, kind, storage, values, piece)):
             rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
             exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
-            found = sparse_pack.packed(here, order.starts, storage, values)
+            found = chunk_format.packed(here, order.starts, storage, values)
             same(found.table, exact.pattern.table)
             same(found.bases, exact.pattern.bases)
             same(found.near, exact.pattern.near.view(np.int16))
             same(found.far, exact.pattern.far)
             same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
-            same(sparse_pack.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
-            H = sparse_pack.halo_of(here, TYPES["fp64"])
+            same(chunk_format.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
+            H = chunk_format.halo_of(here, TYPES["fp64"])
             for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
                 same(part, of_host)
             for backward, of_host in ((False, exact.pattern.late), (True, exact.pattern.first_from_zero)):
@@ -137,7 +138,7 @@ def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.Mon
     HOSTS[0].store(rows, order, "fp64", "fp64", "sell")  # compiled with NumPy as it is
     monkeypatch.setattr(np, "empty", used)
     assert HOSTS[0].store(rows, order, "fp64", "fp64", "sell").diagonal.tolist() == [0.0] * n
-    assert array(sparse_pack.diagonal_of(ordered(rows, order), TYPES["fp64"])).tolist() == [0.0] * n
+    assert array(chunk_format.diagonal_of(ordered(rows, order), TYPES["fp64"])).tolist() == [0.0] * n
 
 
 # --- memory
@@ -170,10 +171,10 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
     storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inner box of a grid, in one piece and in several: rows first, then chunks beside them."""
-    assert sparse_pack.PIECE == PIECE
+    assert chunk_format.PIECE == PIECE
     assert STENCIL * sparse_rows.PIECE <= PIECE
     box = Box(24, 24, 24, 3, 3, 3, 1, 1, 1)
-    for module, name, value in ((sparse_pack, "PIECE", piece), (stencil_sizes, "PIECE", piece)):
+    for module, name, value in ((chunk_format, "PIECE", piece), (stencil_sizes, "PIECE", piece)):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(sparse_rows, "PIECE", piece // STENCIL)
     kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0].threads, lambda: HOSTS[0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import Form, coarse_points, make_stencil, weights
 from mxpeak.kernels.contract.sparse import Order
 from mxpeak.kernels.host.kernels import HostKernels

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.system import max_error
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 

@@ -340,7 +340,7 @@ runpy.run_module("mxpeak", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("package", ["numpy", "mxpeak.comm.mpi"] if ALL else ["numpy"])
+@pytest.mark.parametrize("package", ["numpy", "mxpeak.comm.transports.mpi"] if ALL else ["numpy"])
 def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None:
     """Of its end MPICH's mpiexec takes no notice: the other rank would wait for it for ever."""
     with job(tmp_path, [str(MPIEXEC), "-n", "2", sys.executable, "-c", LACKS.format(package=package)]) as run:

@@ -15,7 +15,7 @@ import traceback
 from functools import cache
 from pathlib import Path
 
-from mxpeak.perf import machines
+from mxpeak.perf.simulation import machines
 from tests.support.fuzzing import DOORS, try_one
 
 SLOW_S, MOST_BYTES = 10.0, 500 * 10**6

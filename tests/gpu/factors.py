@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.torch.kernels import TorchKernels
@@ -16,7 +16,7 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.lu import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.support.roundoff import U
 from tests.support.torch_devices import array

@@ -15,18 +15,18 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
 
 import torch
 
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.sparse import zeros
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import device_failure
 from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.device import TYPES, Device, count, open_device
+from mxpeak.kernels.host.sparse.sparse import HostSparse
+from mxpeak.kernels.torch.engine.device import TYPES, Device, count, open_device
+from mxpeak.kernels.torch.engine.messages import StagedTensors
 from mxpeak.kernels.torch.kernels import TorchKernels
-from mxpeak.kernels.torch.messages import StagedTensors
-from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box

@@ -21,8 +21,8 @@ import scipy.sparse
 
 from mxpeak.cli.main import NO_ARGUMENTS, main, parsed
 from mxpeak.cli.request import requests
-from mxpeak.cli.scan import asked
 from mxpeak.records import Result, document, to_json
+from mxpeak.verbs.scan.command import asked
 from tests.support.pages import result
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ def solve(request: pytest.FixtureRequest) -> Any:
         return mx.gmres
     import torch
 
-    from mxpeak.kernels.torch.device import Device
+    from mxpeak.kernels.torch.engine.device import Device
     from mxpeak.library.sparse.solving import Options, solve_on
 
     device = Device(torch.device("cpu"), triton=False, poison=True)

@@ -15,7 +15,7 @@ import pytest
 from scipy.linalg import toeplitz
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.library.dense import batched
 from mxpeak.library.dense.row_errors import plain_lu_by_rows
 from tests.support.roundoff import U

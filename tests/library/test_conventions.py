@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.library.dense.info import SolveInfo
 from tests.support.systems import random
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import mxpeak as mx
 from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, UsageError
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.kernels.host.dense import HostDense
+from mxpeak.kernels.host.dense.dense import HostDense
 from mxpeak.library import policy
 from mxpeak.library.dense import factoring
 from mxpeak.library.dense.factoring import factor
@@ -468,7 +468,7 @@ def test_solving_compiles_nothing() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
 def test_triton_solves_the_same(precision: str) -> None:
-    from mxpeak.kernels.torch.dense import TorchDense
+    from mxpeak.kernels.torch.dense.dense import TorchDense
     from tests.support.torch_devices import torch_device
 
     n = 37

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense import memory

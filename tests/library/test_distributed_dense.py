@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.library.outcomes import IllConditionedWarning, SingularMatrixError
 from tests.support.distributed_systems import entries, eta, held, raised, random, solved

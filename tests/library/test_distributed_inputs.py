@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense.matrix_source import owned

@@ -11,7 +11,7 @@ import scipy.sparse.linalg as linalg
 
 import mxpeak as mx
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.library.sparse import auto_preconditioner, gather
 from tests.support.sparse_ranks import cut, even, gmres_on

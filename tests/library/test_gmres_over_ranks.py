@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 
 import mxpeak as mx
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.outcomes import SingularMatrixError

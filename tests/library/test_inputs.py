@@ -15,8 +15,8 @@ from mxpeak.kernels.arrays import xp as compat
 from mxpeak.library.inputs import TYPES, check_finite, device_for, device_of, is_tensor, read
 
 torch = pytest.importorskip("torch")
-Namespace = pytest.importorskip("mxpeak.kernels.torch.array_namespace").Namespace
-tensors = pytest.importorskip("mxpeak.kernels.torch.tensors")
+Namespace = pytest.importorskip("mxpeak.kernels.torch.engine.array_namespace").Namespace
+tensors = pytest.importorskip("mxpeak.kernels.torch.engine.tensors")
 
 
 def test_an_array_is_read_as_it_is() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import UsageError
-from mxpeak.kernels.host import norm_small
-from mxpeak.kernels.host import norms as host_norms
+from mxpeak.kernels.host.norms import norms as host_norms
+from mxpeak.kernels.host.norms import small
 
 TYPES = [np.float64, np.float32, np.complex128, np.complex64, np.float16, ml_dtypes.bfloat16]
 
@@ -79,7 +79,7 @@ def test_first_norms_of_all_types_may_come_at_once() -> None:
         return work
 
     host_norms._ready.clear()
-    norm_small.small_norm.disable_compile(False)
+    small.small_norm.disable_compile(False)
     assert _at_once([first(dtype) for dtype in TYPES]) == []
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library.dense import refinement
 from mxpeak.library.dense.factoring import factor

@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 
 import mxpeak as mx
 from mxpeak.bench.matrix_market import read_matrix
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 from tests.support.sparse_ranks import even
 from tests.support.sparse_systems import flow, irregular, poisson, reached, vector

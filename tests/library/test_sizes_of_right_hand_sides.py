@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library.dense.factoring import _how_small

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 import mxpeak as mx
 from mxpeak.errors import ResourceError, SingularError, UsageError
-from mxpeak.kernels.torch.array_namespace import FARTHEST, Namespace
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.torch.engine.array_namespace import FARTHEST, Namespace
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 from mxpeak.library.sparse.inputs import matrix
 from mxpeak.library.sparse.scaling import equilibration, largest_exponent
 from mxpeak.library.sparse.solving import Options, solve_on

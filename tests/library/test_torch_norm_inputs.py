@@ -15,9 +15,9 @@ import torch
 import mxpeak as mx
 from mxpeak.distributed.tiles import TileMatrix, whole
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.torch import tensors
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.norms import TorchNorms
+from mxpeak.kernels.torch.engine import tensors
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.layout.structure import structure
 from mxpeak.library.norms import from_band, from_scalapack, from_tiles, operands
 from mxpeak.solvers import norms as four_stages

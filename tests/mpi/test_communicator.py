@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.base import about
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from tests.support.communicator_checks import check
 from tests.support.ranks import StandingRanks, mpiexec, needs_mpi
 
@@ -20,7 +20,7 @@ def test_thread_ranks_communicate(size: int) -> None:
 
 def check_mpi(size: str) -> None:
     """On all ranks, or on the first of them."""
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
 
     comm, some = world(), int(size)
     group = comm if comm.size == some else comm.split(0 if comm.rank < some else None, comm.rank)
@@ -35,7 +35,7 @@ def test_mpi_ranks_communicate(standing: dict[int, StandingRanks], size: int) ->
 
 
 def check_repeated() -> None:
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
 
     comm = world()
     ranks = [rank for rank in range(comm.size) if rank != comm.rank]
@@ -55,7 +55,7 @@ def check_repeated() -> None:
 
 
 def check_what_is_waited_for() -> None:
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
 
     comm = world()
     other, number, ready = comm.rank ^ 1, np.zeros(1), np.zeros(1)

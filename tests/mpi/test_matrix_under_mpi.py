@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from tests.support.ranks import Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi

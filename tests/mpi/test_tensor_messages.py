@@ -23,7 +23,7 @@ DEVICES = [
 
 
 def tensors_of_every_type_travel() -> None:
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
     from tests.support.tensor_checks import check_tensors
 
     comm = world()
@@ -36,7 +36,7 @@ def tensors_of_every_type_travel() -> None:
 
 def device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails() -> None:
     from mxpeak.comm.devices import check_device_messages
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
     from tests.support.tensor_checks import Device
 
     comm: Any = world()
@@ -52,7 +52,7 @@ def device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails() -> None
 
 
 def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
-    from mxpeak.comm.mpi import QUERIES, takes_devices
+    from mxpeak.comm.transports.mpi import QUERIES, takes_devices
     from mxpeak.errors import UsageError
 
     for kind in QUERIES:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
-from mxpeak.bench.tune.job import Job
-from mxpeak.bench.tune.probe import probes
 from mxpeak.perf.tuned import read_journal
 from mxpeak.runtime import tuned
+from mxpeak.verbs.tune.job import Job
+from mxpeak.verbs.tune.probe import probes
 from tests.support.ranks import StandingRanks, mpi_rank, needs_mpi
 
 pytestmark = needs_mpi

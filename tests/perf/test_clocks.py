@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.broadcast import BROADCASTS, PIECE_BYTES, PIECES
-from mxpeak.perf.clocks import Line, arrivals, stages
-from mxpeak.perf.machines import Network
+from mxpeak.perf.simulation.clocks import Line, arrivals, stages
+from mxpeak.perf.simulation.machines import Network
 
 NETWORK = Network(
     nics=2, nic_rate=8.0, latency_s=0.5, local_rate=32.0, local_latency_s=0.25, host_rate=1.0, lib_passes=2.0,

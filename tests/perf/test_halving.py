@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.perf.successive_halving import FINAL_RUNS, FINALISTS, Check, most_runs, next_turn, ranked
+from mxpeak.verbs.tune.successive_halving import FINAL_RUNS, FINALISTS, Check, most_runs, next_turn, ranked
 
 NAMES = [f"c{k}" for k in range(12)]
 

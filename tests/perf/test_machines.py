@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mxpeak.errors import UsageError
-from mxpeak.perf.machines import Curve, find_machine, known_machines
+from mxpeak.perf.simulation.machines import Curve, find_machine, known_machines
 
 WHOLE = """
 [mine]

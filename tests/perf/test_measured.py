@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mxpeak.errors import UsageError
-from mxpeak.perf.machine_from_measurements import Layout, machine_table, panel_flops, to_toml
-from mxpeak.perf.machines import Machine, find_machine, machine_from
-from mxpeak.perf.predict import simulate_lu
-from mxpeak.perf.simulate_lu import LuRun
+from mxpeak.perf.simulation.lu import LuRun
+from mxpeak.perf.simulation.machine_from_measurements import Layout, machine_table, panel_flops, to_toml
+from mxpeak.perf.simulation.machines import Machine, find_machine, machine_from
+from mxpeak.perf.simulation.predict import simulate_lu
 
 NBS = (64, 128, 256, 512)
 EDGE, SYNC, EXCHANGE, TURN = 24.0, 3e-6, 9e-6, 6e-5

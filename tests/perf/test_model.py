@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mxpeak.perf.machines import Curve, Machine, Network
-from mxpeak.perf.model import bytes_of_a_node, upper_bound
+from mxpeak.perf.simulation.machines import Curve, Machine, Network
+from mxpeak.perf.simulation.model import bytes_of_a_node, upper_bound
 
 ROUND = Machine(
     name="round",

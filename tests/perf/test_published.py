@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.perf.validation_table import Row, rows
+from mxpeak.verbs.predict.validation_table import Row, rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "published-results.md").read_text(encoding="utf-8")
 QUICK = [row for row in rows() if row.quick]

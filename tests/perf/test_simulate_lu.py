@@ -11,12 +11,12 @@ import pytest
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import numroc
 from mxpeak.layout.schedule import lu_steps
-from mxpeak.perf import simulate_hpl, simulate_mxp
-from mxpeak.perf.clocks import Line, stages
-from mxpeak.perf.machines import Curve, Machine, Network, find_machine
-from mxpeak.perf.predict import predict, simulate_lu
-from mxpeak.perf.simulate_hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, hops, node_block, owned
+from mxpeak.perf.simulation import hpl, mxp
+from mxpeak.perf.simulation.clocks import Line, stages
+from mxpeak.perf.simulation.hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
+from mxpeak.perf.simulation.lu import LuForecast, LuRun, hops, node_block, owned
+from mxpeak.perf.simulation.machines import Curve, Machine, Network, find_machine
+from mxpeak.perf.simulation.predict import predict, simulate_lu
 from tests.support.turns import for_each
 
 #: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
@@ -126,13 +126,10 @@ def test_one_process_on_the_host_updates_by_one_product() -> None:
     """It looks ahead whatever it is asked for only where a device works in the background."""
     one, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
     device = replace(host, devices=True)
-    plain = simulate_mxp.simulate(replace(one, depth=0), host).time_s
-    assert simulate_mxp.simulate(one, host).time_s == plain
-    assert simulate_mxp.simulate(one, device).time_s > plain  # the edges of three products
-    assert (
-        simulate_mxp.simulate(replace(one, P=2), host).time_s
-        != simulate_mxp.simulate(replace(one, P=2, depth=0), host).time_s
-    )
+    plain = mxp.simulate(replace(one, depth=0), host).time_s
+    assert mxp.simulate(one, host).time_s == plain
+    assert mxp.simulate(one, device).time_s > plain  # the edges of three products
+    assert mxp.simulate(replace(one, P=2), host).time_s != mxp.simulate(replace(one, P=2, depth=0), host).time_s
 
 
 def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
@@ -175,7 +172,7 @@ def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> N
 def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
     """The owner's way out carries 7/8 of U twice, in seven rolls, or three rounds of a binary exchange."""
     P, jb = 8, 64
-    simulation = simulate_hpl._Simulation(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
+    simulation = hpl._Simulation(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
     hops = 3 if columns <= NARROW else 7
     expected = 2.0 + (hops * 1e-5 + 2 * (P - 1) / P * 8 * jb * columns / 1e8 if columns else 0.0)
     begun = np.linspace(0.0, 2.0, P)[:, None]
@@ -295,15 +292,15 @@ def test_consecutive_ranks_make_the_block_of_a_node(P: int, Q: int, ranks: int, 
 
 
 def test_an_interval_holds_the_rate() -> None:
-    found = predict(lambda machine: simulate_mxp.simulate(MXP, machine), PLAIN)
+    found = predict(lambda machine: mxp.simulate(MXP, machine), PLAIN)
     assert found.low < found.forecast.rate_flops < found.high
 
 
 def test_what_a_machine_does_not_say_is_told() -> None:
     with pytest.raises(UsageError, match=r"add core_rate and sync_s to its table \[plain.panel\]"):
-        simulate_hpl.simulate(HPL, replace(PLAIN, core_rate=None))
+        hpl.simulate(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL computes in fp64, not fp16"):
-        simulate_hpl.simulate(MXP, PLAIN)
+        hpl.simulate(MXP, PLAIN)
     with pytest.raises(UsageError, match="--bcast star cannot be simulated"):
         stages("star", 4)
 
@@ -314,9 +311,9 @@ def test_refinement_waits_for_other_ranks_at_every_block_of_a_solve() -> None:
     more = run_of("hpl-mxp", MXP, waits).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
     both = 1 + 2  # of reductions over two rows or columns, and over three
     assert hops(MXP.P, MXP.Q) == both
-    assert more == pytest.approx(5 * (2 * MXP.n / MXP.nb + simulate_mxp.REDUCTIONS) * both * 1e-4)
+    assert more == pytest.approx(5 * (2 * MXP.n / MXP.nb + mxp.REDUCTIONS) * both * 1e-4)
     measured = replace(waits, turn_s=3e-4)  # in such solves, the message included
-    times = 5 * (2 * MXP.n / MXP.nb + simulate_mxp.REDUCTIONS) * both
+    times = 5 * (2 * MXP.n / MXP.nb + mxp.REDUCTIONS) * both
     more = run_of("hpl-mxp", MXP, measured).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
     assert more == pytest.approx(times * (3e-4 - PLAIN.network.latency_s))
     solve_s = [run_of("hpl", HPL, one).phases["solve"] for one in (calm, waits, measured)]

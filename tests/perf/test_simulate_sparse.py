@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mxpeak.layout.stencil import Box, process_grid
-from mxpeak.perf.machines import find_machine
-from mxpeak.perf.simulate_sparse import SparseForecast, SparseRun, halo_s, simulate, variation
+from mxpeak.perf.simulation.machines import find_machine
+from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, halo_s, simulate, variation
 
 FRONTIER = find_machine("frontier")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine.device import Device
 from tests.support.queues.device import on_virtual_gpus
 from tests.support.queues.races import Race, races
 from tests.support.queues.transports import mpi

@@ -7,8 +7,8 @@ import torch
 
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.norm_devices import SeveralNorms
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.norms.devices import SeveralNorms
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
 from tests.support.queues.device import on_virtual_gpus

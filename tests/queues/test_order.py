@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.queues import runs
 from tests.support.queues.log import Log
 from tests.support.queues.order import beside, host_waits

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from mxpeak.comm import nccl
-from mxpeak.solvers.lu import MixedLuOptions
-from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.comm.transports import nccl
+from mxpeak.solvers.lu.lu import MixedLuOptions
+from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.hpl_ranks import system
 from tests.support.queues import runs, windows
 from tests.support.queues.deletions import sites, verdicts
@@ -100,7 +100,7 @@ def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> No
     text = str(races(logs[0])[0])
     assert "phase rfact" in text
     assert "NCCL send" in text
-    assert "comm/nccl.py" in text
+    assert "comm/transports/nccl.py" in text
 
 
 #: The query of a message's memory before the message begins, and the wait that repeats the query when it does.
@@ -110,22 +110,22 @@ SETTLED = ("async_buffer.py", "AsyncBuffer.fulfilled")
 #: benchmarks/notes/2026-11-gpu-unproven.md has the reasons.
 NOT_NEEDED = {
     LOOK,
-    ("comm/torchdist.py", "_Collective.test"),  # the work is complete: the wait only raises its error
-    ("kernels/torch/device.py", "Device.wait"),
-    ("kernels/torch/device.py", "Device.seconds"),
+    ("comm/transports/torchdist.py", "_Collective.test"),  # the work is complete: the wait only raises its error
+    ("kernels/torch/engine/device.py", "Device.wait"),
+    ("kernels/torch/engine/device.py", "Device.seconds"),
     ("kernels/torch/kernels.py", "TorchKernels.wait"),
 }
 NOT_MET = {
-    ("comm/gloo.py", "Message.test"),
-    ("comm/gloo.py", "Message.wait"),
-    ("comm/torchdist.py", "TorchDist.gather_objects"),
-    ("comm/torchdist.py", "TorchDist._object_of"),
-    ("comm/nccl.py", "connected"),
-    ("solvers/checksums.py", "Checks.finish"),  # checksums and checkpoints exist only for matrices in host memory
-    ("solvers/lu.py", "_MixedLu.keep"),
-    ("solvers/pivoted_lu.py", "_PivotedLu.keep"),
-    ("solvers/triangular.py", "_solve_by_rows"),  # devices solve in rounds instead
-    ("solvers/lu.py", "_MixedLu.run"),  # one of two: no message may be pending when all ranks leave
+    ("comm/transports/gloo.py", "Message.test"),
+    ("comm/transports/gloo.py", "Message.wait"),
+    ("comm/transports/torchdist.py", "TorchDist.gather_objects"),
+    ("comm/transports/torchdist.py", "TorchDist._object_of"),
+    ("comm/transports/nccl.py", "connected"),
+    ("solvers/abft/checksums.py", "Checks.finish"),  # checksums and checkpoints exist only for matrices in host memory
+    ("solvers/lu/lu.py", "_MixedLu.keep"),
+    ("solvers/lu/pivoted_lu.py", "_PivotedLu.keep"),
+    ("solvers/lu/triangular.py", "_solve_by_rows"),  # devices solve in rounds instead
+    ("solvers/lu/lu.py", "_MixedLu.run"),  # one of two: no message may be pending when all ranks leave
 }
 #: Messages between hosts.
 OF_HOSTS = ("distributed/general.py", "comm/exchange.py")

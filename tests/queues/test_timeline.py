@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.perf.machines import Curve, Machine, Network, find_machine
-from mxpeak.solvers.lu import MixedLuOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.perf.simulation.machines import Curve, Machine, Network, find_machine
+from mxpeak.solvers.lu.lu import MixedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.queues import runs, windows
 from tests.support.queues.hiding import hidden, mean_of, perfetto, steps_of, table, whole
 from tests.support.queues.log import HOST, Log, Step

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.kernels import TorchKernels
 from tests.support.queues import profiled
 from tests.support.queues.hiding import steps_of, table

@@ -9,9 +9,8 @@ import pytest
 
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.bench.tune.candidates import default_nb
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.choose import device_failure, open_device, resolve
@@ -20,6 +19,7 @@ from mxpeak.runtime import memory
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.spans import Spans, Step
+from mxpeak.verbs.tune.candidates import default_nb
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() ->
 def test_nb_is_the_one_that_was_found_best_on_a_chip(
     name: str, hpl: int, mxp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: name)
+    monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: name)
     assert on_device(HplConfig(), {})[0].nb == (hpl,)
     assert on_device(HplMxpConfig(), {})[0].nb == (mxp,)
     tuned = {"nb": Setting((2048,), "tuned")}
@@ -114,10 +114,10 @@ def test_nb_is_the_one_that_was_found_best_on_a_chip(
 
 @pytest.mark.usefixtures("gpu")
 def test_a_small_matrix_has_small_blocks_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: "NVIDIA H100 80GB HBM3")
     for n, nb in ((100, 256), (8000, 256), (8192, 512), (32767, 1024), (32768, 2048), (200_000, 2048)):
         assert on_device(HplMxpConfig(n=(100, n)), {})[0].nb == (nb,)
-    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: "Tesla V100-SXM2-16GB")
+    monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: "Tesla V100-SXM2-16GB")
     assert on_device(HplMxpConfig(n=(100,)), {})[0].nb == (384,)
     assert on_device(HplMxpConfig(n=(100,), nb=(2048,)), {"nb": Setting((2048,), "flag")})[0].nb == (2048,)
 

@@ -18,10 +18,11 @@ import pytest
 
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.comm.solo import Solo
-from mxpeak.kernels.host import compiled, first_use, matrix_engines, operands, solves
-from mxpeak.kernels.host.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
-from mxpeak.kernels.host.jit import INT, INTEGERS, jit
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.kernels.host.engine import cache, first_use, matrix_engines
+from mxpeak.kernels.host.engine.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
+from mxpeak.kernels.host.engine.jit import INT, INTEGERS, jit
+from mxpeak.kernels.host.lu import operands, solves
 from mxpeak.runtime import compile as first_uses
 from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.placement import leaves_panels
@@ -148,9 +149,9 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
-    compiled.cache_directory.cache_clear()
+    cache.cache_directory.cache_clear()
     try:
-        folder = compiled.cache_directory()
+        folder = cache.cache_directory()
         with (folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             found: list[Any] = []
@@ -170,7 +171,7 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
         assert a.tolist() == [7, 7, 7]
         assert list(folder.rglob("*.nbi"))
     finally:
-        compiled.cache_directory.cache_clear()
+        cache.cache_directory.cache_clear()
 
 
 def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ def test_an_entry_point_whose_types_cannot_be_read_is_left_to_the_use(monkeypatc
 RUNS_ON_TORCH = """
 import json, sys
 from mxpeak.cli.main import main
-from mxpeak.kernels.host.first_use import LOADED, PACKAGE
+from mxpeak.kernels.host.engine.first_use import LOADED, PACKAGE
 def loaded():
     return [module for module in LOADED if f"{PACKAGE}.{module}" in sys.modules]
 found = {}
@@ -263,7 +264,7 @@ def test_a_slow_first_use_is_announced_only_if_it_compiles(
 
 
 def test_machine_code_that_appears_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiled, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_directory", lambda: tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "panel_1").mkdir()
     before = first_uses._machine_code()

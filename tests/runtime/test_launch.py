@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.host import compiled
+from mxpeak.kernels.host.engine import cache
 from mxpeak.runtime import launch
 from mxpeak.runtime.launch import bind, code_of, confirm, launcher, local_rank, respawn, start
 
@@ -156,14 +156,14 @@ def test_a_cache_folder_that_cannot_be_made_is_passed_over(tmp_path: Path, monke
     (tmp_path / "file").write_text("a file, where a folder would be needed")
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    compiled.cache_directory.cache_clear()
+    cache.cache_directory.cache_clear()
     try:
-        folder = compiled.cache_directory()
+        folder = cache.cache_directory()
         assert folder.parent == tmp_path / "xdg" / "mxpeak"
-        assert not compiled.is_cached()
-        assert compiled.token() == compiled.token()
+        assert not cache.is_cached()
+        assert cache.token() == cache.token()
     finally:
-        compiled.cache_directory.cache_clear()
+        cache.cache_directory.cache_clear()
 
 
 def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,30 +171,30 @@ def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path / "open"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    compiled.cache_directory.cache_clear()
+    cache.cache_directory.cache_clear()
     try:
         with pytest.warns(
             RuntimeWarning,
             match=r"does not use .*open.* for compiled kernels: all users may write to it; run chmod o-w ",
         ):
-            assert compiled.cache_directory().parent == tmp_path / "xdg" / "mxpeak"
-        compiled.cache_directory.cache_clear()
+            assert cache.cache_directory().parent == tmp_path / "xdg" / "mxpeak"
+        cache.cache_directory.cache_clear()
         (tmp_path / "open").chmod(0o775)
-        assert compiled.cache_directory().parent == tmp_path / "open"
-        compiled.cache_directory.cache_clear()
+        assert cache.cache_directory().parent == tmp_path / "open"
+        cache.cache_directory.cache_clear()
         me = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: me + 1)
         with pytest.warns(RuntimeWarning, match=f"it belongs to user {me}, not to {me + 1}"), pytest.raises(OSError):
-            compiled.cache_directory()
+            cache.cache_directory()
     finally:
-        compiled.cache_directory.cache_clear()
+        cache.cache_directory.cache_clear()
 
 
 def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: Path) -> None:
     environ = {**os.environ, "MXPEAK_CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    package = Path(compiled.__file__).parent
+    package = Path(cache.__file__).parent
     before = sorted(package.rglob("*.nb*"))
-    command = [sys.executable, "-c", "import mxpeak.kernels.host.team"]
+    command = [sys.executable, "-c", "import mxpeak.kernels.host.engine.team"]
     subprocess.run(command, env=environ, check=True)
     assert sorted(package.rglob("*.nb*")) == before
     assert list(tmp_path.rglob("team.await_work-*.nbi"))

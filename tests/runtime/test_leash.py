@@ -181,7 +181,7 @@ runpy.run_module("mxpeak", run_name="__main__")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["mxpeak.cli.main", "mxpeak.comm.mpi"])
+@pytest.mark.parametrize("module", ["mxpeak.cli.main", "mxpeak.comm.transports.mpi"])
 def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
     tmp_path: Path, module: str, number: int
 ) -> None:

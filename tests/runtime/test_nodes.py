@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.runtime import nodes
 from mxpeak.runtime.nodes import blocks_a_node, nodes_of
 

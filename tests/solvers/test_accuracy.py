@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.hpl_ranks import solve, system
 from tests.support.roundoff import U
 

@@ -11,14 +11,14 @@ from mxpeak.bench import lu as bench
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.growth_monitor import DiagonalBlocks, GrowthReport
+from mxpeak.solvers.lu import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.support.turns import for_each
 

@@ -19,7 +19,7 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.lu import BCASTS
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
@@ -29,16 +29,16 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.records import Result, document
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.abft.checksums import EVERY, Checks, checking
+from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.abft.mixed_checksums import MixedChecks
+from mxpeak.solvers.abft.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer, Notes
-from mxpeak.solvers.checksums import EVERY, Checks, checking
-from mxpeak.solvers.faults import Checked
-from mxpeak.solvers.mixed_checksums import MixedChecks
-from mxpeak.solvers.panel import FactoredPanel, PanelOptions
-from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
+from mxpeak.solvers.lu import lu, pivoted_lu
+from mxpeak.solvers.lu.panel import FactoredPanel, PanelOptions
+from mxpeak.solvers.lu.row_swap import SwapOptions
+from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.residual import residual_norms
-from mxpeak.solvers.row_swap import SwapOptions
-from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans, Step
 from tests.support.result_file import VALIDATOR
 

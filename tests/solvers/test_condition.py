@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.arrays import xp
 from mxpeak.solvers.condition import MOST_POINTS, Ranks, inverse_one_norm
 

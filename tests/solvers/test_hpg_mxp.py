@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pytest
 
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import make_stencil
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels

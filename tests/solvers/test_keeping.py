@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
-from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.solvers.lu import lu, pivoted_lu
+from mxpeak.solvers.lu.row_swap import SwapOptions
 from mxpeak.spans import Spans
 
 N, NB = 61, 8

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.spans import Spans
 
 VARIANTS = {

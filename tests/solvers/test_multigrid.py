@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import Box

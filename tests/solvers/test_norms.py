@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mxpeak as mx
-from mxpeak.kernels.host.norm_tiles import ALONE
+from mxpeak.kernels.host.norms.tile_table import ALONE
 from mxpeak.layout.structure import STRUCTURES
 from tests.support.exact_norms import (
     KINDS,

@@ -24,19 +24,19 @@ from mxpeak.bench.hpcg import run as hpcg
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import InnerIteration
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box
 from mxpeak.records import document
+from mxpeak.solvers.abft.residual_checks import CheckedCg, CheckedMixed
+from mxpeak.solvers.abft.solve_faults import SolveChecks, SolveFault, arrays_of, bits_of
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.solvers.residual_checks import CheckedCg, CheckedMixed
-from mxpeak.solvers.solve_faults import SolveChecks, SolveFault, arrays_of, bits_of
 from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.row_swap import RowSwap, SwapOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.row_swap import RowSwap, SwapOptions
 from mxpeak.spans import Spans
 
 N, NB = 96, 8

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
@@ -25,14 +25,14 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.lu import lu, pivoted_lu
+from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.proof import Proof, prove
+from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.proof import Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.scaling import balance
-from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 from tests.support import torch_devices
 from tests.support.roundoff import U

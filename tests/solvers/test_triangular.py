@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.triangular import Factored
+from mxpeak.solvers.lu.triangular import Factored
 
 N, NB = 50, 4
 

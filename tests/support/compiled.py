@@ -16,9 +16,10 @@ import numpy as np
 import scipy.sparse
 
 import mxpeak as mx
-from mxpeak.kernels.host import elimination, operands, solves
+from mxpeak.kernels.host.dense import small_lu
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.row_sums import add_rounded_sums, add_stored_sums
+from mxpeak.kernels.host.lu import operands, solves
+from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
 
@@ -50,7 +51,7 @@ def sparse_by_rows() -> None:
 def eliminations(*types: Any) -> None:
     """Systems of moderate order, of some types."""
     for dtype in types:
-        elimination.solver(np.dtype(dtype))
+        small_lu.solver(np.dtype(dtype))
 
 
 def units() -> None:

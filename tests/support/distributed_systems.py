@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from tests.support.roundoff import U
 
 Array = Any

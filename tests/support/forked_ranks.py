@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 NEEDED = (
     "mxpeak.cli.main",
     "mxpeak.runtime.launch",
-    "mxpeak.comm.torchdist",
+    "mxpeak.comm.transports.torchdist",
     "mxpeak.kernels.torch.kernels",
     "mxpeak.kernels.host.kernels",
 )
@@ -117,7 +117,7 @@ def become(check: Check) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.modules["mxpeak.comm.torchdist"].depart(code)
+        sys.modules["mxpeak.comm.transports.torchdist"].depart(code)
 
 
 def all_ended(ranks: list[int]) -> list[int]:

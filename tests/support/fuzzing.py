@@ -29,7 +29,7 @@ from mxpeak.cli.resume import wanted
 from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
 from mxpeak.foreign import UNSAFE
-from mxpeak.perf.machines import find_machine
+from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.perf.tuned import BadBookError, read_book
 from mxpeak.records import read_json
 from mxpeak.runtime import checkpoint

@@ -11,8 +11,8 @@ import pytest
 
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, memory_bytes, stencil_levels
 from mxpeak.records import Result, document

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout import lcg
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
-from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 
 Edit = Callable[[Any, Any], None]

@@ -10,8 +10,8 @@ import pytest
 from mxpeak.bench import limits
 from mxpeak.bench.norms import run as bench
 from mxpeak.bench.norms.config import NormsConfig
-from mxpeak.comm.solo import Solo
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.records import Result
 from tests.support.cli import nothing_from_outside
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.sparse_native import SUCCESSIVE
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
+from mxpeak.kernels.host.sparse.sparse import HostSparse
 from tests.support import backends
 from tests.support.backends import TORCH, backend_named
 

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from tests.support.forked_ranks import Check, run_checks
 
 #: How often those who wait for commands or their end look for them.
@@ -148,7 +148,7 @@ def standing_rank(folder: str, first: int) -> None:
     Within a call it does so as where somebody wants the core, whether or not: of what calls took, waiting was half.
     """
     from mxpeak.comm import base
-    from mxpeak.comm.mpi import world
+    from mxpeak.comm.transports.mpi import world
 
     base.SHARED_S = -1.0
     comm = world()

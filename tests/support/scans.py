@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mxpeak.bench.scan.config import ScanConfig
-from mxpeak.bench.scan.probes import Size
-from mxpeak.bench.scan.run import Record, result
 from mxpeak.perf.health import Reading, summary
+from mxpeak.verbs.scan.config import ScanConfig
+from mxpeak.verbs.scan.probes import Size
+from mxpeak.verbs.scan.run import Record, result
 
 #: What a GPU says of itself while it is held back.
 HOT = (Reading(1980.0, 1980.0, None, (), 4, 0), Reading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0))

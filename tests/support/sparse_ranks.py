@@ -9,7 +9,7 @@ import numpy as np
 
 import mxpeak as mx
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
+from mxpeak.comm.transports.threads import run_ranks
 
 
 def cut(whole: Any, starts: Sequence[int], rank: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.kernels.host.dense import HostDense
+from mxpeak.kernels.host.dense.dense import HostDense
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import matrix, right_hand_side
 from mxpeak.library.dense.solving import LUFactors, lu_factor_by, solve_by
@@ -22,7 +22,7 @@ def dense_kernels(name: str, width: int = 16) -> DenseKernels:
     """The host's, or torch's with panels of so few columns that small matrices have several."""
     if name == "host":
         return HostDense()
-    from mxpeak.kernels.torch.dense import TorchDense
+    from mxpeak.kernels.torch.dense.dense import TorchDense
     from tests.support.torch_devices import ON_GPU, torch_device
 
     return TorchDense(torch_device(triton=ON_GPU), width)

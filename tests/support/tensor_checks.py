@@ -13,8 +13,8 @@ import torch
 from mxpeak.comm.base import ARRAYS, Task, all_of
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
-from mxpeak.kernels.torch.device import TYPES
-from mxpeak.kernels.torch.messages import HostTensors
+from mxpeak.kernels.torch.engine.device import TYPES
+from mxpeak.kernels.torch.engine.messages import HostTensors
 
 #: fp8 has no numbers above 448 and none between 16 and 18: these are exact in every format.
 NUMBERS = [0.0, 1.0, -2.0, 3.0, 0.5, -8.0, 12.0, 1.5, 6.0, -0.25, 7.0]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.records import Result
 from tests.support.hpcg_steps import few_steps
 from tests.support.ranks import Ended

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.kernels.torch.device import GPU, Device
-from mxpeak.kernels.torch.tensors import array_of, tensor_of
+from mxpeak.kernels.torch.engine.device import GPU, Device
+from mxpeak.kernels.torch.engine.tensors import array_of, tensor_of
 
 ON_GPU = os.environ.get("TEST_DEVICE") == GPU
 WHERE = torch.device(GPU, 0) if ON_GPU else torch.device("cpu")

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm import nccl
 from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.devices import check_device_messages
+from mxpeak.comm.transports import nccl
 from mxpeak.runtime.launch import local_rank, start
 from tests.support.communicator_checks import check
 from tests.support.tensor_checks import Device, Staged, check_tensors
@@ -234,7 +234,7 @@ def alone() -> None:
 
 def raises() -> None:
     """A benchmark of mxpeak, in which rank 1 has a bug."""
-    from mxpeak.solvers.panel import FactoredPanel
+    from mxpeak.solvers.lu.panel import FactoredPanel
 
     def broken(*arguments: Any) -> None:
         raise FloatingPointError("a made-up fault")

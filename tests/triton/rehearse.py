@@ -13,12 +13,12 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 
 if TYPE_CHECKING:
-    from mxpeak.kernels.host.sparse import HostSparse
+    from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 
 class H100:

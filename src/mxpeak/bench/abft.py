@@ -11,8 +11,8 @@ from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
 from mxpeak.records import Caution, Result, three_digits
-from mxpeak.solvers.faults import Checked, Fault
-from mxpeak.solvers.solve_faults import SolveChecks, SolveFault
+from mxpeak.solvers.abft.lu_faults import Checked, Fault
+from mxpeak.solvers.abft.solve_faults import SolveChecks, SolveFault
 
 #: The kernels whose matrices are checked.
 CHECKED = ("host", "reference")

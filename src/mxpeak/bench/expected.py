@@ -8,10 +8,10 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.counts import lu_flops_done
-from mxpeak.perf.machines import Machine, find_machine
-from mxpeak.perf.predict import simulate_lu
-from mxpeak.perf.simulate_lu import LuRun
-from mxpeak.perf.simulate_sparse import SparseRun, simulate
+from mxpeak.perf.simulation.lu import LuRun
+from mxpeak.perf.simulation.machines import Machine, find_machine
+from mxpeak.perf.simulation.predict import simulate_lu
+from mxpeak.perf.simulation.sparse import SparseRun, simulate
 from mxpeak.records import Result
 from mxpeak.runtime.tuned import store_folder, this_store
 

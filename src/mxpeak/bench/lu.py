@@ -41,7 +41,7 @@ from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
-from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.abft.lu_faults import Checked
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.spans import Phase, Spans
 

@@ -15,7 +15,7 @@ from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
@@ -28,7 +28,7 @@ from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
-from mxpeak.solvers.solve_faults import SolveChecks
+from mxpeak.solvers.abft.solve_faults import SolveChecks
 
 #: Seconds to measure for where none were asked for, and with --quick.
 DEFAULT_RT, QUICK_RT = 60.0, 1.0

@@ -35,7 +35,7 @@ def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) 
     Collective; what comes back is for rank 0, which says what is wrong with the measurements.
     """
     from mxpeak.bench.expected import measured_layouts, progress_of
-    from mxpeak.perf.machines import find_machine
+    from mxpeak.perf.simulation.machines import find_machine
 
     layouts = measured_layouts() if comm.rank == 0 else {}
     if not comm.bcast_object(bool(layouts)):

@@ -139,7 +139,7 @@ def _host_facts() -> Mapping[str, Any]:
 
 
 def _blas_facts() -> Mapping[str, Any]:
-    from mxpeak.kernels.host.blas import blas_facts
+    from mxpeak.kernels.host.engine.blas import blas_facts
 
     facts = blas_facts()
     pinned = os.environ.get("OPENBLAS_CORETYPE")
@@ -148,7 +148,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 def _unit_facts() -> Mapping[str, Any]:
     """Return the hardware units that multiply 16-bit operands, and those that a run does not use."""
-    from mxpeak.kernels.host.matrix_engines import chosen, present, unit_for
+    from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
     facts = {
@@ -172,7 +172,7 @@ def _gpu_facts() -> Mapping[str, Any]:
 
     if not gpu_driver():
         raise ResourceError("no GPU driver was found (neither /dev/nvidia0 nor /dev/kfd exists)")
-    from mxpeak.kernels.torch.device import count, open_device
+    from mxpeak.kernels.torch.engine.device import count, open_device
 
     found: dict[str, Any] = {}
     for index in range(count()) or [0]:

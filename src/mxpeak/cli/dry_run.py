@@ -12,7 +12,7 @@ from mxpeak.bench.registry import load
 from mxpeak.cli.request import Request, settings_table
 from mxpeak.cli.run_history import last_rate
 from mxpeak.cli.scaling import as_asked, turns
-from mxpeak.comm.dry_run import DryRunCommunicator
+from mxpeak.comm.transports.dry_run import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import Setting
 from mxpeak.records import rate_text

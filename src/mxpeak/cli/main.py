@@ -11,29 +11,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, import_extensions
-from mxpeak.cli import (
-    compare,
-    completion,
-    doctor,
-    help,
-    peak,
-    plan,
-    report,
-    resume,
-    run,
-    scan,
-    simulate,
-    slurm,
-    study,
-    tune,
-)
+from mxpeak.cli import help
 from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -132,7 +117,8 @@ def _parser_of(registered: tuple[Benchmark, ...]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=Parser)
     for verb in VERBS:
-        verb(verbs)
+        module, add = verb.split(":")
+        getattr(import_module(module), add)(verbs)
     return top
 
 
@@ -163,24 +149,25 @@ def completed(argv: list[str]) -> list[str]:
     return argv
 
 
-#: Each adds its verb's parser, with the function that runs it as the default of `action`.
-VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
-    run.add_verb,
-    resume.add_verb,
-    plan.add_verb,
-    simulate.add_verb,
-    tune.add_verb,
-    scan.add_verb,
-    study.add_verb,
-    report.add_verb,
-    compare.add_verb,
-    compare.add_history,
-    compare.add_baseline,
-    peak.add_verb,
-    doctor.add_verb,
-    slurm.add_verb,
-    completion.add_verb,
-    help.add_verb,
+#: The modules of the verbs and the functions that add their parsers, in the order of the help. A parser's default of
+#: `action` is the function that runs the verb.
+VERBS = (
+    "mxpeak.cli.run:add_verb",
+    "mxpeak.cli.resume:add_verb",
+    "mxpeak.verbs.predict.plan:add_verb",
+    "mxpeak.verbs.predict.simulate:add_verb",
+    "mxpeak.verbs.tune.command:add_verb",
+    "mxpeak.verbs.scan.command:add_verb",
+    "mxpeak.verbs.study.command:add_verb",
+    "mxpeak.cli.report:add_verb",
+    "mxpeak.verbs.compare.command:add_verb",
+    "mxpeak.verbs.compare.command:add_history",
+    "mxpeak.verbs.compare.command:add_baseline",
+    "mxpeak.cli.peak:add_verb",
+    "mxpeak.cli.doctor:add_verb",
+    "mxpeak.verbs.jobs.command:add_verb",
+    "mxpeak.cli.completion:add_verb",
+    "mxpeak.cli.help:add_verb",
 )
 
 
@@ -235,6 +222,6 @@ def entry() -> None:
         write_exit_code(code)
         session.part(code)
     end_in_libraries_too()
-    if torchdist := sys.modules.get("mxpeak.comm.torchdist"):
+    if torchdist := sys.modules.get("mxpeak.comm.transports.torchdist"):
         torchdist.depart(code)
     sys.exit(code)

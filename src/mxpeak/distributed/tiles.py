@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from mxpeak.comm.base import Communicator, Transport
 from mxpeak.comm.grid import Grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Matrix, Vector

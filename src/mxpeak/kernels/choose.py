@@ -15,7 +15,7 @@ from mxpeak.installation import install_command
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
-    from mxpeak.kernels.host.sparse import HostSparse
+    from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 #: The name of the device when each rank uses one GPU of its node.
 GPUS = "cuda"
@@ -49,7 +49,7 @@ def has_gpu() -> bool:
     """Whether there is a GPU that torch can use; where no driver is, torch is not even imported."""
     if not gpu_driver() or find_spec("torch") is None:
         return False
-    from mxpeak.kernels.torch.device import count
+    from mxpeak.kernels.torch.engine.device import count
 
     return count() > 0
 
@@ -57,7 +57,7 @@ def has_gpu() -> bool:
 def gpu_count(device: str) -> int:
     """How many GPUs the ranks of a host may take: all for `cuda`, one for `cuda:N`."""
     open_device(device)  # says why, where there is none
-    from mxpeak.kernels.torch.device import count
+    from mxpeak.kernels.torch.engine.device import count
 
     return count() if device == GPUS else 1
 
@@ -66,7 +66,7 @@ def gpu_buses(device: str) -> list[str]:
     """Return the PCI addresses of the GPUs that ranks choose from; none if there are none, or one is named."""
     if device != GPUS or not has_gpu():
         return []
-    from mxpeak.kernels.torch.device import buses
+    from mxpeak.kernels.torch.engine.device import buses
 
     return buses()
 
@@ -78,7 +78,7 @@ def open_device(device: str, number: int = 0) -> Any:
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
         )
         raise ResourceError(f"{what} needs PyTorch, which is not installed; run {install_command('gpu')}, or {instead}")
-    from mxpeak.kernels.torch import device as devices
+    from mxpeak.kernels.torch.engine import device as devices
 
     return devices.open_device(device, number)
 
@@ -90,7 +90,7 @@ def chip_name(device: str) -> str:
     """
     if not has_gpu():
         return ""
-    from mxpeak.kernels.torch.device import name_of
+    from mxpeak.kernels.torch.engine.device import name_of
 
     return name_of(device)
 
@@ -118,13 +118,13 @@ def choose(
 
         return ReferenceKernels()
     if name == "host":
+        from mxpeak.kernels.host.engine.matrix_engines import chosen
         from mxpeak.kernels.host.kernels import HostKernels
-        from mxpeak.kernels.host.matrix_engines import chosen
 
         units = [unit for unit in chosen() if native is None or unit.precision in native]
         return HostKernels(threads, cores, alone=alone, units=units)
     where = open_device(device, number)
-    from mxpeak.kernels.host.cpu_assist import HostPanelService
+    from mxpeak.kernels.host.lu.cpu_assist import HostPanelService
     from mxpeak.kernels.torch.kernels import TorchKernels
 
     return TorchKernels(where, HostPanelService(threads, cores, alone=alone, panels=panels))
@@ -133,10 +133,10 @@ def choose(
 def dense(device: Any) -> DenseKernels:
     """The dense kernels of a `kernels.torch.device.Device`, or of the host (None) on BLAS's own threads."""
     if device is None:
-        from mxpeak.kernels.host.dense import HostDense
+        from mxpeak.kernels.host.dense.dense import HostDense
 
         return HostDense()
-    from mxpeak.kernels.torch.dense import TorchDense
+    from mxpeak.kernels.torch.dense.dense import TorchDense
 
     return TorchDense(device)
 
@@ -149,15 +149,15 @@ def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
     make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:
         return make(threads)
-    from mxpeak.kernels.torch.sparse import TorchSparse
+    from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 
     return TorchSparse(device, threads, partial(make, threads))
 
 
 @cache
 def _host_sparse(threads: int) -> HostSparse:
-    from mxpeak.kernels.host.sparse import HostSparse
-    from mxpeak.kernels.host.team import Team
+    from mxpeak.kernels.host.engine.team import Team
+    from mxpeak.kernels.host.sparse.sparse import HostSparse
 
     return HostSparse(Team(threads))
 
@@ -165,16 +165,16 @@ def _host_sparse(threads: int) -> HostSparse:
 @cache
 def host_norms(threads: int) -> NormKernels:
     """The norm kernels on so many threads of the host."""
-    from mxpeak.kernels.host.norms import HostNorms
-    from mxpeak.kernels.host.team import Team
+    from mxpeak.kernels.host.engine.team import Team
+    from mxpeak.kernels.host.norms.norms import HostNorms
 
     return HostNorms(Team(threads))
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
     """The norm kernels of torch devices: of several, each goes over the tiles on it, and vectors lie on the first."""
-    from mxpeak.kernels.torch.norm_devices import SeveralNorms
-    from mxpeak.kernels.torch.norms import TorchNorms
+    from mxpeak.kernels.torch.norms.devices import SeveralNorms
+    from mxpeak.kernels.torch.norms.norms import TorchNorms
 
     return TorchNorms(devices[0]) if len(devices) == 1 else SeveralNorms(devices)
 

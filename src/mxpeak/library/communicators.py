@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.runtime import launch
 
@@ -18,7 +18,7 @@ def communicator(comm: Any) -> Communicator:
     if isinstance(comm, str) and comm == "world":
         return _world()
     if hasattr(comm, "Get_rank"):
-        from mxpeak.comm.mpi import of_user
+        from mxpeak.comm.transports.mpi import of_user
 
         return of_user(comm)
     if not hasattr(comm, "agree"):

@@ -53,7 +53,7 @@ class Input:
         """
         dtype = self.dtype if dtype is None else dtype
         if device is not None:
-            from mxpeak.kernels.torch.tensors import on_device
+            from mxpeak.kernels.torch.engine.tensors import on_device
 
             return on_device(self.array, device, dtype)
         return np.asarray(np.require(as_array(self.array), dtype, "A"))
@@ -93,7 +93,7 @@ def on_host(x: Any) -> Array:
     """A vector of an array or a tensor as an array, of the same memory if that is the host's."""
     if not is_tensor(x):
         return np.asarray(x)
-    from mxpeak.kernels.torch.tensors import array_of
+    from mxpeak.kernels.torch.engine.tensors import array_of
 
     return np.asarray(array_of(x))
 
@@ -103,7 +103,7 @@ def sparse_on_host(values: Any) -> Any:
     if not is_tensor(values):
         return values
     check_no_gradient(values, "A")
-    from mxpeak.kernels.torch.sparse_tensors import sparse_matrix
+    from mxpeak.kernels.torch.sparse.tensors import sparse_matrix
 
     return sparse_matrix(values)
 
@@ -132,7 +132,7 @@ def as_array(x: Any) -> Any:
     """An array, or a tensor as one: on the CPU of the same memory."""
     if isinstance(x, np.ndarray):
         return x
-    from mxpeak.kernels.torch.tensors import array_of
+    from mxpeak.kernels.torch.engine.tensors import array_of
 
     return array_of(x)
 
@@ -141,7 +141,7 @@ def as_tensor(x: Any) -> Any:
     """A tensor, or an array as one of the same memory, if torch knows its strides."""
     if not isinstance(x, np.ndarray):
         return x
-    from mxpeak.kernels.torch.tensors import tensor_of
+    from mxpeak.kernels.torch.engine.tensors import tensor_of
 
     return tensor_of(x)
 
@@ -195,7 +195,7 @@ def device_for(name: str, *devices: str | None) -> Any:
 def opened(name: str) -> Any:
     """The device of this name."""
     try:
-        from mxpeak.kernels.torch.tensors import device_named
+        from mxpeak.kernels.torch.engine.tensors import device_named
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise

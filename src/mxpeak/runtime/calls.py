@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
 from mxpeak.runtime.compile import compile_in_turn

@@ -51,7 +51,7 @@ def compile_in_turn(
     where it has not been bound to others; `kernels` that can rehearse the use.  Rank 0 prints a line if it compiles and
     that takes more than a moment.  Collective over comm.
     """
-    from mxpeak.kernels.host.compiled import token
+    from mxpeak.kernels.host.engine.cache import token
 
     leader = is_leader(comm, token())
     text = f"{what}: compiling its kernels (once, up to a minute)"
@@ -90,7 +90,7 @@ def _announced(text: str) -> Iterator[threading.Event]:
 
 def _machine_code() -> int:
     """Return how many files of machine code the caches hold: Numba's, and Triton's where it compiles."""
-    from mxpeak.kernels.host.compiled import cache_directory
+    from mxpeak.kernels.host.engine.cache import cache_directory
 
     folders = [cache_directory()]
     if "triton" in sys.modules:
@@ -100,7 +100,7 @@ def _machine_code() -> int:
 
 def cold_entries(name: str) -> list[int]:
     """Return the numbers of the entry points of a use that are not in the cache, as far as they are known."""
-    from mxpeak.kernels.host.first_use import entries
+    from mxpeak.kernels.host.engine.first_use import entries
 
     return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
 
@@ -110,7 +110,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
     With one core it is left to the use itself, and so is all that fails here.
     """
-    from mxpeak.kernels.host.first_use import compile_from
+    from mxpeak.kernels.host.engine.first_use import compile_from
 
     cold = cold_entries(name)
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
@@ -156,7 +156,7 @@ def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Po
 
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
     """Compile what is read from stdin, on any of the cores, as long as the process that waits for it is there."""
-    from mxpeak.kernels.host.first_use import compile_from
+    from mxpeak.kernels.host.engine.first_use import compile_from
     from mxpeak.runtime.parent_watch import on_end
 
     if cores is not None and hasattr(os, "sched_setaffinity"):

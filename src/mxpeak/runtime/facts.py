@@ -78,7 +78,7 @@ def mpi_library(comm: Communicator) -> dict[str, str]:
     """Return the name and version of the MPI library that carries the messages; nothing without MPI."""
     if comm.name != "mpi":
         return {}
-    from mxpeak.comm.mpi import library_version  # loaded already: it is what `comm` is made by
+    from mxpeak.comm.transports.mpi import library_version  # loaded already: it is what `comm` is made by
 
     return {"mpi_library": library_name(library_version())}
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.installation import install_command
 from mxpeak.perf.host import available_memory_bytes
@@ -96,7 +96,7 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
     _check_memory(ranks)
     if comm == "torch" or (comm == "auto" and not _has("mpi4py") and _has("torch")):
         _need_torch(f"--ranks {ranks} --comm torch")
-        from mxpeak.comm.torchdist import run_ranks
+        from mxpeak.comm.transports.torchdist import run_ranks
 
         os.environ.update(child_environment())
         return run_ranks(ranks, argv)
@@ -237,7 +237,7 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; run "
             f"{COMMANDS['torch'].format(ranks=size)}"
         )
-    from mxpeak.comm import torchdist
+    from mxpeak.comm.transports import torchdist
 
     return torchdist.world(rank, size)
 
@@ -252,7 +252,7 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
         raise UsageError(f"this run needs MPI for Python, which is not installed; run {install_command('mpich')}")
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would take SIGHUP, by which a terminal says that it is closed
     _refuse_other_launcher(found)
-    from mxpeak.comm import mpi
+    from mxpeak.comm.transports import mpi
 
     group = mpi.world()
     if found is not None and found[2] != group.size:

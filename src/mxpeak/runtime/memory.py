@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, raise_first_error
-from mxpeak.comm.dry_run import DryRunCommunicator
+from mxpeak.comm.transports.dry_run import DryRunCommunicator
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import gpu_count, open_device

@@ -220,7 +220,7 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
     """The low precisions that this rank's processor multiplies itself, if it is the processor that computes."""
     if config.kernels != "host":
         return frozenset()
-    from mxpeak.kernels.host.matrix_engines import chosen
+    from mxpeak.kernels.host.engine.matrix_engines import chosen
 
     return frozenset(unit.precision for unit in chosen())
 
@@ -236,7 +236,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is
     an error on all.  What not all processors multiply themselves, none does: operands lie differently.  Collective.
     """
-    from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
+    from mxpeak.kernels.host.engine.cache import cache_directory, is_cached, token
 
     panels = leaves_panels(config, comm.size)
     compiled = _compiled(config, panels)
@@ -285,7 +285,7 @@ def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
 
 def _compiled(config: PlaceConfig, panels: bool) -> str:
     """What is compiled for the host before anything computes, by the name of that use; for most GPUs nothing."""
-    from mxpeak.kernels.host.first_use import LOADING, LOADING_PANELS
+    from mxpeak.kernels.host.engine.first_use import LOADING, LOADING_PANELS
 
     if config.kernels == "host":
         return LOADING

@@ -20,7 +20,7 @@ from typing import Any
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import resolve
-from mxpeak.kernels.host.compiled import cache_directory
+from mxpeak.kernels.host.engine.cache import cache_directory
 from mxpeak.options import Setting, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
 from mxpeak.perf.host import one_core_each, total_memory_bytes

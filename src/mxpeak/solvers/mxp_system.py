@@ -9,8 +9,8 @@ from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.scaling import Balance
-from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
 
 

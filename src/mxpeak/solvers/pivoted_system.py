@@ -24,10 +24,10 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import residual
 from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.refine import U, growth, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
-from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
 
 #: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.

@@ -16,8 +16,9 @@ NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
 #: Looks, by which the host may learn as much as by a wait, where messages are begun by whoever looks.
 LOOKS = {"comm/deferred.py": ("query", "test")}
 FILES = (
-    "kernels/torch/*.py", "solvers/*.py", "distributed/*.py", "comm/base.py", "comm/broadcast.py", "comm/exchange.py",
-    "comm/torchdist.py", "comm/gloo.py", "comm/nccl.py", "comm/deferred.py", "async_buffer.py",
+    "kernels/torch/*.py", "kernels/torch/*/*.py", "solvers/*.py", "solvers/*/*.py", "distributed/*.py", "comm/base.py",
+    "comm/broadcast.py", "comm/exchange.py", "comm/deferred.py", "comm/transports/torchdist.py",
+    "comm/transports/gloo.py", "comm/transports/nccl.py", "async_buffer.py",
 )  # fmt: skip
 
 

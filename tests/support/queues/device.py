@@ -15,12 +15,14 @@ from mxpeak import spans
 from mxpeak.comm import base, deferred
 from mxpeak.comm import devices as messages
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.threads import run_ranks
-from mxpeak.kernels.host.lu import HostLu
-from mxpeak.kernels.torch import device as devices
-from mxpeak.kernels.torch import solves, sparse_setup, tensors
-from mxpeak.solvers import pivoted_lu
-from mxpeak.solvers.panel import FactoredPanel
+from mxpeak.comm.transports.threads import run_ranks
+from mxpeak.kernels.host.lu.lu import HostLu
+from mxpeak.kernels.torch.engine import device as devices
+from mxpeak.kernels.torch.engine import tensors
+from mxpeak.kernels.torch.lu import solves
+from mxpeak.kernels.torch.sparse import setup
+from mxpeak.solvers.lu import pivoted_lu
+from mxpeak.solvers.lu.panel import FactoredPanel
 from tests.support.queues import rank as queues
 from tests.support.queues import transports
 from tests.support.queues.launches import single_launches
@@ -130,7 +132,7 @@ def virtual_gpus() -> Iterator[None]:
         for module, name in ((devices, "open_device"), (tensors, "open_device"), (tensors, "device_at")):
             stack.enter_context(patch.object(module, name, _opened))
         stack.enter_context(patch.object(devices, "count", lambda: 1))
-        stack.enter_context(patch.object(sparse_setup, "GraphRecorder", Eager))
+        stack.enter_context(patch.object(setup, "GraphRecorder", Eager))
         # A panel has as many blocks as the large one that it stands for.
         stack.enter_context(patch.multiple(solves, BLOCK=1, SMALL=1))
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))

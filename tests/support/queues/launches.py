@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mxpeak.kernels.torch import sparse_plain
+from mxpeak.kernels.torch.sparse import plain
 from tests.support.queues.log import Region
 from tests.support.queues.rank import here
 from tests.support.queues.tensors import Virtual, region
@@ -44,7 +44,7 @@ def _rows(y: Any, chosen: Any) -> Region:
 
 
 def _sweep(device: Any, A: Any, steps: Any, b: Any, Hx: Any, x: Any, keep: Any, parts: int, **_: Any) -> list[Region]:
-    rows = [inside(steps.chunks[step]).rows for step in sparse_plain.parts_of(steps, backward=False)]
+    rows = [inside(steps.chunks[step]).rows for step in plain.parts_of(steps, backward=False)]
     read = [t for t in (A.entries, A.diagonal, b, Hx) if t is not None]
     return [
         *(region(t, False) for t in read),
@@ -75,7 +75,7 @@ TOUCHES: dict[str, Callable[..., list[Region]]] = {
 
 
 def _one_launch(name: str) -> Callable[..., None]:
-    function, touches = getattr(sparse_plain, name), TOUCHES[name]
+    function, touches = getattr(plain, name), TOUCHES[name]
 
     def launch(*args: Any, **kwargs: Any) -> None:
         rank = here()
@@ -98,6 +98,6 @@ def single_launches() -> Iterator[None]:
     """Each of these functions is one launch."""
     with ExitStack() as stack:
         for name in TOUCHES:
-            stack.enter_context(patch.object(sparse_plain, name, _one_launch(name)))
+            stack.enter_context(patch.object(plain, name, _one_launch(name)))
         yield
     _inside.clear()

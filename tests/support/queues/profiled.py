@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 from torch.profiler import profile, record_function, supported_activities
 
-from mxpeak.comm.solo import Solo
-from mxpeak.kernels.host.lu import HostLu
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.kernels.host.lu.lu import HostLu
 from mxpeak.precision import stored_as
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.lu import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.support.queues import windows
 from tests.support.queues.hiding import StepTimes, table

@@ -21,16 +21,16 @@ from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.stencil import Box
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.krylov import gmres_ir
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 from tests.support.hpg_mxp_solves import mixed_form
 from tests.support.queues.device import on_virtual_gpus

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxpeak.perf.clocks import Line
-from mxpeak.perf.machines import Machine
-from mxpeak.perf.simulate_hpl import fact_cores, fact_s
+from mxpeak.perf.simulation.clocks import Line
+from mxpeak.perf.simulation.hpl import fact_cores, fact_s
+from mxpeak.perf.simulation.machines import Machine
 from tests.support.queues.log import HOST, Log, Mark, Op, Record, Step, Wait
 from tests.support.queues.sizes import TRAVELS, Same, Sizes
 

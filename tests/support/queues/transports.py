@@ -18,12 +18,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm import broadcast, gloo, torchdist
-from mxpeak.comm import nccl as nccl_messages
+from mxpeak.comm import broadcast
 from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arrival
 from mxpeak.comm.deferred import Posts
-from mxpeak.comm.solo import Done
-from mxpeak.comm.threads import Threads
+from mxpeak.comm.transports import gloo, torchdist
+from mxpeak.comm.transports import nccl as nccl_messages
+from mxpeak.comm.transports.solo import Done
+from mxpeak.comm.transports.threads import Threads
 from tests.support.queues.log import HOST, Region
 from tests.support.queues.rank import here
 from tests.support.queues.tensors import DeviceTensor, region

@@ -18,12 +18,12 @@ from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.grid import make_grid
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
 from mxpeak.kernels.contract.lu import ROW, VALUE
-from mxpeak.kernels.torch import lu as lu_kernels
+from mxpeak.kernels.torch.lu import lu as lu_kernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import stored_as
-from mxpeak.solvers import lu, panel, pivoted_lu
 from mxpeak.solvers.checkpointing import Nobody
+from mxpeak.solvers.lu import lu, panel, pivoted_lu
 from mxpeak.spans import Spans, Step
 from tests.support.queues.log import Log
 from tests.support.queues.rank import here

@@ -47,7 +47,7 @@ from mxpeak.bench.sparse import (
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
@@ -57,9 +57,9 @@ from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
+from mxpeak.solvers.abft.residual_checks import CheckedCg
 from mxpeak.solvers.cg import Solve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.solvers.residual_checks import CheckedCg
 from mxpeak.spans import Spans
 
 #: Share of the time that the figure beside the first one gets.

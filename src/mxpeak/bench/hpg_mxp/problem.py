@@ -16,7 +16,7 @@ from mxpeak.bench.hpg_mxp.rules import forms, storages
 from mxpeak.bench.sparse import SparseBench, hierarchies_of, order_of
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import Form, StencilProblem, value_format, weights
 from mxpeak.errors import ResourceError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid

@@ -39,7 +39,7 @@ from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, withou
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator, meet_asleep
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.distributed.stencil import Hierarchy, StencilProblem
 from mxpeak.distributed.system import InnerIteration, MixedSystem
@@ -49,9 +49,9 @@ from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 from mxpeak.records import Result, three_digits
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
+from mxpeak.solvers.abft.residual_checks import CheckedMixed
 from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.solvers.residual_checks import CheckedMixed
 from mxpeak.spans import Spans
 
 #: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.

@@ -13,7 +13,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.abft.lu_faults import Checked
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans

@@ -29,15 +29,15 @@ from mxpeak.options import Setting
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
+from mxpeak.solvers.abft.checksums import checking
+from mxpeak.solvers.abft.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
-from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
-from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.row_swap import SwapOptions
+from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.residual import residual_norms
-from mxpeak.solvers.row_swap import SwapOptions
-from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.

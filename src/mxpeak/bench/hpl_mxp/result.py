@@ -15,9 +15,9 @@ from mxpeak.errors import Outcome
 from mxpeak.layout.schedule import looks_ahead
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.abft.lu_faults import Checked
 from mxpeak.solvers.growth_monitor import GrowthReport
-from mxpeak.solvers.proof import Proof
+from mxpeak.solvers.lu.proof import Proof
 from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"

@@ -41,15 +41,15 @@ from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.solvers.abft.checksums import checking
+from mxpeak.solvers.abft.mixed_checksums import MixedChecks
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
-from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
-from mxpeak.solvers.mixed_checksums import MixedChecks
+from mxpeak.solvers.lu.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
+from mxpeak.solvers.lu.proof import prove
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.proof import prove
 from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans

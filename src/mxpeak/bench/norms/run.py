@@ -30,7 +30,7 @@ from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mxpeak.kernels.host import blas
-from mxpeak.kernels.host.dense import HostDense
-from mxpeak.kernels.host.generated import HostGenerated
-from mxpeak.kernels.host.lu import HostLu
-from mxpeak.kernels.host.matrix_engines import MatrixEngine, chosen
-from mxpeak.kernels.host.norms import HostNorms
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.dense.dense import HostDense
+from mxpeak.kernels.host.dense.generated import HostGenerated
+from mxpeak.kernels.host.engine import blas
+from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, chosen
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.lu.lu import HostLu
+from mxpeak.kernels.host.norms.norms import HostNorms
+from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 
 class HostKernels(HostLu, HostGenerated):

@@ -12,12 +12,12 @@ import torch
 from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.array_namespace import Namespace
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.generated import TorchGenerated
-from mxpeak.kernels.torch.lu import TorchLu
-from mxpeak.kernels.torch.panel import Host
+from mxpeak.kernels.torch.dense.generated import TorchGenerated
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.array_namespace import Namespace
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.lu.lu import TorchLu
+from mxpeak.kernels.torch.lu.panel import Host
 
 
 class TorchKernels(TorchLu, TorchGenerated):
@@ -36,14 +36,14 @@ class TorchKernels(TorchLu, TorchGenerated):
 
     @property
     def dense(self) -> DenseKernels:
-        from mxpeak.kernels.torch.dense import TorchDense
+        from mxpeak.kernels.torch.dense.dense import TorchDense
 
         return TorchDense(self.device)
 
     @property
     def norms(self) -> NormKernels:
         if self._norms is None:
-            from mxpeak.kernels.torch.norms import TorchNorms
+            from mxpeak.kernels.torch.norms.norms import TorchNorms
 
             self._norms = TorchNorms(self.device)
         return self._norms
@@ -51,7 +51,7 @@ class TorchKernels(TorchLu, TorchGenerated):
     @property
     def sparse(self) -> SparseKernels:
         if self._sparse is None:
-            from mxpeak.kernels.torch.sparse import TorchSparse
+            from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 
             self._sparse = TorchSparse(self.device, self.threads, lambda: self.host.sparse)
         return self._sparse
@@ -104,7 +104,7 @@ class TorchKernels(TorchLu, TorchGenerated):
 
     @property
     def transport(self) -> Any:
-        from mxpeak.kernels.torch.messages import tensor_transport
+        from mxpeak.kernels.torch.engine.messages import tensor_transport
 
         return tensor_transport(self.device)
 

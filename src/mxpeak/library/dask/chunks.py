@@ -10,7 +10,7 @@ from typing import Any
 import dask.array as da
 from dask.distributed import KilledWorker, futures_of, wait
 
-from mxpeak.comm.sockets import LostRankError
+from mxpeak.comm.transports.sockets import LostRankError
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.library.dense.distributed import block_size

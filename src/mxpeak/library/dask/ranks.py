@@ -11,7 +11,7 @@ from typing import Any
 
 from dask.distributed import Client, Lock, get_client, get_worker
 
-from mxpeak.comm.sockets import LostRankError
+from mxpeak.comm.transports.sockets import LostRankError
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.library.dask import seats
 

@@ -10,7 +10,7 @@ import numpy as np
 from dask.distributed import get_worker
 
 from mxpeak.comm.collectives import validate_on_all
-from mxpeak.comm.sockets import LostRankError, Sockets, listening, meet
+from mxpeak.comm.transports.sockets import LostRankError, Sockets, listening, meet
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix

@@ -23,7 +23,7 @@ from mxpeak.distributed.user_matrix import UserMatrix
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.host import blas
+from mxpeak.kernels.host.engine import blas
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT, TINY, coarse, most_condition
@@ -52,7 +52,7 @@ from mxpeak.precision import stored_as
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, refine_rows, rounded, solve_all
 from mxpeak.solvers.refine import U
 from mxpeak.solvers.residual import backward_error

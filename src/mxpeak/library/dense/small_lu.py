@@ -36,7 +36,7 @@ def suits_elimination(A: Array, B: Array) -> bool:
 @cache
 def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
     """The compiled solver of a type; compiled or read from disk when first wanted."""
-    from mxpeak.kernels.host.elimination import solver
+    from mxpeak.kernels.host.dense.small_lu import solver
 
     compile_once(f"mxpeak.solve, first use on {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
     compiled: Callable[..., Any] = solver(dtype)
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 def _gemm(dtype: np.dtype[Any]) -> int:
     """The address of BLAS's product of matrices of this type."""
-    from mxpeak.kernels.host.blas import address
+    from mxpeak.kernels.host.engine.blas import address
 
     return address(f"{LETTERS[dtype][0]}gemm")
 
@@ -76,7 +76,7 @@ def _gemm(dtype: np.dtype[Any]) -> int:
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     """That of a kind of systems."""
-    from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, work_size
+    from mxpeak.kernels.host.dense.small_lu import TOLD, facts_of, padded, work_size
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
     memory = work_size(n, k + 1, SAMPLED), facts_of(n, k)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.collectives import validate_on_all
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix, scalapack_parts, tile_matrix, whole
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid

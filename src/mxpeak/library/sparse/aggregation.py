@@ -22,7 +22,7 @@ import scipy.sparse as sparse
 
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.general import Block, at_their_owners
-from mxpeak.kernels.host.blas import one_thread
+from mxpeak.kernels.host.engine.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, for_pyamg, fp64, unfit
 from mxpeak.library.sparse.distributed_amg import Coupling, SharedGrid, local_columns, overlapping, worth_sharing

@@ -21,7 +21,7 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
-from mxpeak.kernels.host.blas import one_thread
+from mxpeak.kernels.host.engine.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.formats import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries

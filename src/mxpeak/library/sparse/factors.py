@@ -19,7 +19,7 @@ from scipy.sparse import csgraph, linalg
 
 from mxpeak.distributed.sparse import SparseMatrix, vector_type
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
-from mxpeak.kernels.host.subnormals import flushed
+from mxpeak.kernels.host.engine.subnormals import flushed
 from mxpeak.library.inputs import Array, on_host
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.library.sparse.gather import pattern

@@ -15,7 +15,7 @@ import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.comm.collectives import allreduce_scalar, validate_on_all
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed import general
 from mxpeak.distributed.general import Partner
 from mxpeak.distributed.sparse import Exchange

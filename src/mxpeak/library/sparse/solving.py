@@ -14,7 +14,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.host.blas import one_thread, set_threads
+from mxpeak.kernels.host.engine.blas import one_thread, set_threads
 from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
 from mxpeak.library.outcomes import warned

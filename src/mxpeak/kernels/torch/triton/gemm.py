@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import compile_ahead
+from mxpeak.kernels.torch.engine import compile_ahead
 
 Tensor = Any
 

@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.lcg_tables import Recipe
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.engine.lcg_tables import Recipe
 
 Tensor = Any
 

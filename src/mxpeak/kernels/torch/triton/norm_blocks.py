@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import norm_table
-from mxpeak.kernels.torch.norm_table import Batch, Block, block_of
+from mxpeak.kernels.torch.engine import tile_table
+from mxpeak.kernels.torch.engine.tile_table import Batch, Block, block_of
 
 Tensor = Any
 
@@ -21,8 +21,8 @@ Tensor = Any
 (
     ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, LINE_SLOT, POSITION_SLOT,
     LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD,
-) = (tl.constexpr(column) for column in range(norm_table.COLUMNS))  # fmt: skip
-COLUMNS = tl.constexpr(norm_table.COLUMNS)
+) = (tl.constexpr(column) for column in range(tile_table.COLUMNS))  # fmt: skip
+COLUMNS = tl.constexpr(tile_table.COLUMNS)
 #: The types of the real numbers that entries consist of.
 TYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16,

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.norm_table import FEW, WARPS, Batch
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.tile_table import FEW, WARPS, Batch
 from mxpeak.kernels.torch.triton.norm_blocks import (
     COLUMNS,
     LENGTH,

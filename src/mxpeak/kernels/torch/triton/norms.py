@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from mxpeak.kernels.contract import norms
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.norm_table import MANY, WARPS, Batch
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.tile_table import MANY, WARPS, Batch
 from mxpeak.kernels.torch.triton.norm_blocks import (
     COLUMNS,
     LENGTH,

@@ -14,19 +14,20 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.host import sparse_native, sparse_sweep
-from mxpeak.kernels.host import sparse_pack as pack
-from mxpeak.kernels.torch import compile_ahead, sparse_matrix
-from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
+from mxpeak.kernels.host.sparse import chunk_format as pack
+from mxpeak.kernels.host.sparse import gs_colored, slot_sums
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.sparse import matrix
+from mxpeak.kernels.torch.sparse.matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
 from mxpeak.kernels.torch.triton.vectors import units
 
-LANES = tl.constexpr(sparse_native.LANES)
+LANES = tl.constexpr(slot_sums.LANES)
 TABLE, ROW, ROWS = tl.constexpr(pack.TABLE), tl.constexpr(pack.ROW), tl.constexpr(pack.ROWS)
 SLOT, NEAR, FAR = tl.constexpr(pack.SLOT), tl.constexpr(pack.NEAR), tl.constexpr(pack.FAR)
 L_PART, U_PART = tl.constexpr(pack.L_PART), tl.constexpr(pack.U_PART)
-LOWER, UPPER = tl.constexpr(sparse_sweep.LOWER), tl.constexpr(sparse_sweep.UPPER)
-RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (sparse_matrix.RUNS, sparse_matrix.NEARS, sparse_matrix.FARS))
+LOWER, UPPER = tl.constexpr(gs_colored.LOWER), tl.constexpr(gs_colored.UPPER)
+RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (matrix.RUNS, matrix.NEARS, matrix.FARS))
 
 #: Slots that are on their way at a time: a kilobyte of 16-bit values for each warp; interpreted, it gains nothing.
 SLOTS, INTERPRETED = 8, 2

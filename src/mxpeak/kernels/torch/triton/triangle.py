@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.device import Device
 
 Tensor = Any
 

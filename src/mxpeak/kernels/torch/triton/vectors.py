@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mxpeak.kernels.torch import compile_ahead
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.engine.device import Device
 
 Tensor = Any
 #: Numbers that a program reads at a time, and its warps.

@@ -1,1 +1,0 @@
-"""How much a random matrix needs its LU: pivots, residuals, unpreconditioned GMRES."""

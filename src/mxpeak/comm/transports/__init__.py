@@ -1,0 +1,1 @@
+"""Communicators, one module per transport."""

@@ -1,0 +1,312 @@
+"""A communicator over plain sockets, for ranks that neither MPI nor torchrun started: workers of a Dask cluster.
+
+Mail goes as between virtual ranks (`threads.py`), to boxes by (group, source, destination, tag); here each rank
+has its own, and a thread for every other rank that fills them.  Nothing but Python is needed, and a rank that dies is
+known at once by its closed connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import pickle
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from secrets import token_bytes
+from time import monotonic
+from typing import Any, NoReturn
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.transports.threads import Post, Threads
+from mxpeak.errors import MxpeakError
+
+#: All ranks have to be there by then, unless the caller has more patience.
+MEETING_S = 60.0
+#: Seconds that a caller has for its whole handshake, and the handshakes that are under way at most: one more ends the
+#: oldest.
+HELLO_S, CALLERS = 10.0, 128
+#: The door is looked at so often: not every system wakes who waits at a door that is shut.
+LOOK_S = 1.0
+#: A caller's first words: its rank, and a challenge.
+CALL = struct.Struct("!I32s")
+#: What the rank at the door answers: the caller's challenge as only those answer it who know the secret, and its own.
+ANSWER = struct.Struct("!32s32s")
+#: Bytes of the caller's own proof, its last words.
+PROOF = 32
+#: Before a message: how many pieces it has; before each piece: its bytes.
+COUNT = struct.Struct("!Q")
+
+
+class LostRankError(MxpeakError):
+    """A rank has gone while another waits for its message."""
+
+
+class Mail(Post):
+    """One rank's boxes, and its connections to the others."""
+
+    def __init__(self, rank: int, lines: dict[int, socket.socket]):
+        super().__init__()
+        self.members: dict[tuple[Any, ...], Sequence[int]] = {(): range(len(lines) + 1)}
+        self._rank, self._lines, self._lost = rank, lines, set[int]()
+        for other, line in lines.items():
+            threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
+
+    def put(self, address: tuple[Any, ...], message: Any) -> None:
+        """To our own box, or to the rank whose it is."""
+        group, _, dest, _ = address
+        world = self.members[group][dest]
+        if world == self._rank:
+            super().put(address, message)
+            return
+        try:
+            _send(self._lines[world], (address, message))
+        except OSError:
+            self._gone(world)
+
+    def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
+        """What all of a group say, in their order: everybody writes to everybody."""
+        for dest in range(size):
+            self.put((group, rank, dest, tag), obj)
+        return [self.take((group, source, rank, tag)) for source in range(size)]
+
+    def has(self, address: tuple[Any, ...]) -> bool:
+        """Whether it has come; raises where it never will."""
+        if super().has(address):
+            return True
+        if self._source(address) in self._lost and not super().has(address):
+            self._gone(self._source(address))
+        return False
+
+    def close(self) -> None:
+        """Hang up: the others lose this rank."""
+        for line in self._lines.values():
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _wait(self, address: tuple[Any, ...]) -> None:
+        source = self._source(address)
+        came = self._waiting[address] = threading.Condition(self._lock)
+        came.wait_for(lambda: address in self._boxes or source in self._lost)
+        del self._waiting[address]
+        if address not in self._boxes:
+            self._gone(source)
+
+    def _source(self, address: tuple[Any, ...]) -> int:
+        group, source, _, _ = address
+        return int(self.members[group][source])
+
+    def _fill(self, other: int, line: socket.socket) -> None:
+        """Put what comes from a rank into its boxes, until the connection ends."""
+        try:
+            with suppress(OSError, EOFError):
+                while True:
+                    address, message = _received(line)
+                    super().put(address, message)
+        finally:  # also where memory runs out, or a message cannot be read
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            self._lose(other)
+
+    def _lose(self, other: int) -> None:
+        with self._lock:
+            self._lost.add(other)
+            for came in self._waiting.values():
+                came.notify()
+
+    def _gone(self, rank: int) -> NoReturn:
+        raise LostRankError(f"rank {rank} has ended")
+
+
+class Sockets(Threads):
+    """One rank's view of a group of processes that are connected by sockets."""
+
+    name = "sockets"
+    _post: Mail
+
+    def abort(self, code: int) -> None:
+        """Hang up: the process is not ours to end."""
+        self._post.close()
+
+    def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
+        mine = self._post.members[self._group]
+        self._post.members[group] = [mine[member] for member in members]
+        return Sockets(self._post, group, members.index(self.rank), len(members), self.transport)
+
+
+def listening(host: str) -> socket.socket:
+    """Where the other ranks find this one: its address is `getsockname()`."""
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, 0), family=family, backlog=1024)
+
+
+def meet(
+    door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
+) -> Sockets:
+    """Connect the ranks that listen at these addresses, each with all lower ones.  Collective."""
+    until, lines = monotonic() + patience, dict[int, socket.socket]()
+    try:
+        for other in range(rank):
+            lines[other] = line = socket.create_connection(addresses[other], _left(until))
+            _introduce(line, rank, secret, until)
+        _answer(door, lines, range(rank + 1, len(addresses)), secret, until)
+    except (OSError, EOFError) as error:
+        for line in lines.values():
+            line.close()
+        there = sorted({rank, *lines})
+        raise LostRankError(f"only {there} of {len(addresses)} ranks have connected to rank {rank}: {error}") from None
+    for line in lines.values():
+        line.settimeout(None)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Sockets(Mail(rank, lines), (), rank, len(addresses))
+
+
+def _left(until: float) -> float:
+    """Return the seconds until then, at least those of one attempt."""
+    return max(0.01, until - monotonic())
+
+
+def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
+    """Call as this rank; raise OSError if the peer does not have the secret, which itself is never sent.
+
+    The peer may answer late, while it waits for its chunks; once it answers, it has HELLO_S for the whole answer.
+    """
+    challenge = token_bytes(32)
+    line.sendall(CALL.pack(rank, challenge))
+    line.settimeout(_left(until))
+    line.recv(1, socket.MSG_PEEK)
+    proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size, min(until, monotonic() + HELLO_S)))
+    if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
+        raise ConnectionRefusedError("the process that answered does not have the secret of these ranks")
+    line.sendall(_proof(secret, b"caller", rank, theirs))
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A connection whose handshake is under way: what has come so far, and when all of it must have come."""
+
+    line: socket.socket
+    until: float
+    heard: bytearray = field(default_factory=bytearray)
+    rank: int | None = None
+    challenge: bytes = b""
+
+
+def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
+    """Add the connections of the ranks that call to `lines`; strangers are refused, and delay no rank.
+
+    All handshakes are under way at the same time.  Raises OSError if the door is shut, or a rank does not come in time.
+    """
+    callers: list[_Caller] = []
+    with selectors.DefaultSelector() as events:
+
+        def dismiss(caller: _Caller, *, keep: bool = False) -> None:
+            events.unregister(caller.line)
+            callers.remove(caller)
+            if not keep:
+                caller.line.close()
+
+        door.setblocking(False)
+        events.register(door, selectors.EVENT_READ)
+        try:
+            while any(rank not in lines for rank in ranks):
+                if monotonic() > until or door.fileno() < 0:
+                    raise TimeoutError("timed out" if door.fileno() >= 0 else "the connection was closed")
+                for event, _ in events.select(
+                    min(LOOK_S, *(_left(one) for one in (until, *(caller.until for caller in callers))))
+                ):
+                    if event.fileobj is door:
+                        for line in _accepted(door):
+                            if len(callers) == CALLERS:
+                                dismiss(callers[0])
+                            callers.append(_Caller(line, monotonic() + HELLO_S))
+                            events.register(line, selectors.EVENT_READ, callers[-1])
+                        continue
+                    caller = event.data
+                    proven = _heard(caller, secret) if caller in callers else None
+                    if proven is not None:
+                        welcome = proven and caller.rank in ranks and caller.rank not in lines
+                        dismiss(caller, keep=welcome)
+                        if welcome:
+                            lines[caller.rank] = caller.line
+                for caller in [caller for caller in callers if caller.until < monotonic()]:
+                    dismiss(caller)
+        finally:
+            for caller in callers:
+                caller.line.close()
+
+
+def _accepted(door: socket.socket) -> Iterator[socket.socket]:
+    """Accept those who call now; raise OSError if the door is shut."""
+    while True:
+        try:
+            line = door.accept()[0]
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        line.setblocking(False)
+        yield line
+
+
+def _heard(caller: _Caller, secret: bytes) -> bool | None:
+    """Read what a caller says; return whether it has proven to know the secret, None while more must come."""
+    need = CALL.size if caller.rank is None else PROOF
+    try:
+        piece = caller.line.recv(need - len(caller.heard))
+        if not piece:
+            return False
+        caller.heard += piece
+        if len(caller.heard) < need:
+            return None
+        if caller.rank is None:
+            caller.rank, theirs = CALL.unpack(caller.heard)
+            caller.challenge = token_bytes(32)
+            caller.heard.clear()
+            answer = ANSWER.pack(_proof(secret, b"door", caller.rank, theirs), caller.challenge)
+            return None if caller.line.send(answer) == len(answer) else False
+    except BlockingIOError:
+        return None
+    except OSError:
+        return False
+    return hmac.compare_digest(bytes(caller.heard), _proof(secret, b"caller", caller.rank, caller.challenge))
+
+
+def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
+    """HMAC-SHA256(secret, side, rank, challenge): what one side says cannot be sent back as the other's."""
+    return hmac.digest(secret, side + rank.to_bytes(4, "big") + challenge, "sha256")
+
+
+def _send(line: socket.socket, message: Any) -> None:
+    """A pickle, and the memory of its arrays as it lies."""
+    arrays: list[pickle.PickleBuffer] = []
+    pieces: list[Any] = [pickle.dumps(message, protocol=5, buffer_callback=arrays.append)]
+    pieces += [array.raw() for array in arrays]
+    line.sendall(COUNT.pack(len(pieces)) + b"".join(COUNT.pack(len(piece)) for piece in pieces))
+    for piece in pieces:
+        line.sendall(piece)
+
+
+def _received(line: socket.socket) -> Any:
+    (count,) = COUNT.unpack(_bytes(line, COUNT.size))
+    sizes = [COUNT.unpack(_bytes(line, COUNT.size))[0] for _ in range(count)]
+    first, *arrays = [_bytes(line, size) for size in sizes]
+    return pickle.loads(first, buffers=arrays)
+
+
+def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytearray:
+    """Receive a fixed number of bytes before the time `until`."""
+    memory = bytearray(size)
+    rest = memoryview(memory)
+    while rest:
+        if until is not None:
+            if monotonic() > until:
+                raise TimeoutError("timed out")
+            line.settimeout(_left(until))
+        got = line.recv_into(rest)
+        if not got:
+            raise EOFError
+        rest = rest[got:]
+    return memory

@@ -1,0 +1,280 @@
+"""Virtual ranks: P ranks as threads of one process, for tests of whole algorithms without MPI.  Never timed.
+
+Messages are copied when sent, and delivered in order per (source, destination, tag).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from mxpeak.async_buffer import fulfilled
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
+from mxpeak.comm.transports.solo import Done
+
+#: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
+PATIENCE_S = 60.0
+
+
+@dataclass
+class _Meeting:
+    """What those have said who have come, and how many have not."""
+
+    complete: threading.Condition
+    said: list[Any]
+    missing: int
+
+
+class Post:
+    """The mail between all virtual ranks, and what they have agreed on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
+        self._waiting: dict[tuple[Any, ...], threading.Condition] = {}
+        self._meetings: dict[tuple[Any, ...], _Meeting] = {}
+        self.failed = False
+
+    def put(self, address: tuple[Any, ...], message: Any) -> None:
+        """Only the rank that waits for it wakes up: to wake all for each message would take most of the time."""
+        with self._lock:
+            self._boxes[address].append(message)
+            if address in self._waiting:
+                self._waiting[address].notify()
+
+    def has(self, address: tuple[Any, ...]) -> bool:
+        """Whether a message lies there."""
+        with self._lock:
+            return address in self._boxes
+
+    def take(self, address: tuple[Any, ...]) -> Any:
+        """The oldest message that lies there; waits for one."""
+        with self._lock:
+            if address not in self._boxes:
+                self._wait(address)
+            box = self._boxes[address]
+            message = box.popleft()
+            if not box:
+                del self._boxes[address]
+            return message
+
+    def _wait(self, address: tuple[Any, ...]) -> None:
+        came = self._waiting[address] = threading.Condition(self._lock)
+        if not came.wait_for(lambda: address in self._boxes or self.failed, PATIENCE_S):
+            raise RuntimeError(f"no message arrived at {address}")
+        del self._waiting[address]
+        if address not in self._boxes:
+            raise RuntimeError("another rank failed")
+
+    def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
+        """What all of a group say, in their order: each waits once, for the last of them."""
+        address = group, tag
+        with self._lock:
+            if address not in self._meetings:
+                self._meetings[address] = _Meeting(threading.Condition(self._lock), [None] * size, size)
+            meeting = self._meetings[address]
+            meeting.said[rank] = obj
+            meeting.missing -= 1
+            if not meeting.missing:
+                del self._meetings[address]
+                meeting.complete.notify_all()
+            elif not meeting.complete.wait_for(lambda: not meeting.missing or self.failed, PATIENCE_S):
+                raise RuntimeError(f"not all ranks reached {address}")
+            if meeting.missing:
+                raise RuntimeError("another rank failed")
+            return list(meeting.said)
+
+    def fail(self) -> None:
+        """A rank failed: nobody waits for it any longer."""
+        with self._lock:
+            self.failed = True
+            for came in self._waiting.values():
+                came.notify()
+            for meeting in self._meetings.values():
+                meeting.complete.notify_all()
+
+
+class _Receive:
+    """A receive: complete once a message lies in the box and has been copied out."""
+
+    def __init__(self, post: Post, address: tuple[Any, ...], buffer: Buffer):
+        self._post, self._address, self._buffer, self._done = post, address, buffer, False
+
+    def test(self) -> bool:
+        """Whether the message is here."""
+        if not self._done and self._post.has(self._address):
+            self.wait()
+        return self._done
+
+    def wait(self) -> None:
+        """Take the message and copy it to where it belongs."""
+        if not self._done:
+            _flat(self._buffer)[:] = self._post.take(self._address)
+            self._done = True
+
+
+def _flat(buffer: Buffer) -> Any:
+    """The buffer's memory as one flat view; a non-contiguous buffer is a mistake that MPI would not forgive."""
+    array = np.asarray(buffer)
+    flat = array.reshape(-1, order="A")
+    assert np.shares_memory(flat, array) or array.size == 0, "a communication buffer must be contiguous"
+    return flat
+
+
+class Threads:
+    """One virtual rank's view of a group."""
+
+    name = "threads"
+
+    def __init__(self, post: Post, group: tuple[Any, ...], rank: int, size: int, transport: Transport = ARRAYS):
+        self._post, self._group, self.rank, self.size = post, group, rank, size
+        self.transport = transport
+        self._count = count(1)  # of what all have done together; also by this group with another transport
+
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This group with another transport."""
+        other = copy(self)
+        other.transport = transport
+        return other
+
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
+        """Messages are copied by NumPy, which reads no device."""
+        return None
+
+    def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
+        """Copy the buffer into the receiver's box."""
+        self._post.put((self._group, self.rank, dest, tag), _flat(fulfilled(self.transport.outgoing(buffer))).copy())
+        return Done()
+
+    def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
+        """Receive when the message comes."""
+        return self._receive(buffer, (self._group, source, self.rank, tag))
+
+    def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
+        memory, land = self.transport.incoming(buffer)
+        return arrival(_Receive(self._post, address, fulfilled(memory)), land)
+
+    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
+        """There is no quicker way."""
+
+    def ibcast(self, buffer: Buffer, root: int) -> Request:
+        """The root posts to everybody."""
+        tag = self._next("bcast")
+        if self.rank != root:
+            return self._receive(buffer, (self._group, root, self.rank, tag))
+        message = _flat(fulfilled(self.transport.outgoing(buffer))).copy()
+        for dest in range(self.size):
+            if dest != root:
+                self._post.put((self._group, root, dest, tag), message)
+        return Done()
+
+    def allreduce(self, buffer: Buffer, op: str) -> None:
+        """Everybody combines everybody's contribution in the order of ranks."""
+        combine = _reducer(op)
+        memory, land = self.transport.numbers(buffer)
+        flat = _flat(memory)
+        parts = self._exchange(flat.copy())
+        flat[:] = parts[0]
+        for part in parts[1:]:
+            combine(flat, part)
+        if land is not None:
+            land()
+
+    def barrier(self) -> None:
+        """Nobody goes on before everybody has posted."""
+        self._exchange(None)
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        """What the root posted."""
+        return self._exchange(obj)[root]
+
+    def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """What everybody posted, for the root."""
+        parts = self._exchange(obj)
+        return parts if self.rank == root else None
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """Those that posted the same color, by (key, rank)."""
+        parts = self._exchange((color, key, self.rank))
+        number = next(self._count)
+        if color is None:
+            return None
+        members = [rank for c, _, rank in sorted((c, k, r) for c, k, r in parts if c == color)]
+        return self._part((*self._group, number, color), members)
+
+    def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
+        return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
+
+    def free(self) -> None:
+        """There is nothing to give up."""
+
+    def agree(self, ok: bool) -> bool:
+        """Whether all posted yes."""
+        return all(self._exchange(ok))
+
+    def abort(self, code: int) -> None:
+        """End the process, and with it all virtual ranks."""
+        os._exit(code)
+
+    def _next(self, kind: str) -> tuple[str, int]:
+        return kind, next(self._count)
+
+    def _exchange(self, obj: Any) -> list[Any]:
+        return self._post.meet(self._group, self._next("exchange"), self.rank, self.size, obj)
+
+
+def _reducer(op: str) -> Callable[[Any, Any], Any]:
+    """The function that combines two buffers in place into the first, for op sum or max; NaN wins in max."""
+    if op == "sum":
+        return lambda into, other: np.add(into, other, out=into)
+    if op == "max":
+        return lambda into, other: np.maximum(into, other, out=into)
+    raise ValueError(f"unknown reduction {op!r}; use sum or max")
+
+
+def _core_here() -> int | None:
+    """The core that this thread runs on; None where the system binds no threads, or does not say."""
+    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
+    core = -1 if ask is None else int(ask())
+    return core if core >= 0 else None
+
+
+def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
+    """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here.
+
+    All of them are bound to the core of the caller, which is then the only one that they are allowed.  Small problems
+    spend most of their time in Python, which lets one thread on at a time: on two cores each turn would wake the other
+    core, which takes up to as long as what ranks compute.
+    """
+    post, core = Post(), _core_here() if size > 1 else None
+    results: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def main(rank: int) -> None:
+        try:
+            if core is not None:
+                with suppress(OSError):  # not allowed, or a core that has gone
+                    os.sched_setaffinity(0, {core})  # of this thread
+            results[rank] = body(Threads(post, (), rank, size))
+        except BaseException as error:
+            errors.append((rank, error))
+            post.fail()
+
+    threads = [threading.Thread(target=main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0][1]
+    return results

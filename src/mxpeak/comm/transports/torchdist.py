@@ -1,0 +1,257 @@
+"""A communicator over torch.distributed: Gloo for what lies in host memory, NCCL (RCCL on AMD) for what lies on GPUs.
+
+Groups are made of the library's own process groups, straight from the store that the ranks meet at, by a name that all
+members work out alike: so a group splits among its members alone, and nobody else has to take part.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from atexit import register
+from collections.abc import Callable, Sequence
+from copy import copy
+from datetime import timedelta
+from functools import partial
+from pickle import dumps, loads
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from mxpeak.async_buffer import fulfilled
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
+from mxpeak.comm.shutdown import Watch, abort, exit_now, leave
+from mxpeak.comm.transports import nccl
+from mxpeak.comm.transports.gloo import Group, as_bytes, as_tensor, await_work
+from mxpeak.errors import UsageError
+
+#: All ranks have to be there by then.
+MEETING = timedelta(minutes=5)
+OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
+#: What a rank does at its end, once it has met the others.
+_leaving: list[Callable[[], None]] = []
+
+
+class _Collective:
+    """A collective operation under way; of GPUs, waiting for it is done by the stream."""
+
+    __slots__ = ("_buffer", "_work")
+
+    def __init__(self, work: Any, buffer: Any):
+        self._work, self._buffer = work, buffer
+
+    def test(self) -> bool:
+        """Whether it is done; one that failed counts as done for the library, and is told here."""
+        if not self._work.is_completed():
+            return False
+        self.wait()  # it is over: this raises what failed, and waits for nothing
+        return True
+
+    def wait(self) -> None:
+        """Wait for the library."""
+        await_work(self._work)
+
+
+class TorchDist:
+    """A group of ranks of torch.distributed; tensors on GPUs are sent as they are once `direct` has made channels."""
+
+    name = "torch"
+
+    def __init__(self, group: Group, end: Callable[[int], None], transport: Transport = ARRAYS):
+        self._group, self._end, self.transport = group, end, transport
+        self._channels: nccl.Channels | None = None
+        self.rank, self.size = group.rank, group.size
+
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This group with another transport."""
+        other = copy(self)
+        other.transport = transport
+        return other
+
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
+        """This group with NCCL between its GPUs; None without NCCL, or where ranks share a GPU: it refuses that."""
+        mine = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
+        found = self._all_objects(mine)
+        if len({where[:2] for where in found}) < self.size or not all(has_nccl for *_, has_nccl in found):
+            return None
+        other = copy(self)
+        try:
+            other.transport, other._channels = ARRAYS, nccl.Channels(self._group)
+        except RuntimeError:  # whatever NCCL does not like here, Gloo does without it
+            other._channels = None
+        return other if self.agree(other._channels is not None) else None
+
+    def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
+        """Send with a tag, or post in the family's channel."""
+        message = as_bytes(fulfilled(self.transport.outgoing(buffer)))
+        if nccl.on_gpu(message):
+            return self._channel(tag).post(lambda group: group.send([message], dest, 0), message)
+        return self._group.send(message, dest, tag)
+
+    def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
+        """Receive with a tag, or post in the family's channel."""
+        memory, land = self.transport.incoming(buffer)
+        message = as_bytes(fulfilled(memory))
+        if nccl.on_gpu(message):
+            posted = self._channel(tag).post(lambda group: group.recv([message], source, 0), message)
+            return arrival(posted, land)
+        return arrival(self._group.recv(message, source, tag), land)
+
+    def _channel(self, tag: int) -> nccl.Channel:
+        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
+        return self._channels.of(tag)
+
+    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
+        """There is no quicker way."""
+
+    def ibcast(self, buffer: Buffer, root: int) -> Request:
+        """The library's broadcast."""
+        memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
+        message = as_bytes(fulfilled(memory))
+        return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
+
+    def _collective(self, message: torch.Tensor) -> Any:
+        """Who does collective operations where this message lies."""
+        if not nccl.on_gpu(message):
+            return self._group.gloo
+        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
+        nccl.begin_all()
+        return self._channels.collective
+
+    def allreduce(self, buffer: Buffer, op: str) -> None:
+        """The library's, in place; all ranks get the same bits, for one rank or ring adds and the others copy."""
+        numbers, land = self.transport.numbers(buffer)
+        x = as_tensor(numbers)
+        if op == "sum":
+            await_work(self._collective(x).allreduce(x, dist.ReduceOp.SUM))
+        elif op == "max":
+            self._max(x)
+        else:
+            raise ValueError(f"unknown reduction {op!r}; use sum or max")
+        if land is not None:
+            land()
+
+    def _max(self, x: torch.Tensor) -> None:
+        """max over numbers, and over flags that say where one is NaN: the libraries' own may lose a NaN."""
+        is_nan = x.isnan()
+        both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
+        await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
+        largest, flags = both.chunk(2) if len(x) else (x, x)
+        x.copy_(largest.masked_fill(flags > 0, torch.nan))
+
+    def barrier(self) -> None:
+        """A reduction of nothing much on the host."""
+        self.agree(True)
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        """A pickled broadcast: its length, then its bytes."""
+        message = _pickled(obj) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(message)])
+        await_work(self._group.gloo.broadcast(length, root))
+        if self.rank != root:
+            message = torch.empty(int(length), dtype=torch.uint8)
+        await_work(self._group.gloo.broadcast(message, root))
+        return obj if self.rank == root else _unpickled(message)
+
+    def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """A pickled gather, a length and a message a rank."""
+        if self.rank != root:
+            message = _pickled(obj)
+            self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()
+            self._group.send(message, root, OBJECTS).wait()
+            return None
+        return [obj if source == root else self._object_of(source) for source in range(self.size)]
+
+    def _object_of(self, source: int) -> Any:
+        length = torch.empty(1, dtype=torch.int64)
+        self._group.recv(length, source, OBJECTS).wait()
+        message = torch.empty(int(length), dtype=torch.uint8)
+        self._group.recv(message, source, OBJECTS).wait()
+        return _unpickled(message)
+
+    def _all_objects(self, obj: Any) -> list[Any]:
+        return list(self.bcast_object(self.gather_objects(obj)))
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """A process group among the members alone, named by the number of this split and its color."""
+        parts = self._all_objects((color, key, self.rank))
+        number = next(self._group.splits)
+        if color is None:
+            return None
+        members = [rank for c, _, rank in sorted(part for part in parts if part[0] == color)]
+        store = dist.PrefixStore(f"{number}.{color}", self._group.store)
+        part = TorchDist(Group(store, members.index(self.rank), len(members)), self._end, self.transport)
+        part._channels = None if self._channels is None else nccl.Channels(part._group)
+        return part
+
+    def free(self) -> None:
+        """Its process group ends with its last user."""
+
+    def agree(self, ok: bool) -> bool:
+        """One reduction of a flag on the host."""
+        flag = torch.tensor([0 if ok else 1])
+        await_work(self._group.gloo.allreduce(flag, dist.ReduceOp.MAX))
+        return int(flag) == 0
+
+    def abort(self, code: int) -> None:
+        """End all ranks with `code`: it is left at the store, where all look for it."""
+        self._end(code)
+
+
+def _pickled(obj: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(dumps(obj)), dtype=torch.uint8)
+
+
+def _unpickled(message: torch.Tensor) -> Any:
+    return loads(message.numpy().tobytes())
+
+
+# --- the beginning and the end
+
+
+def world(rank: int, size: int) -> TorchDist:
+    """All ranks that the launcher started; they meet at MASTER_ADDR and MASTER_PORT.  Collective."""
+    if size == 1:
+        return TorchDist(Group(dist.HashStore(), 0, 1), exit_now)
+    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=MEETING))
+        watch = Watch(dist.TCPStore(host, int(port), timeout=MEETING), size)
+        group = Group(dist.PrefixStore("world", store), rank, size)
+    except (RuntimeError, ValueError) as error:
+        text = f"rank {rank} of {size} could not connect at MASTER_ADDR:MASTER_PORT = {host}:{port}"
+        raise UsageError(f"{text}: {' '.join(str(error).split())}; use the same values for all {size} ranks") from None
+    _leaving.append(partial(leave, store, size, watch))
+    register(_leaving[-1])
+    return TorchDist(group, lambda code: abort(store, code))
+
+
+def depart(code: int) -> NoReturn:
+    """End this rank with everybody's consent: threads of the library outlive Python, and then end it by a signal."""
+    for farewell in _leaving:
+        farewell()
+    exit_now(code)
+
+
+def run_ranks(ranks: int, argv: list[str]) -> int:
+    """Start `ranks` local ranks of `mxpeak argv …` under torchrun and return their exit code.
+
+    torchrun itself ends with 1 whatever its ranks end with; here the first rank's own code is passed on.
+    """
+    import logging
+
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks say themselves what is wrong
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning
+    try:
+        run.run(run.parse_args(["--standalone", f"--nproc-per-node={ranks}", "-m", "--", "mxpeak", *argv]))
+    except ChildFailedError as failed:
+        code = int(failed.get_first_failure()[1].exitcode)
+        return code if code >= 0 else 128 - code
+    except SignalException as told:
+        return 128 + int(told.sigval)
+    return 0

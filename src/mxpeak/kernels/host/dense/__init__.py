@@ -1,0 +1,1 @@
+"""Dense solves and generated matrices on the host."""

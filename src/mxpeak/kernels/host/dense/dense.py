@@ -1,0 +1,164 @@
+"""Dense solves on the host: LAPACK's LU of a scaled copy, on BLAS's own threads."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mxpeak.kernels import arrays
+from mxpeak.kernels.contract.dense import PART, PivotedLU
+from mxpeak.kernels.host.engine import blas, lapack
+from mxpeak.spans import HOST
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: Sums along rows, sums along columns, the largest of all.
+Sums = tuple[Array, Array, float]
+
+#: Entries that are worked on at a time: their copies stay in the second-level cache.
+CACHED = 1 << 17
+#: Bytes from which the factors lie in pages of their own, first written by several threads.
+LARGE = 1 << 25
+
+
+class HostDense:
+    """NumPy's arrays, by SciPy's BLAS and LAPACK; blocks are column-major, as these read them."""
+
+    device = None
+    stopwatch = HOST
+    xp = arrays.xp
+
+    def computing(self) -> AbstractContextManager[Any]:
+        return np.errstate(all="ignore")
+
+    def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
+        return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
+
+    def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
+        """The host's memory is the system's to judge."""
+
+    def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
+        """A large matrix lies in ordinary pages.
+
+        NumPy asks for huge ones.  On virtual machines whose host reclaims free memory these are rarely at hand: a first
+        touch then took 0.6 s for 256 MB, more than a third of the LU, against 0.09 s in the pages that others just
+        freed.
+        """
+        size = n * n * dtype.itemsize
+        if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+            return np.empty((n, n), dtype)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(pages, dtype).reshape((n, n))
+
+    def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
+        """Where W is large by BLAS's number of threads, since the system clears its pages."""
+        threads = blas.own_threads() if W.nbytes >= LARGE else 1
+        if threads == 1:
+            return _scaled_rows(A, scales, W)
+
+        def part(rows: slice) -> Sums:
+            return _scaled_rows(A[rows], None if scales is None else (scales[0][rows], scales[1]), W[rows])
+
+        n = A.shape[0]
+        with ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(part, [slice(n * t // threads, n * (t + 1) // threads) for t in range(threads)]))
+        by_row, by_column, largest = zip(*parts)
+        return np.concatenate(by_row), np.sum(by_column, axis=0), max(largest)
+
+    def largest_entries(self, A: Array, by_row: Array, by_column: Array) -> tuple[Array, Array]:
+        row_max, column_max = np.empty(A.shape[0]), np.zeros(A.shape[1])
+        for piece in _pieces(A):
+            sizes = np.abs(A[piece]) * by_row[piece, None] * by_column
+            row_max[piece] = sizes.max(axis=1)
+            np.maximum(column_max, sizes.max(axis=0), out=column_max)
+        return row_max, column_max
+
+    def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
+        by_column[:] = 0.0
+        with np.errstate(over="ignore"):
+            for piece in _pieces(A):
+                sizes = np.abs(A[piece])
+                sizes.sum(axis=1, dtype=np.float64, out=by_row[piece])
+                by_column += sizes.sum(axis=0, dtype=np.float64)
+
+    def factor(self, W: Array, precision: str) -> PivotedLU:
+        """LAPACK takes columns, so it is passed W^T; `rows` are its pivots."""
+        LU, pivots = W.T, np.empty(W.shape[0], np.int32)
+        if precision in ("fp64", "fp32"):
+            singular = lapack.getrf(LU, pivots)
+        elif unit := _unit(precision, W.dtype):
+            from mxpeak.kernels.host.lu.engine_products import UnitLU  # compiled code, of which others need none
+
+            singular = UnitLU(unit, len(W)).factor(LU, pivots)
+        else:
+            singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
+        return PivotedLU(LU, pivots, transposed=True, singular=singular)
+
+    def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
+        LU, pivots, m = W.T, np.empty(len(W), np.int32), int(PART * len(W))
+        singular = lapack.getrf(LU[:, :m], pivots[:m])
+        if vain(abs(LU.diagonal()[:m])):
+            return None
+        singular = lapack.getrf_rest(LU, pivots, m, singular)
+        return PivotedLU(LU, pivots, transposed=True, singular=singular)
+
+    def solve(self, F: PivotedLU, B: Array, *, transposed: bool = False) -> Array:
+        X = np.array(B, order="F")
+        lapack.getrs(F.LU, F.rows, X, b"N" if transposed == F.transposed else b"T")
+        return X
+
+    def last_row(self, F: PivotedLU) -> int:
+        """Row k was swapped with row rows[k] - 1, one after the other: back from the last."""
+        at = len(F.rows) - 1
+        for k in range(at, -1, -1):
+            swapped = int(F.rows[k]) - 1
+            at = swapped if at == k else k if at == swapped else at
+        return at
+
+    def residual(self, B: Array, A: Array, X: Array) -> Array:
+        """Not @: NumPy's BLAS has threads of its own, which go on spinning for a while and hinder SciPy's."""
+        R = np.array(B, order="F")
+        lapack.subtract_product(R, A, np.asfortranarray(X))
+        return R
+
+
+def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
+    """W = D_r A D_c, rounded; summed up while each piece is in the cache, so that A is read once."""
+    row_sums, column_sums, largest = np.empty(A.shape[0]), np.zeros(A.shape[1]), 0.0
+    sizes = np.empty((_rows_at_a_time(A), A.shape[1]), W.real.dtype)
+    with np.errstate(all="ignore"):  # what overflows is seen in the sums
+        for piece in _pieces(A):
+            if scales is None:
+                W[piece] = A[piece]
+            else:
+                W[piece] = A[piece] * (scales[0][piece, None] * scales[1])
+            found = np.abs(W[piece], out=sizes[: len(W[piece])])
+            row_sums[piece] = found.sum(axis=1)
+            column_sums += found.sum(axis=0)
+            largest = max(largest, float(found.max()))
+    return row_sums, column_sums, largest
+
+
+def _rows_at_a_time(A: Array) -> int:
+    return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
+
+
+def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
+    """What the processor multiplies such operands by; it has real numbers only."""
+    if precision not in ("bf16", "fp16") or dtype.kind == "c":
+        return None
+    from mxpeak.kernels.host.engine.matrix_engines import chosen, unit_for  # and the compiler, which others do without
+
+    return unit_for(precision, chosen())
+
+
+def _pieces(A: Array) -> Iterator[slice]:
+    rows = _rows_at_a_time(A)
+    return (slice(i, i + rows) for i in range(0, A.shape[0], rows))

@@ -1,0 +1,192 @@
+"""Generated matrices: jump to a block, then one 64-bit multiply-add and one conversion an entry (`layout.entries`).
+
+A row's entries are made a block of NB at a time into a buffer that stays in the first cache; from there they are
+stored, multiplied or summed.  So a product with a matrix that is nowhere stored costs less than reading a stored one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mxpeak.kernels.host.dense.normal import normal
+from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, inner, jit
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.engine.vector_ir import row
+from mxpeak.layout import lcg
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LCG, GAUSSIAN, UNIT_FACTORS = range(3)
+KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
+#: What becomes of the entries.
+STORE, MULTIPLY, SUM = range(3)
+#: Entries that a thread makes in one call, some tenths of a second: a signal is heard only between calls.
+PIECE = 1 << 26
+#: What a task does not need.
+NOTHING, NONE = np.empty((0, 0)), np.empty(0)
+
+
+class Recipe(NamedTuple):
+    """`Entries` as compiled code takes them, for one rank's rows and columns.
+
+    integers        kind; NB, p, P of the rows and of the columns
+    reals           scale, shift, alpha, beta
+    starts          X of the rank's first entry in each local row
+    a, c            the jumps by 0 … NB-1 columns
+    to_block        the jump from one own block of columns to the next, as (A, C)
+    """
+
+    integers: np.ndarray
+    reals: np.ndarray
+    starts: np.ndarray
+    a: np.ndarray
+    c: np.ndarray
+    to_block: np.ndarray
+
+
+@lru_cache(maxsize=16)
+def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
+    """The tables for these rows and columns; kept, for a solve asks for them again and again."""
+    first = entries.first + cols.to_global(0) * entries.n
+    starts: list[int] = []
+    for i0 in range(0, rows.local_size, rows.nb):  # one jump a block; within it, draws follow each other
+        starts += lcg.states(entries.seed, first + rows.to_global(i0), min(rows.nb, rows.local_size - i0))
+    jumps = [lcg.jump(k * entries.n) for k in range(min(cols.nb, cols.n))]
+    to_block = lcg.jump(cols.P * cols.nb * entries.n)
+    a, c = zip(*jumps) if jumps else ((), ())
+    integers = [KINDS[entries.kind], rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P]
+    words = (np.array(table, dtype=np.uint64) for table in (starts, a, c, to_block))
+    reals = np.array([entries.scale, entries.shift, entries.alpha, entries.beta])
+    return Recipe(np.array(integers, dtype=np.int64), reals, *words)
+
+
+@inner()
+def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
+    """buffer[:count] = entries (i, j0) … (i, j0+count-1); X of the first is x."""
+    scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
+    if kind == LCG:
+        for j in range(count):
+            buffer[j] = shift + scale * (np.float64(a_table[j] * x + c_table[j]) * 2.0**-64)
+    elif kind == GAUSSIAN:
+        for j in range(count):
+            buffer[j] = scale * normal(a_table[j] * x + c_table[j])
+    else:
+        for j in range(count):
+            common = np.float64(min(i, j0 + j)) * alpha * beta
+            buffer[j] = common + (1.0 if i == j0 + j else -beta if i < j0 + j else -alpha)
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _dot(a, x, count):
+    total = 0.0
+    for j in range(count):
+        total += np.float64(a[j]) * x[j]
+    return total
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _abs_sum(buffer, count):
+    total = 0.0
+    for j in range(count):
+        total += abs(buffer[j])
+    return total
+
+
+_TABLES = (VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT)
+
+
+@jit(*(INT,) * 5, MATRIX, *_TABLES, also=(*(INT,) * 5, MATRIX32, *_TABLES), allocates=True)
+def generated(
+    tid, threads, task, begin, end, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns
+):
+    """Make the entries of this thread's part of the rows begin … end-1, and by `task`:
+
+    STORE      A; and where x, two vectors one behind the other, is not empty, y = A x for each of them
+    MULTIPLY   y = A x
+    SUM        y_i = Σ_j |a_ij|
+    """
+    kind, nb, p, P = integers[0], integers[1], integers[2], integers[3]
+    cnb, q, Q = integers[4], integers[5], integers[6]
+    rows, A_block, C_block = end - begin, to_block[0], to_block[1]
+    buffer = np.empty(cnb)
+    for il in range(begin + rows * tid // threads, begin + rows * (tid + 1) // threads):
+        i, state = (il // nb * P + p) * nb + il % nb, starts[il]
+        total, other = 0.0, 0.0
+        for l0 in range(0, columns, cnb):
+            j0, count = (l0 // cnb * Q + q) * cnb, min(cnb, columns - l0)
+            _fill(buffer, count, kind, i, j0, state, reals, a_table, c_table)
+            if diagonal.shape[0] > 0 and j0 <= i < j0 + count:
+                buffer[i - j0] = diagonal[il]
+            if task == STORE:
+                a = row(A, il, l0, l0 + count)
+                for j in range(count):
+                    a[j] = buffer[j]
+                if x.shape[0] > 0:
+                    total += _dot(a, x[l0:], count)
+                    other += _dot(a, x[columns + l0 :], count)
+            elif task == MULTIPLY:
+                total += _dot(buffer, x[l0:], count)
+            else:
+                total += _abs_sum(buffer, count)
+            state = A_block * state + C_block
+        if y.shape[0] > 0:
+            y[il] = total
+            if task == STORE:
+                y[y.shape[0] // 2 + il] = other
+
+
+class HostGenerated:
+    """`GeneratedKernels` on the threads of a team."""
+
+    _team: Team
+
+    def generate(
+        self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None
+    ) -> None:
+        self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
+
+    def generate_with_sums(
+        self,
+        A: Array,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Array | None,
+        sums: Array,
+        W: Array,
+    ) -> None:
+        tables, both = recipe(rows, cols, entries), np.empty(sums.size)
+        self._generated(STORE, A, both, np.ascontiguousarray(W.reshape(-1)), diagonal, tables, cols.local_size)
+        sums[:] = both.reshape(sums.shape)
+
+    def generated_matvec(
+        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array
+    ) -> None:
+        self._generated(MULTIPLY, NOTHING, y, x, diagonal, recipe(rows, cols, entries), cols.local_size)
+
+    def generated_row_sums(
+        self, sums: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
+    ) -> None:
+        self._generated(SUM, NOTHING, sums, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
+
+    def _generated(
+        self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe, columns: int
+    ) -> None:
+        own, threads, rows = NONE if diagonal is None else diagonal, self._team.threads, len(tables.starts)
+        piece = max(PIECE * threads // max(columns, 1), threads)
+        for begin in range(0, rows, piece):
+            end = min(begin + piece, rows)
+            self._team.run(generated, threads, task, begin, end, A, y, x, own, *tables, columns)
+
+    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
+        jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]
+        a, c = (np.array(table, dtype=np.uint64) for table in (zip(*jumps) if jumps else ((), ())))
+        for j0 in range(0, len(v), cols.nb):
+            x = np.uint64(lcg.state(seed, 1 + cols.to_global(j0)))
+            block = v[j0 : j0 + cols.nb]
+            block[:] = np.where((a * x + c)[: len(block)] >> np.uint64(63), -1.0, 1.0)

@@ -1,0 +1,212 @@
+"""SciPy's LAPACK through the pointers of its Cython interface, and an LU whose products take rounded operands.
+
+Matrices to be factored are column-major; a row-major A is passed as the column-major A^T, so nothing is transposed.
+All four types (s, d, c, z) are served; each call releases the interpreter lock and uses BLAS's own threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mxpeak.kernels.host.engine import blas
+from mxpeak.kernels.host.engine.blas import Array
+
+#: The letter of each type.
+LETTERS = {
+    np.dtype(np.float32): "s",
+    np.dtype(np.float64): "d",
+    np.dtype(np.complex64): "c",
+    np.dtype(np.complex128): "z",
+}
+#: Columns of a panel of the LU with rounded operands: within a panel the arithmetic is fp32.
+NB = 64
+
+cython_lapack = blas.pointers("cython_lapack")
+_routines: dict[str, Any] = {}
+
+
+def _routine(name: str, arguments: int) -> Any:
+    """The LAPACK (or else BLAS) routine `name` as a ctypes function of so many pointers."""
+    if name not in _routines:
+        where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else blas.cython_blas)
+        _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(where)
+    return _routines[name]
+
+
+def _int(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int(value))
+
+
+def _letters(*values: bytes) -> list[Any]:
+    return [ctypes.c_char_p(value) for value in values]
+
+
+def _columns(A: Array) -> int:
+    """The leading dimension of a column-major block."""
+    assert A.shape[0] <= 1 or A.strides[0] == A.itemsize, f"strides {A.strides}: not column-major"
+    return max(A.strides[1] // A.itemsize, 1) if A.shape[1] > 1 else max(A.shape[0], 1)
+
+
+def getrf(A: Array, pivots: Array) -> int:
+    """P A = L U in place, pivots from 1; 0, or 1 + the first column whose pivot is zero; 2/3·n³ flops."""
+    info = ctypes.c_int(0)
+    _routine(f"{LETTERS[A.dtype]}getrf", 6)(
+        _int(A.shape[0]), _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), pivots.ctypes.data, ctypes.byref(info)
+    )
+    return info.value
+
+
+def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
+    """B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, B column-major; 2·n²·k flops."""
+    info = ctypes.c_int(0)
+    _routine(f"{LETTERS[LU.dtype]}getrs", 9)(
+        *_letters(form),
+        _int(LU.shape[0]),
+        _int(B.shape[1]),
+        LU.ctypes.data,
+        _int(_columns(LU)),
+        pivots.ctypes.data,
+        B.ctypes.data,
+        _int(_columns(B)),
+        ctypes.byref(info),
+    )
+
+
+def subtract_product(R: Array, A: Array, X: Array) -> None:
+    """R -= A X in place, A in either order, X and R column-major; 2·n²·k flops."""
+    (n, k), letter = X.shape, LETTERS[A.dtype]
+    m = A.shape[0]
+    # blas.order tells how the transpose of A reads; BLAS is asked for A itself.
+    of_transpose, lda = blas.order(A)
+    form = b"T" if of_transpose == b"N" else b"N"
+    minus, one = np.array([-1.0], A.dtype), np.array([1.0], A.dtype)
+    if k == 1:
+        rows, columns = (n, m) if form == b"T" else (m, n)
+        _routine(f"{letter}gemv", 11)(
+            *_letters(form),
+            _int(rows),
+            _int(columns),
+            minus.ctypes.data,
+            A.ctypes.data,
+            _int(lda),
+            X.ctypes.data,
+            _int(1),
+            one.ctypes.data,
+            R.ctypes.data,
+            _int(1),
+        )
+        return
+    _routine(f"{letter}gemm", 13)(
+        *_letters(form, b"N"),
+        _int(m),
+        _int(k),
+        _int(n),
+        minus.ctypes.data,
+        A.ctypes.data,
+        _int(lda),
+        X.ctypes.data,
+        _int(_columns(X)),
+        one.ctypes.data,
+        R.ctypes.data,
+        _int(_columns(R)),
+    )
+
+
+def _laswp(A: Array, pivots: Array) -> None:
+    """Swap row i with row pivots[i] - 1 for all i in turn, A column-major."""
+    if A.shape[1]:
+        _routine(f"{LETTERS[A.dtype]}laswp", 7)(
+            _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), _int(1), _int(len(pivots)), pivots.ctypes.data, _int(1)
+        )
+
+
+def solve_unit_lower(L: Array, B: Array) -> None:
+    """B = L^-1 B in place, L the unit lower triangle of a column-major block."""
+    one = np.ones(1, B.dtype)
+    _routine(f"{LETTERS[B.dtype]}trsm", 11)(
+        *_letters(b"L", b"L", b"N", b"U"),
+        _int(B.shape[0]),
+        _int(B.shape[1]),
+        one.ctypes.data,
+        L.ctypes.data,
+        _int(_columns(L)),
+        B.ctypes.data,
+        _int(_columns(B)),
+    )
+
+
+def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
+    """`getrf` of a square A whose first m columns are factored, and of which that told `singular`."""
+    _laswp(A[:, m:], pivots[:m])
+    solve_unit_lower(A[:m, :m], A[:m, m:])
+    subtract_product(A[m:, m:], A[m:, :m], A[:m, m:])
+    at = getrf(A[m:, m:], pivots[m:])
+    _laswp(A[m:, :m], pivots[m:])
+    pivots[m:] += np.int32(m)
+    return singular or (m + at if at else 0)
+
+
+def getrf_blocked(
+    A: Array,
+    pivots: Array,
+    NB: int,
+    subtract: Callable[[Array, Array, Array], None],
+    solve: Callable[[Array, Array], None] = solve_unit_lower,
+) -> int:
+    """P A = L U in place as `getrf`, right-looking, each update C -= L U by `subtract`, for instance with fewer bits.
+
+    A holds fp32 (or complex of it), and so do panels of NB columns and accumulators: what units for products of 16 and
+    8 bits do.  `solve` takes rows of U: U = L^-1 U.
+    """
+    n, singular = A.shape[0], 0
+    for j0 in range(0, n, NB):
+        j1 = min(j0 + NB, n)
+        at = getrf(A[j0:, j0:j1], pivots[j0:j1])
+        singular = singular or (j0 + at if at else 0)
+        _laswp(A[j0:, :j0], pivots[j0:j1])
+        if j1 < n:
+            _laswp(A[j0:, j1:], pivots[j0:j1])
+            solve(A[j0:j1, j0:j1], A[j0:j1, j1:])
+            subtract(A[j1:, j1:], A[j1:, j0:j1], A[j0:j1, j1:])
+        pivots[j0:j1] += j0
+    return singular
+
+
+def subtract_rounded(precision: str) -> Callable[[Array, Array, Array], None]:
+    """R -= A X with A and X rounded to a precision, the product in fp32: what units for it do, emulated."""
+    return lambda R, A, X: subtract_product(R, rounded(A, precision), rounded(X, precision))
+
+
+def rounded(A: Array, precision: str) -> Array:
+    """A as a new array of its own type, each number (real and imaginary part) rounded to nearest even."""
+    parts = np.array(A, order="F").T.view(A.real.dtype)
+    return _ROUNDINGS[precision](parts).view(A.dtype).T
+
+
+def _through(narrow: Any) -> Callable[[Array], Array]:
+    def rounding(A: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return A.astype(narrow).astype(A.dtype)
+
+    return rounding
+
+
+def _to_tf32(A: Array) -> Array:
+    """Round fp32 to 11 significant bits: add half a unit of the last one kept, less one bit where that one is even."""
+    bits = A.view(np.uint32)
+    bits += np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    bits &= np.uint32(0xFFFFE000)
+    return A
+
+
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "tf32": _to_tf32,
+    "bf16": _through(ml_dtypes.bfloat16),
+    "fp16": _through(np.float16),
+    "fp8": _through(ml_dtypes.float8_e4m3fn),
+}

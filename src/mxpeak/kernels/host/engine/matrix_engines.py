@@ -1,0 +1,276 @@
+"""The processor's own products of 16-bit numbers: which of them it has, and one tile of a product by each.
+
+A tile has up to 32 rows of A and 32 columns of B, its sums in fp32: T = A B by AMX, C -= A B by AVX-512.  A lies by
+rows, entries along k next to each other.  B lies as pairs along k: a row of 32 pairs (b_2p,j, b_2p+1,j) for each p.
+Both instructions take exactly that: AMX a block of 16 rows of A and one of 16 columns of B, AVX-512 one pair of A,
+repeated, and 16 of B's.
+
+LLVM's language has no type for these numbers that llvmlite knows, so the innermost loops are written as assembly; all
+else about a product is compiled code like any other (`operands`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from mxpeak.kernels.host.engine.jit import inner
+
+#: A tile's most rows, and its columns; k is filled up with zeros to a multiple of DEPTH.
+ROWS, COLUMNS, DEPTH = 32, 32, 32
+
+#: Units by the number that compiled code knows them by.
+AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixEngine:
+    """One kind of instruction that multiplies.
+
+    rows        of A that one tile takes
+    features    what the processor must have, by LLVM's names
+    faster_on   how LLVM's names of the processors begin on which it beats products in fp32
+    """
+
+    code: int
+    name: str
+    precision: str
+    rows: int
+    features: tuple[str, ...]
+    faster_on: str = ""
+
+
+#: The first that a processor has for a precision is taken.  AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16.
+#: AVX512-BF16: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
+UNITS = (
+    MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
+    MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
+    MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
+)
+
+
+@cache
+def present() -> tuple[MatrixEngine, ...]:
+    """The units that this processor has, and this process may use; none where Numba compiles for another processor."""
+    if numba.config.CPU_NAME or platform.machine() != "x86_64":
+        return ()
+    features = llvmlite.binding.get_host_cpu_features()
+    return tuple(
+        unit
+        for unit in UNITS
+        if all(features.get(name, False) for name in unit.features) and ("amx-tile" not in unit.features or _may_tile())
+    )
+
+
+def chosen() -> tuple[MatrixEngine, ...]:
+    """Those that are present and multiply faster than fp32 does."""
+    return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
+
+
+def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
+    """The unit that multiplies operands of a precision."""
+    return next((unit for unit in among if unit.precision == precision), None)
+
+
+@cache
+def _may_tile() -> bool:
+    """Whether Linux lets this process use AMX's tiles: it wants to be asked, for their 8 KiB are part of a thread."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return platform.system() == "Linux" and ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+
+
+#: Eight tiles of 16 rows of 64 bytes each: palette 1, the bytes of a row, the rows (Intel SDM, LDTILECFG).
+TILE_CONFIG = np.zeros(64, dtype=np.uint8)
+TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
+
+
+def _amx(multiply: str) -> str:
+    """T = A B by 2×2 blocks of 16×16: each block of A, and of B, is loaded once for two products."""
+    return f"""
+        movq $1, %rsi
+        movq $2, %rdx
+        shlq $$4, %rdx
+        addq %rsi, %rdx
+        movq $3, %rdi
+        movq $4, %rcx
+        movl $$128, %eax
+        tilezero %tmm0
+        tilezero %tmm1
+        tilezero %tmm2
+        tilezero %tmm3
+    1:
+        tileloadd (%rsi,$2,1), %tmm4
+        tileloadd (%rdi,%rax,1), %tmm6
+        {multiply} %tmm6, %tmm4, %tmm0
+        tileloadd 64(%rdi,%rax,1), %tmm7
+        {multiply} %tmm7, %tmm4, %tmm1
+        tileloadd (%rdx,$2,1), %tmm5
+        {multiply} %tmm6, %tmm5, %tmm2
+        {multiply} %tmm7, %tmm5, %tmm3
+        addq $$64, %rsi
+        addq $$64, %rdx
+        addq $$2048, %rdi
+        decq %rcx
+        jnz 1b
+        movq $0, %rsi
+        tilestored %tmm0, (%rsi,%rax,1)
+        tilestored %tmm1, 64(%rsi,%rax,1)
+        tilestored %tmm2, 2048(%rsi,%rax,1)
+        tilestored %tmm3, 2112(%rsi,%rax,1)
+    """
+
+
+def _avx512() -> str:
+    """C -= A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
+
+    Rows are addressed from every third one: x86 adds once or twice a distance.  C is prefetched while the first pairs
+    are multiplied, two of its rows with every four pairs.  All of it at once would take all the misses that a core can
+    have under way, and B, which comes from the second cache, would wait behind memory.
+
+    $3, $4, $5   C, the bytes from row to row of C, and of A
+    %rax, %r8    A and B, which move along k
+    %r9          depths; then how often four pairs of k remain
+    %r10         three rows of A, then how often C is still prefetched, then a row of C
+    %r11         the row of C that is prefetched next: its first two lines, and its last number's
+    """
+    rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
+    begin = ["shlq $$2, %r9", "movq $3, %r11", "leaq ($5,$5,2), %r10"]
+    begin += [f"leaq ({left},%r10,1), {right}" for left, right in pairwise(bases)]
+    begin += [f"vpxord %zmm{i}, %zmm{i}, %zmm{i}" for i in range(2 * rows)]
+    four_pairs = []
+    for pair in range(4):
+        four_pairs += [f"vmovups {128 * pair + 64 * half}(%r8), %zmm{28 + half}" for half in range(2)]
+        for i in range(rows):
+            address = ("({})", "({},$5,1)", "({},$5,2)")[i % 3].format(bases[i // 3])
+            a = f"%zmm{30 + i % 2}"
+            four_pairs += [f"vpbroadcastd {4 * pair}{address}, {a}"]
+            four_pairs += [f"vdpbf16ps {a}, %zmm{28 + half}, %zmm{2 * i + half}" for half in range(2)]
+    four_pairs += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8"]
+    ask = ["prefetchw (%r11)", "prefetchw 64(%r11)", "prefetchw 124(%r11)", "addq $4, %r11"]
+    first = [f"movl $${rows // 2}, %r10d", "cmpq %r10, %r9", "cmovlq %r9, %r10", "subq %r10, %r9"]
+    first += ["1:", *ask, *ask, *four_pairs, "decq %r10", "jnz 1b"]
+    others = ["testq %r9, %r9", "jz 3f", "2:", *four_pairs, "decq %r9", "jnz 2b", "3:"]
+    subtract = ["movq $3, %r10"]
+    for i in range(rows):
+        for half in range(2):
+            c = f"%zmm{28 + 2 * (i % 2) + half}"
+            subtract += [f"vmovups {64 * half}(%r10), {c}", f"vsubps %zmm{2 * i + half}, {c}, {c}"]
+            subtract += [f"vmovups {c}, {64 * half}(%r10)"]
+        subtract += ["addq $4, %r10"]
+    return "\n".join(begin + first + others + subtract)
+
+
+# For all that is compiled from here on: assembly is made machine code where it stands in the end, in entry points.
+llvmlite.binding.initialize_native_asmparser()
+
+_I64 = ir.IntType(64)
+_MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
+
+
+def _overwritten(*names):
+    return [f"~{{{name}}}" for name in names]
+
+
+_VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
+
+
+def _assembled(unit, assembly, arguments, used, moved=()):
+    """An operation of so many integers that is this assembly; nothing at all where the processor lacks the unit.
+
+    used     what it overwrites
+    moved    registers in which the last integers come, and which it moves on: $0, $1, …; the other integers follow
+    """
+
+    def codegen(context, builder, signature, args):
+        if UNITS[unit] in present():
+            constraints = [f"=&{{{name}}}" for name in moved] + ["r"] * (arguments - len(moved))
+            constraints += [*map(str, range(len(moved))), *used, *_MEMORY]
+            result = ir.LiteralStructType([_I64] * len(moved)) if moved else ir.VoidType()
+            function_type = ir.FunctionType(result, [_I64] * arguments)
+            builder.call(ir.InlineAsm(function_type, assembly, ",".join(constraints), side_effect=True), args)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * arguments), codegen
+
+
+@intrinsic
+def _tile_amx_fp16(typingctx, T, A, lda, B, depths):
+    return _assembled(AMX_FP16, _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
+
+
+@intrinsic
+def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
+    return _assembled(AMX_BF16, _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
+
+
+@intrinsic
+def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
+    """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where there is no such unit.
+
+    All are addresses; ldc and lda are bytes.
+    """
+    used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
+    return _assembled(AVX512_BF16, _avx512(), 6, used, moved=("rax", "r8", "r9"))
+
+
+@intrinsic
+def _load_config(typingctx, address):
+    return _assembled(AMX_BF16, "ldtilecfg ($0)", 1, [])
+
+
+@intrinsic
+def _release(typingctx):
+    return _assembled(AMX_BF16, "tilerelease", 0, [])
+
+
+@inner(inline=True)
+def begin(unit, config):
+    """Make this thread's tiles ready; config is the address of TILE_CONFIG."""
+    if unit != AVX512_BF16:
+        _load_config(config)
+
+
+@inner(inline=True)
+def end(unit):
+    """Give the tiles back: a thread without them is switched faster."""
+    if unit != AVX512_BF16:
+        _release()
+
+
+@inner(inline=True)
+def tile(unit, T, A, lda, B, depths):
+    """T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k; all addresses, lda in bytes.
+
+    T has rows of 32 fp32 numbers.
+    """
+    if unit == AMX_BF16:
+        _tile_amx_bf16(T, A, lda, B, depths)
+    else:
+        _tile_amx_fp16(T, A, lda, B, depths)
+
+
+@intrinsic
+def subtract_lanes(typingctx, c, t):
+    """c -= t for 32 fp32 numbers at these addresses."""
+
+    def codegen(context, builder, signature, args):
+        vectors = ir.VectorType(ir.FloatType(), 16).as_pointer()
+        c, t = (builder.inttoptr(address, vectors) for address in args)
+        for half in range(2):
+            at = [builder.gep(vector, [ir.Constant(_I64, half)]) for vector in (c, t)]
+            left, right = (builder.load(address, align=4) for address in at)
+            builder.store(builder.fsub(left, right), at[0], align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen

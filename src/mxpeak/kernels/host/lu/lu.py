@@ -1,0 +1,331 @@
+"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops where BLAS has nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, LIBRARY, BlockSolver, PanelSolve
+from mxpeak.kernels.host.engine import blas, matrix_engines
+from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.lu import block, cast, operands, row_sums, solves, triangle
+from mxpeak.kernels.host.lu import row_moves as rows
+from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand, aligned
+from mxpeak.kernels.host.lu.panels import HostPanels
+from mxpeak.kernels.synchronous import Synchronous
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.leading_dimension import leading_dimension
+from mxpeak.precision import precision as format_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The NumPy type of each precision that the processor computes in.
+STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
+
+
+#: A line of the processor's memory in bytes, and the distance at which rows share sets of its caches.
+LINE, PAGE = 64, 4096
+
+
+def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
+    """Two distributions as compiled code takes them."""
+    return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
+
+
+def _by_substitution(B: Array) -> PanelSolve:
+    """Return how BLAS solves for the right-hand sides B: in their own precision."""
+    return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
+
+
+#: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
+WIDENED = 1 << 18
+#: Of so many columns at most: longer rows would be so few that all of the other factor is read again for each of them.
+WIDTH = 512
+#: So many vectors are multiplied one by one: 0.09 ms each with 4000×128 numbers in fp32, where to widen them takes 0.8.
+FEW = 4
+
+
+#: OpenBLAS's kernels whose STRSM is slower than products and inverses: its AVX-512 ones, 45 to 63 GFLOP/s of 180 at
+#: NB = 512 where products reach 96.  With AVX2 it is 100 of 106, and they 80.
+SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
+
+
+class HostLu(HostPanels, Synchronous):
+    """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
+
+    units: the processor's own products of 16-bit operands that are used
+    """
+
+    def __init__(self, team: Team, poison: bool, matrix_engines: Sequence[MatrixEngine]):
+        super().__init__(team)
+        self._poison, self.units = poison, tuple(matrix_engines)
+        self._tiles = np.empty((team.threads, operands.TILES), np.float32)
+        #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
+        self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
+        wanted = (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS) if self.units else ()
+        for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
+            entry.made()  # not while a clock runs
+        blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
+
+    # --- arrays
+
+    def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
+        ld = leading_dimension(columns, STORED[precision].itemsize, LINE, PAGE)
+        return self.buffer(rows * ld, precision).reshape((rows, ld))[:, :columns]
+
+    def emulates(self, precision: str) -> bool:
+        return precision not in STORED and unit_for(precision, self.units) is None
+
+    def cuts_show(self, precision: str) -> bool:
+        letter = "d" if precision == "fp64" else "s"
+        return unit_for(precision, self.units) is None and blas.cuts_show(letter, self.threads)
+
+    def buffer(self, size: int, precision: str = "fp64") -> Array:
+        array = aligned(size, STORED[precision])
+        if self._poison:
+            array.fill(np.nan)
+        return array
+
+    def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Array:
+        if unit_for(precision, self.units) is None:
+            return super().operand_buffer(rows, columns, precision, side)
+        pairs = operands.size(rows, columns, side)
+        array = aligned(pairs + (operands.behind(columns) if side == "left" else 0), np.dtype(np.int32))
+        if self._poison:
+            array.fill(operands.NAN_PAIR)
+        return array[:pairs]
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        if unit_for(precision, self.units) is None:
+            return super().operand_size(rows, columns, precision, side)
+        return operands.size(rows, columns, side)
+
+    def operand_matrix(self, buffer: Array, rows: int, columns: int, precision: str, side: str) -> Any:
+        unit = unit_for(precision, self.units)
+        if unit is None:
+            return super().operand_matrix(buffer, rows, columns, precision, side)
+        return (LeftOperand if side == "left" else RightOperand).over(buffer, rows, columns, unit)
+
+    def panel(self, buffer: Array, rows: int, columns: int) -> Array:
+        ld = leading_dimension(rows, buffer.itemsize, LINE, PAGE)
+        return buffer[: ld * columns].reshape((ld, columns), order="F")[:rows]
+
+    def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
+        return leading_dimension(rows, STORED[precision].itemsize, LINE, PAGE) * columns
+
+    def copy(self, source: Array, target: Array) -> None:
+        self._team.run(rows.copy_block, self.threads, source, target)
+
+    def cast(self, source: Array, target: Array | LeftOperand | RightOperand, precision: str) -> None:
+        if isinstance(target, LeftOperand):
+            self._team.run(operands.round_left, self.threads, source, target.pairs, precision == "fp16")
+        elif isinstance(target, RightOperand):
+            self._team.run(operands.round_right, self.threads, source, target.strips, precision == "fp16")
+        elif precision not in STORED:
+            self._team.run(cast.round_block, self.threads, source, target, *cast.FORMATS[precision])
+        else:
+            self._team.run(cast.copy_rows, self.threads, source, target)
+
+    # --- rows
+
+    def permute_rows(self, A: Array, block: int, sources: Array, targets: Array, block_rows: Array) -> None:
+        self._team.run(rows.permute_rows, self.threads, A, block, sources, targets, block_rows)
+
+    def gather_rows(self, A: Array, indices: Array, out: Array) -> None:
+        self._team.run(rows.gather_rows, self.threads, A, indices, out)
+
+    def scatter_rows(self, source: Array, indices: Array, A: Array) -> None:
+        self._team.run(rows.scatter_rows, self.threads, source, indices, A)
+
+    # --- matrix products and solves
+
+    def factor_block(self, D: Array, singular: Array) -> None:
+        first = np.zeros(1, dtype=np.int64)
+        letter, _ = blas.TYPES[D.dtype]
+        block.factor_block(D, first, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
+        singular[0] = first[0]
+
+    def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
+        if not self._by_library(B, precision) and (operands := self._solve32("right", B, U, precision)):
+            return PanelSolve(operands, BLOCKED_INVERSE)
+        self._team.run(self._solve_right_part, B, U)
+        return _by_substitution(B)
+
+    def _by_library(self, B: Array, precision: str) -> bool:
+        return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
+
+    def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
+        rows = B.shape[0]
+        blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
+
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
+        if not self._by_library(B, precision) and (operands := self._solve32("left", B, L, precision)):
+            return PanelSolve(operands, BLOCKED_INVERSE)
+        self._team.run(self._solve_left_part, L, B)
+        return _by_substitution(B)
+
+    def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
+        columns = B.shape[1]
+        blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
+
+    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> str:
+        """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
+
+        Returns the precision of the products' operands; nothing, and B unchanged, if inverses of T's blocks would err
+        by far more than substitution.
+        """
+        threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
+        W = self.matrix(n, n, "fp32")
+        self.copy(T, W)
+        unit = unit_for(precision, self.units)
+        T_low = None
+        if unit is not None and n > solves.BLOCK:
+            other = "right" if side == "right" else "left"
+            T_low = self.operand_matrix(self.operand_buffer(n, n, precision, other), n, n, precision, other)
+            self.cast(W, T_low, precision)
+        growth, u_ratio = np.empty(1), 1.0 if T_low is None else format_of(precision).u / format_of("fp32").u
+        solves.invert_blocks(side == "right", W, growth)
+        if not growth[0] <= solves.MOST_GROWTH * u_ratio**2:  # or NaN
+            return ""
+        if unit is None or T_low is None:
+            self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
+            return "fp32"
+        how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, matrix_engines.TILE_CONFIG)
+        if isinstance(T_low, RightOperand):
+            X_rows = solves.rows_of_X(threads, n)
+            self._team.run(solves.solve_right_rounded, threads, *how, B, W, T_low.strips, X_rows, *tiles, gemm)
+        else:
+            X_strips = solves.strips_of_X(threads, n)
+            self._team.run(solves.solve_left_rounded, threads, *how, B, W, T_low.pairs, X_strips, *tiles, gemm)
+        return precision
+
+    def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
+        if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
+            assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, (
+                "the processor's own products take C by rows"
+            )
+            how, low = (A.unit.code, A.unit.rows), (A.pairs, B.strips, B.first)
+            self._team.run(
+                operands.subtract_product, self.threads, *how, C, *low, self._tiles, matrix_engines.TILE_CONFIG
+            )
+        else:
+            self._team.run(self._product_part, C, A, B)
+
+    def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
+        (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
+        i, j = tid % down, tid // down
+        rows = slice(m * i // down, m * (i + 1) // down)
+        columns = slice(n * j // across, n * (j + 1) // across)
+        blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+
+    def solve_upper(self, U: Array, x: Array) -> None:
+        triangle.solve_upper(U, x, False)
+
+    def block_solver(self, T: Array, part: str) -> BlockSolver:
+        solve_one = triangle.solve_upper if part == "upper" else triangle.solve_lower
+
+        def solve(x: Array, *, transposed: bool = False) -> None:
+            if x.ndim == 1:
+                solve_one(T, x, transposed)
+            else:
+                self._team.run(self._solve_columns, T.astype(np.float64, copy=False), x, part == "lower", transposed)
+
+        return solve
+
+    def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
+        columns = X.shape[1]
+        mine = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
+        blas.solve_triangle(T, X[:, mine], lower=lower, transposed=transposed)
+
+    def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
+        if y.ndim == 1:
+            self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
+        elif y.shape[1] <= FEW:
+            for j in range(y.shape[1]):
+                one, of_y = np.ascontiguousarray(x[:, j]), np.ascontiguousarray(y[:, j])
+                self._team.run(triangle.add_matvec, self.threads, of_y, A, one, transposed)
+                y[:, j] = of_y
+        else:
+            self._team.run(self._add_product_part, y, A.T if transposed else A, x)
+
+    def _add_product_part(self, tid: int, Y: Array, A: Array, X: Array) -> None:
+        """Y += A X, a thread some rows; of an fp32 A so many entries at a time as are widened."""
+        first, end = (len(Y) * part // self.threads for part in (tid, tid + 1))
+        if A.dtype == np.float64:
+            blas.gemm(1.0, A[first:end], X, Y[first:end])
+            return
+        width = min(WIDTH, A.shape[1])
+        height = WIDENED // max(1, width)
+        for begin, left in product(range(first, end, height), range(0, A.shape[1], WIDTH)):
+            rows, columns = slice(begin, min(begin + height, end)), slice(left, left + WIDTH)
+            blas.gemm(1.0, A[rows, columns].astype(np.float64), X[columns], Y[rows])
+
+    def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
+        self._team.run(row_sums.add_two_matvecs, self.threads, y, z, A, u, v)
+
+    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array, part: str = "all") -> None:
+        which, form = row_sums.PARTS[part], cast.FORMATS.get(precision)
+        if len(vectors) == 1 and precision != "bf16":
+            (w,) = vectors
+            vectors = np.stack([w, np.zeros_like(w), w, np.ones_like(w)])
+        if form is None:  # no operand is rounded
+            u, v, w, q = vectors
+            self._team.run(row_sums.add_stored_sums, self.threads, sums, A, np.stack([u + v, w, q]), which)
+            return
+        with np.errstate(over="ignore"):
+            if len(vectors) == 1:
+                narrow = vectors.astype(np.float32)
+                self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *form, which)
+                return
+            wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
+            squares = sums[2 : 6 if part == "upper" else 3 : 3]
+            for weights in (wide[3], squares):  # or squares of small entries, by small weights, would vanish in fp32
+                np.ldexp(weights, -exponent, out=weights)
+            narrow = wide.astype(np.float32)
+            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, *form, which)
+            np.ldexp(squares, exponent, out=squares)
+
+    def add_triangle_matvec(
+        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
+    ) -> None:
+        distribution, lower = _distribution(rows, cols), part == "lower"
+        self._team.run(triangle.add_triangle_matvec, self.threads, y, A, x, distribution, lower, triangle.FORMS[form])
+
+    def add_scaled(self, y: Array, factor: float, x: Array) -> None:
+        with np.errstate(all="ignore"):
+            y += factor * x
+
+    # --- sums, maxima and scaling
+
+    def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
+        partial = self.matrix(self.threads, A.shape[1])
+        self._team.run(triangle.abs_sums, self.threads, A, by_row, partial)
+        np.sum(partial, axis=0, out=by_column)
+
+    def sum_squares(self, x: Array) -> float:
+        with np.errstate(all="ignore"):
+            return float(np.dot(x, x))
+
+    def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
+        best = np.zeros(self.threads)
+        self._team.run(triangle.max_abs_upper, self.threads, best, A, _distribution(rows, cols))
+        return float(np.max(best))
+
+    def row_max(self, A: Array, by_row: Array) -> None:
+        self._team.run(triangle.row_max, self.threads, A, by_row)
+
+    def column_max(self, A: Array, by_column: Array) -> None:
+        self._team.run(triangle.column_max, self.threads, A, by_column)
+
+    def reciprocal_powers(self, powers: Array, x: Array) -> None:
+        usable = np.isfinite(x) & (x > 0)
+        powers[:] = 1.0
+        mantissa, exponent = np.frexp(x[usable])  # x = mantissa · 2^exponent, mantissa in [1/2, 1)
+        powers[usable] = np.ldexp(1.0, np.where(mantissa == 0.5, 1, 0) - exponent)
+
+    def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
+        self._team.run(triangle.scale_rows_columns, self.threads, A, by_row, by_column)

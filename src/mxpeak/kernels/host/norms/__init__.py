@@ -1,0 +1,1 @@
+"""Norm kernels of the host."""

@@ -1,0 +1,233 @@
+"""|x|, |x|² and what orders them, for entries of each type that norms know: one source, compiled for every type.
+
+Numba knows neither bfloat16 nor float16: they come as int16 and uint16, and are widened by their bits.  Everything is
+computed in fp64, in which no square of a narrower type over- or underflows.
+
+Absolute values are compared as integers.  Read as one, the bits of a non-negative float grow with it, those of Inf are
+above all numbers', and those of NaN above Inf's: the integer maximum is the norm, and NaN wins over Inf by itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import types
+
+from mxpeak.kernels.host.engine.jit import forms, inner
+from mxpeak.kernels.host.engine.vector_ir import HAS_FP16, bits_of, float_of, widened_fp16
+
+#: The types as compiled code gets them.
+BF16, FP16 = types.int16, types.uint16
+
+_SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
+_INF64 = np.uint64(0x7FF0000000000000)
+
+
+@inner(inline=True)
+def ordered(x):
+    """The bits of an fp64 |x| as an integer, NaN above Inf whatever the sign of the NaN."""
+    return np.int64(bits_of(x) & _SIGN64)
+
+
+def widened(x):
+    """|x| of a 16-bit x as fp32."""
+
+
+@forms(widened)
+def _widened(x):
+    if x == BF16:  # the upper half of an fp32
+        return lambda x: float_of(np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(16)))
+
+    if HAS_FP16:
+        return lambda x: widened_fp16(x & np.uint16(0x7FFF))
+
+    def from_fp16(x):  # fp16's exponent in fp32's place is too small by 127 - 15; Inf and NaN come out as 2^16 or more
+        bits = np.uint32(np.uint32(x & np.uint16(0x7FFF)) << np.uint32(13))
+        value = float_of(bits) * np.float32(2.0**112)
+        return value if bits < np.uint32(0x7C00 << 13) else float_of(np.uint32(bits | np.uint32(0x7F800000)))
+
+    return from_fp16
+
+
+def square(x):
+    """|x|² in fp64; of an fp64 or complex128 x it may over- or underflow."""
+
+
+@forms(square)
+def _square(x):
+    if x in (types.complex64, types.complex128):
+
+        def of_complex(x):
+            re, im = np.float64(x.real), np.float64(x.imag)
+            return re * re + im * im
+
+        return of_complex
+
+    def of_real(x):
+        value = magnitude(x)
+        return value * value
+
+    return of_real
+
+
+def magnitude(x):
+    """|x| in fp64; of a complex128 x by way of its square."""
+
+
+@forms(magnitude)
+def _magnitude(x):
+    if x in (types.complex64, types.complex128):
+        return lambda x: math.sqrt(square(x))
+    if x in (BF16, FP16):
+        return lambda x: np.float64(widened(x))
+    return lambda x: np.float64(abs(x))
+
+
+def safe_magnitude(x):
+    """|x| in fp64 for any x whatever: no square over- or underflows, and NaN wins over Inf."""
+
+
+@forms(safe_magnitude)
+def _safe_magnitude(x):
+    if x != types.complex128:
+
+        def of_narrow(x):
+            value = magnitude(x)
+            return value if value == value else np.nan
+
+        return of_narrow
+
+    def scaled(x):
+        re, im = np.uint64(bits_of(x.real) & _SIGN64), np.uint64(bits_of(x.imag) & _SIGN64)
+        larger = max(re, im)
+        if larger >= _INF64:
+            return float_of(larger)
+        # Scale by a power of two, made from the larger one's exponent: what underflows then is too small to count.
+        exponent = min(max(larger >> np.uint64(52), np.uint64(1)), np.uint64(2045))
+        down, up = (
+            float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52))),
+            float_of(exponent << np.uint64(52)),
+        )
+        a, b = x.real * down, x.imag * down
+        return math.sqrt(a * a + b * b) * up
+
+    return scaled
+
+
+def key(x):
+    """An integer that orders entries as their absolute values do, NaN above Inf."""
+
+
+@forms(key)
+def _key(x):
+    if x == types.float64:
+        return lambda x: ordered(x)
+    if x == types.float32:
+        return lambda x: np.int32(bits_of(x) & _SIGN32)
+    if x == BF16:
+        return lambda x: np.int16(x & np.int16(0x7FFF))
+    if x == FP16:
+        return lambda x: np.int16(x & np.uint16(0x7FFF))
+    return lambda x: ordered(square(x))
+
+
+def least_key(x):
+    """The key of zero."""
+
+
+@forms(least_key)
+def _least_key(x):
+    if x == types.float32:
+        return lambda x: np.int32(0)
+    if x in (BF16, FP16):
+        return lambda x: np.int16(0)
+    return lambda x: np.int64(0)
+
+
+def of_key(k, x):
+    """The absolute value that a key of x's type stands for, in fp64."""
+
+
+@forms(of_key)
+def _of_key(k, x):
+    if x == types.float64:
+        return lambda k, x: float_of(np.uint64(k))
+    if x == types.float32:
+        return lambda k, x: np.float64(float_of(np.uint32(k)))
+    if x == BF16:
+        return lambda k, x: np.float64(widened(np.int16(k)))
+    if x == FP16:
+        return lambda k, x: np.float64(widened(np.uint16(k)))
+    return lambda k, x: math.sqrt(float_of(np.uint64(k)))
+
+
+def scaled(x, s):
+    """|s·s·x| in fp64, s a power of two: two factors reach from the largest numbers to the smallest."""
+
+
+@forms(scaled)
+def _scaled(x, s):
+    if x in (types.complex64, types.complex128):
+
+        def of_complex(x, s):
+            re, im = np.float64(x.real) * s * s, np.float64(x.imag) * s * s
+            return math.sqrt(re * re + im * im)
+
+        return of_complex
+    return lambda x, s: magnitude(x) * s * s
+
+
+def scaled_square(x, s):
+    """|s·s·x|² in fp64."""
+
+
+@forms(scaled_square)
+def _scaled_square(x, s):
+    if x in (types.complex64, types.complex128):
+
+        def of_complex(x, s):
+            re, im = np.float64(x.real) * s * s, np.float64(x.imag) * s * s
+            return re * re + im * im
+
+        return of_complex
+
+    def of_real(x, s):
+        value = magnitude(x) * s * s
+        return value * value
+
+    return of_real
+
+
+def largest_part(x):
+    """The key, as of an fp64, of the larger one of |Re x| and |Im x|."""
+
+
+@forms(largest_part)
+def _largest_part(x):
+    if x == types.complex128:
+
+        def of_complex(x):
+            return np.int64(max(bits_of(x.real) & _SIGN64, bits_of(x.imag) & _SIGN64))
+
+        return of_complex
+    return lambda x: ordered(magnitude(x))
+
+
+def square_may_overflow(x):
+    """Whether |x|² can leave the range of fp64, above or below."""
+
+
+@forms(square_may_overflow)
+def _square_may_overflow(x):
+    may = x in (types.float64, types.complex128)
+    return (lambda x: True) if may else (lambda x: False)
+
+
+def magnitude_may_overflow(x):
+    """Whether |x|, computed from its square, can be wrong for that."""
+
+
+@forms(magnitude_may_overflow)
+def _magnitude_may_overflow(x):
+    return (lambda x: True) if x == types.complex128 else (lambda x: False)

@@ -1,0 +1,292 @@
+"""Segments of one line or of four: the largest |a_j|, sums of |a_j| along lines and across them, the sum of squares.
+
+Four lines go together, so that the sums across lines are loaded and stored once for four entries.
+
+Squares are kept in three sums (Blue 1978; Anderson 2017): of numbers as they are, of large ones scaled down and of
+small ones scaled up.  Each of them can be added over threads and ranks; together they neither over- nor underflow.  A
+segment whose squares might is found by its sum, or by its largest part, and is read once more, from the cache, scaled.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP
+from mxpeak.kernels.host.engine.jit import inner
+from mxpeak.kernels.host.engine.vector_ir import float_of
+from mxpeak.kernels.host.norms.magnitude import (
+    key,
+    largest_part,
+    least_key,
+    magnitude,
+    magnitude_may_overflow,
+    of_key,
+    ordered,
+    safe_magnitude,
+    scaled_square,
+    square,
+    square_may_overflow,
+)
+
+#: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
+SEGMENT = 1024
+#: Flags of what a pass computes.  Of a tile that lies by rows, ALONG is the sums by row.  They are int64, so that Numba
+#: compiles one form.
+MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
+ROWS, COLUMNS = ALONG, ACROSS
+#: Sums of squares between these are right as they are.
+LEAST_SUM, MOST_SUM = SMALL**2, LARGE**2
+
+#: Sums may be taken in any order.  Not nnan and ninf: NaN and Inf have to come through.
+_FAST = {"reassoc", "contract"}
+
+
+# --- one segment of one line, or of four ------------------------------------------------------------------------
+
+
+@inner()
+def _largest(a):
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        top = max(top, key(a[j]))
+    return of_key(top, a[0])
+
+
+@inner(fastmath=_FAST)
+def _squares(a):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += square(a[j])
+    return total
+
+
+@inner(fastmath=_FAST)
+def _sum(a):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += magnitude(a[j])
+    return total
+
+
+@inner()
+def _largest_four(a, b, c, d):
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
+    return of_key(top, a[0])
+
+
+@inner(fastmath=_FAST)
+def _squares_four(a, b, c, d):
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        s0 += square(a[j])
+        s1 += square(b[j])
+        s2 += square(c[j])
+        s3 += square(d[j])
+    return (s0 + s1) + (s2 + s3)
+
+
+@inner(fastmath=_FAST)
+def _along_four(a, b, c, d):
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        s0 += magnitude(a[j])
+        s1 += magnitude(b[j])
+        s2 += magnitude(c[j])
+        s3 += magnitude(d[j])
+    return s0, s1, s2, s3
+
+
+@inner(fastmath=_FAST)
+def _add_four(a, b, c, d, across):
+    for j in range(a.shape[0]):
+        across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
+
+
+@inner(fastmath=_FAST)
+def _sum_four(a, b, c, d, across):
+    """Sums along the lines, returned, and across them."""
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+        across[j] += (x0 + x1) + (x2 + x3)
+    return s0, s1, s2, s3
+
+
+@inner(fastmath=_FAST)
+def _all_four(a, b, c, d, across):
+    """Sums along the lines and across them; the largest, and the sum of squares."""
+    s0 = s1 = s2 = s3 = q0 = q1 = 0.0
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
+        top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+        q0 += square(a[j]) + square(b[j])
+        q1 += square(c[j]) + square(d[j])
+        across[j] += (x0 + x1) + (x2 + x3)
+    return s0, s1, s2, s3, of_key(top, a[0]), q0 + q1
+
+
+# --- the same where fp64's range is too small -------------------------------------------------------------------
+
+
+@inner()
+def _peak(a):
+    """The largest real or imaginary part, NaN if there is one."""
+    top = np.int64(0)
+    for j in range(a.shape[0]):
+        top = max(top, largest_part(a[j]))
+    return float_of(np.uint64(top))
+
+
+@inner()
+def _safe(a, across):
+    """Σ |a| and max |a|, and across += |a|."""
+    total, top = 0.0, np.int64(0)
+    for j in range(a.shape[0]):
+        x = safe_magnitude(a[j])
+        total += x
+        top = max(top, ordered(x))
+        across[j] += x
+    return total, float_of(np.uint64(top))
+
+
+@inner()
+def _add_squares(a, total, squares):
+    """Book the squares of a segment, of which `total` is the plain sum."""
+    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+        squares[0] += total
+        return
+    peak = _peak(a)
+    if peak == 0.0 or not peak < np.inf:
+        squares[0] += peak
+        return
+    e = math.frexp(peak)[1]
+    e += e & 1  # peak <= 2^e
+    factor, small = math.ldexp(1.0, -e // 2), 0.0
+    for j in range(a.shape[0]):
+        small += scaled_square(a[j], factor)
+    if peak > LARGE:
+        squares[1] += small * (math.ldexp(1.0, e // 2) * DOWN * math.ldexp(1.0, e // 2)) ** 2
+    elif peak < SMALL:
+        squares[2] += small * (math.ldexp(1.0, e // 2) * UP * math.ldexp(1.0, e // 2)) ** 2
+    else:
+        squares[0] += small * math.ldexp(1.0, e) ** 2
+
+
+# --- a group of up to four lines --------------------------------------------------------------------------------
+
+
+@inner()
+def _raise_to(tops, x):
+    tops[0] = max(tops[0], ordered(x))
+
+
+@inner()
+def one_line(want, a, waste, tops, squares):
+    """The sum along a segment; the largest and the squares booked."""
+    if want & MAX:
+        top = _largest(a)
+        if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
+            top = _safe(a, waste)[1]
+        _raise_to(tops, top)
+    if want & SQUARES:
+        _add_squares(a, _squares(a), squares)
+    if not want & ALONG:
+        return 0.0
+    total = _sum(a)
+    if magnitude_may_overflow(a[0]) and not (SMALL <= total <= LARGE):
+        total = _safe(a, waste)[0]
+    return total
+
+
+@inner()
+def _four_apart(want, a, b, c, d, waste, tops, squares):
+    """Four lines without sums across: the sums along them; the largest and the squares booked."""
+    if want & MAX:
+        top = _largest_four(a, b, c, d)
+        if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
+            for x in (a, b, c, d):
+                one_line(MAX, x, waste, tops, squares)
+        else:
+            _raise_to(tops, top)
+    if want & SQUARES:
+        _book_squares(_squares_four(a, b, c, d), a, b, c, d, squares)
+    if not want & ALONG:
+        return 0.0, 0.0, 0.0, 0.0
+    s0, s1, s2, s3 = _along_four(a, b, c, d)
+    if magnitude_may_overflow(a[0]) and not (SMALL <= s0 + s1 + s2 + s3 <= LARGE):
+        s0, s1 = one_line(ALONG, a, waste, tops, squares), one_line(ALONG, b, waste, tops, squares)
+        s2, s3 = one_line(ALONG, c, waste, tops, squares), one_line(ALONG, d, waste, tops, squares)
+    return s0, s1, s2, s3
+
+
+@inner()
+def _book_squares(total, a, b, c, d, squares):
+    """The squares of four segments, of which `total` is the plain sum."""
+    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+        squares[0] += total
+    else:
+        for x in (a, b, c, d):
+            _add_squares(x, _squares(x), squares)
+
+
+@inner()
+def _four_fast(want, a, b, c, d, across):
+    """Sums across; along too, the largest and the sum of squares, where wanted."""
+    if want & (MAX | SQUARES):
+        return _all_four(a, b, c, d, across)
+    if want & ALONG:
+        s0, s1, s2, s3 = _sum_four(a, b, c, d, across)
+        return s0, s1, s2, s3, 0.0, 0.0
+    _add_four(a, b, c, d, across)
+    return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+
+
+@inner()
+def four_lines(want, a, b, c, d, across, waste, tops, squares):
+    """Sums across, and along, returned, where wanted; the largest and the squares booked."""
+    if not want & ACROSS:
+        return _four_apart(want, a, b, c, d, waste, tops, squares)
+    if magnitude_may_overflow(a[0]):  # find out before anything is added
+        waste[:] = 0.0
+        s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
+        if not (SMALL <= _sum(waste) <= LARGE):
+            return _four_safely(want, a, b, c, d, across, tops, squares)
+        for j in range(a.shape[0]):
+            across[j] += waste[j]
+    else:
+        s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, across)
+    if want & MAX:
+        _raise_to(tops, top)
+    if want & SQUARES:
+        _book_squares(total, a, b, c, d, squares)
+    return s0, s1, s2, s3
+
+
+@inner()
+def _four_safely(want, a, b, c, d, across, tops, squares):
+    """The same where |x|² may leave fp64's range."""
+    if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
+        return 0.0, 0.0, 0.0, 0.0
+    s0, top0 = _safe(a, across)
+    s1, top1 = _safe(b, across)
+    s2, top2 = _safe(c, across)
+    s3, top3 = _safe(d, across)
+    for x, top in ((a, top0), (b, top1), (c, top2), (d, top3)):
+        if want & MAX:
+            _raise_to(tops, top)
+        if want & SQUARES:
+            _add_squares(x, _squares(x), squares)
+    return s0, s1, s2, s3

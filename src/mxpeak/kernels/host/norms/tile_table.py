@@ -1,0 +1,127 @@
+"""Tiles as a table that compiled code goes through: each a number of lines, and how threads share them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.host.norms import partition
+from mxpeak.kernels.host.norms.segments import COLUMNS, MAX, ROWS, SEGMENT, SQUARES
+from mxpeak.layout.structure import WHOLE, Band
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The types of entries, and as what compiled code gets them.
+KNOWN = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
+    np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
+    np.dtype(np.float16): np.dtype(np.uint16),
+}
+WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
+#: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
+#: line where there are too few lines.
+LINES, CHUNKS, PIECE = 128, 4, 2**16
+#: The least that a piece is cut to; lines of fewer entries are short.
+LEAST_PIECE, SHORT = 4096, 64
+#: Fewer bytes than this are not worth waking a thread for.
+ALONE = 2**18
+
+
+class Job:
+    """The tiles of one pass as compiled code takes them, and how many threads are worth it."""
+
+    def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
+        self.want = int(sum(WANTS[name] for name in wants))
+        self._arrays = [known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
+        self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
+        entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
+        self._table = np.array(entries, np.int64).reshape(-1, partition.ENTRIES_OF_TABLE)
+
+    @property
+    def tiles(self) -> tuple[Array, Array, Array]:
+        """An entry of the type, the table of tiles, and buffers for entries that lie apart."""
+        sample = np.zeros(1, self._arrays[0].dtype if self._arrays else np.float64)
+        return sample, self._table, np.zeros((self.threads, 5 * SEGMENT), sample.dtype)
+
+    @property
+    def width(self) -> int:
+        """The longest piece of a line, at least a segment."""
+        return max(SEGMENT, int(self._table[:, partition.PIECE].max(initial=0)))
+
+    def rows(self, rows: int) -> tuple[int, int]:
+        """The shape of the sums by row."""
+        return (self._copies(turned=False), rows) if self.want & ROWS else (1, 0)
+
+    def columns(self, columns: int) -> tuple[int, int]:
+        """The shape of the sums by column."""
+        return (self._copies(turned=True), columns) if self.want & COLUMNS else (1, 0)
+
+    def _copies(self, *, turned: bool) -> int:
+        """One for all threads where no two add to the same sum: of one tile, cut between lines only or across them."""
+        if len(self._table) != 1:
+            return self.threads
+        along = bool(self._table[0, partition.TURNED]) == turned
+        whole, cut = (partition.LENGTH, partition.PIECE) if along else (partition.LINES, partition.CHUNK)
+        return 1 if self._table[0, whole] <= self._table[0, cut] else self.threads
+
+
+def _bytes_in(band: Band, A: Array) -> int:
+    """About how many bytes of a tile lie in the band."""
+    width = max(0, min(band.below + band.above + 1, *A.shape))
+    return min(max(A.shape) * width * A.itemsize, A.nbytes)
+
+
+def known(A: Array) -> Array:
+    """A with a type that compiled code knows."""
+    dtype = KNOWN[A.dtype]
+    return A if dtype == A.dtype else A.view(dtype)
+
+
+def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
+    """A tile's row of the table: `norm_cuts.ADDRESS` and so on."""
+    (m, n), (down, right) = A.shape, A.strides
+    turned = _turned(m, n, down, right, A.itemsize)
+    lines, length, line_stride, stride = (n, m, right, down) if turned else (m, n, down, right)
+    line0, position0 = (tile.col0, tile.row0) if turned else (tile.row0, tile.col0)
+    line_map, position_map = (tile.cols, tile.rows) if turned else (tile.rows, tile.cols)
+    back, ahead = (band.above, band.below) if turned else (band.below, band.above)
+    no_gaps = A.flags.c_contiguous or A.flags.f_contiguous
+    if not want & (ROWS | COLUMNS) and band == WHOLE and no_gaps:
+        lines, length, stride = 1, A.size, A.itemsize  # where it is cut into lines makes no difference
+    few = lines < CHUNKS * threads * 4
+    chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
+    piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
+    return (
+        A.ctypes.data,
+        lines,
+        length,
+        line_stride,
+        stride,
+        line0,
+        position0,
+        turned,
+        line_map.first,
+        line_map.nb,
+        line_map.jump,
+        position_map.first,
+        position_map.nb,
+        position_map.jump,
+        back,
+        ahead,
+        chunk,
+        piece,
+    )
+
+
+def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
+    """Whether columns are the lines: where they are contiguous, or the longer of two, or lie closer.
+
+    Contiguous lines that are short cost more than long ones whose entries lie apart.
+    """
+    by_rows, by_columns = right == itemsize, down == itemsize
+    if by_rows == by_columns:
+        return m > n if by_rows else abs(down) < abs(right)
+    return (by_columns and not m < SHORT < n) or (by_rows and n < SHORT < m)

@@ -1,0 +1,1 @@
+"""Sparse kernels of the host: formats, sweeps, products and vectors."""

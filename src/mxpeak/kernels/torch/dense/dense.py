@@ -1,0 +1,155 @@
+"""Dense solves on a device: the library's LU, or a blocked one with the operands of its updates rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract.dense import PART, PivotedLU
+from mxpeak.kernels.torch.engine.array_namespace import Namespace
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.engine.tensors import torch_type
+from mxpeak.kernels.torch.lu import pivoted_lu
+from mxpeak.kernels.torch.lu.blas import fp32_products
+
+Tensor = Any
+
+#: Entries that are worked on at a time where torch's operations leave copies.
+STRIP = 1 << 24
+#: Bytes of those copies for each entry, and those of the libraries' own workspace.
+COPIES, LIBRARY = 32, 1 << 26
+
+
+class TorchDense:
+    """Tensors on a device, matrices and blocks by rows; `width`: columns of a panel of the rounded LU."""
+
+    def __init__(self, device: Device, width: int = pivoted_lu.WIDTH):
+        self.device, self._width = device, width
+        self.xp = Namespace(device.where)
+
+    @property
+    def stopwatch(self) -> Device:
+        return self.device
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with fp32_products("ieee"):
+            if self.device.is_gpu:
+                with torch.cuda.device(self.device.where):
+                    yield
+            else:
+                yield
+
+    def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
+        if precision in ("fp64", "fp32"):
+            return False
+        return dtype.kind == "c" or not self.device.multiplies(precision)
+
+    # --- memory
+
+    def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
+        is_complex, copy = dtype.kind == "c", dtype.itemsize if copied else 0
+        factors = (8 if precision == "fp64" else 4) * (2 if is_complex else 1)
+        by_library = precision in ("fp64", "fp32")
+        per_row = 0 if by_library else pivoted_lu.work_per_row(precision, is_complex, min(self._width, n))
+        work = per_row * n + COPIES * min(STRIP, n * n) + LIBRARY
+        needed = (copy + factors) * n * n + work
+        _, free = self.device.memory()
+        if needed <= free:
+            return
+        parts = [f"a copy of A {copy}·n²"] * copied + [f"the factors {factors}·n²", f"work {work} bytes"]
+        raise ResourceError(
+            f"n = {n} needs {needed / 1e9:.3g} GB ({' + '.join(parts)}), but {self.device.where} has only "
+            f"{free / 1e9:.3g} GB of free memory; use n = {largest_order(copy + factors, per_row, free)} or "
+            'less, free memory on the device, or use device="cpu"'
+        )
+
+    def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Tensor:
+        """Without gaps: triangular solves copy every other matrix."""
+        return self.device.empty(n, n, dtype=torch_type(dtype))
+
+    # --- passes over A
+
+    def scaled_copy(self, A: Tensor, scales: tuple[Tensor, Tensor] | None, W: Tensor) -> tuple[Tensor, Tensor, float]:
+        rows, columns = self.device.empty(A.shape[0]), self.device.zeros(A.shape[1])
+        largest = self.device.zeros()
+        for s in _strips(A):
+            W[s] = A[s] if scales is None else A[s] * (scales[0][s, None] * scales[1])
+            size = W[s].abs()
+            torch.sum(size, dim=1, dtype=torch.float64, out=rows[s])
+            columns += size.sum(dim=0, dtype=torch.float64)
+            largest = torch.maximum(largest, size.amax().to(torch.float64))
+        return rows, columns, float(largest)
+
+    def largest_entries(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = self.device.empty(A.shape[0]), self.device.zeros(A.shape[1])
+        for s in _strips(A):
+            size = A[s].abs() * by_row[s, None] * by_column
+            rows[s] = size.amax(dim=1)
+            columns = torch.maximum(columns, size.amax(dim=0))
+        return rows, columns
+
+    def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
+        by_column.zero_()
+        for s in _strips(A):
+            size = A[s].abs()
+            by_row[s] = size.sum(dim=1, dtype=torch.float64)
+            by_column += size.sum(dim=0, dtype=torch.float64)
+
+    # --- the LU, and products
+
+    def factor(self, W: Tensor, precision: str) -> PivotedLU:
+        """The library takes columns, so it is passed W^T; the rounded LU moves rows, which lie as rows.
+
+        Row i of L U is row `rows[i]` of what was factored.
+        """
+        if precision in ("fp64", "fp32"):
+            rows, singular = pivoted_lu.factor_whole(W.T)
+            return PivotedLU(W.T, rows, transposed=True, singular=int(singular))
+        rows, singular = pivoted_lu.factor_rounded(self.device, W, precision, self._width)
+        return PivotedLU(W, rows, transposed=False, singular=int(singular))
+
+    def factor_unless(self, vain: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
+        """The library does not stop half-way."""
+        F = self.factor(W, "fp32")
+        return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
+
+    def solve(self, F: PivotedLU, B: Tensor, *, transposed: bool = False) -> Tensor:
+        """Triangular solves read row- and column-major matrices as they lie."""
+        solve = torch.linalg.solve_triangular
+        if transposed == F.transposed:
+            Z = solve(F.LU, B.index_select(0, F.rows), upper=False, unitriangular=True)
+            return solve(F.LU, Z, upper=True)
+        Z = solve(F.LU.T, solve(F.LU.T, B, upper=False), upper=True, unitriangular=True)
+        return torch.empty_like(Z).index_copy_(0, F.rows, Z)
+
+    def last_row(self, F: PivotedLU) -> int:
+        return int(F.rows[-1])
+
+    def residual(self, B: Tensor, A: Tensor, X: Tensor) -> Tensor:
+        if X.shape[1] == 1:
+            return torch.addmv(B[:, 0], A, X[:, 0], alpha=-1)[:, None]
+        return torch.addmm(B, A, X, alpha=-1)
+
+
+def largest_order(per_entry: int, per_row: int, free: int) -> int:
+    """The largest n whose copies, factors and work fit into so many bytes."""
+    small = min(_root(per_entry + COPIES, per_row, free - LIBRARY), isqrt(STRIP))
+    return max(small, _root(per_entry, per_row, free - LIBRARY - COPIES * STRIP))
+
+
+def _root(a: int, b: int, c: int) -> int:
+    """The largest n with a·n² + b·n <= c, or 0."""
+    return (isqrt(b * b + 4 * a * c) - b) // (2 * a) if c > 0 else 0
+
+
+def _strips(A: Tensor) -> Iterator[slice]:
+    """A's rows, so many at a time."""
+    height = max(1, STRIP // max(A.shape[1], 1))
+    return (slice(i, min(i + height, A.shape[0])) for i in range(0, A.shape[0], height))

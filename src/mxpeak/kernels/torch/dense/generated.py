@@ -1,0 +1,132 @@
+"""Generated matrices on a device: by Triton's kernels, or a panel of columns at a time by torch's operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.engine.lcg_tables import GAUSSIAN, UNIT_FACTORS, Recipe, jumps, recipe
+from mxpeak.kernels.torch.lu.triangle import add_matvec
+from mxpeak.layout import lcg
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import MIX, Entries
+
+Tensor = Any
+
+#: Entries made at a time where torch's operations make them.
+STRIP = 1 << 21
+
+
+class TorchGenerated:
+    """`GeneratedKernels` on the tensors of a device."""
+
+    device: Device
+
+    def generate(
+        self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None = None
+    ) -> None:
+        if A.numel() == 0:
+            return
+        made = recipe(rows, cols, entries, self.device)
+        if self.device.triton:
+            from mxpeak.kernels.torch.triton.generated import launch_generate
+
+            launch_generate(A, made, diagonal)
+            return
+        for columns in _panels(*A.shape):
+            A[:, columns] = _values(made, columns, diagonal)
+
+    def generate_with_sums(
+        self,
+        A: Tensor,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Tensor | None,
+        sums: Tensor,
+        W: Tensor,
+    ) -> None:
+        self.generate(A, rows, cols, entries, diagonal)
+        sums.zero_()
+        for y, w in zip(sums, W):
+            add_matvec(self.device, y, A, w, transposed=False)
+
+    def generated_matvec(
+        self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None, x: Tensor
+    ) -> None:
+        y.zero_()
+        if not (len(y) and len(x)):
+            return
+        made = recipe(rows, cols, entries, self.device)
+        if self.device.triton:
+            from mxpeak.kernels.torch.triton.generated import launch_matvec
+
+            launch_matvec(self.device, y, made, diagonal, x)
+            return
+        for columns in _panels(len(y), len(x)):
+            y.addmv_(_values(made, columns, diagonal), x[columns])
+
+    def generated_row_sums(
+        self, sums: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None
+    ) -> None:
+        sums.zero_()
+        if not (len(sums) and cols.local_size):
+            return
+        made = recipe(rows, cols, entries, self.device)
+        if self.device.triton:
+            from mxpeak.kernels.torch.triton.generated import launch_row_sums
+
+            launch_row_sums(self.device, sums, made, diagonal)
+            return
+        for columns in _panels(len(sums), cols.local_size):
+            sums += _values(made, columns, diagonal).abs().sum(dim=1)
+
+    def signs(self, v: Tensor, cols: BlockCyclic, seed: int) -> None:
+        a, c = jumps(cols, 1)
+        x = a * np.uint64(lcg.state(seed, 1 + cols.to_global(0))) + c
+        words = self.device.tensor(x.view(np.int64))  # X's highest bit is the sign of the word
+        v.copy_(torch.where(words < 0, -1.0, 1.0))
+
+
+def _panels(rows: int, columns: int) -> Iterator[slice]:
+    """Columns in panels of STRIP entries."""
+    width = max(1, STRIP // max(rows, 1))
+    for begin in range(0, columns, width):
+        yield slice(begin, min(begin + width, columns))
+
+
+def _values(made: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
+    """All rows of some columns, in fp64."""
+    i, j = made.i[:, None], made.j[columns]
+    scale, shift, alpha, beta = made.reals
+    if made.kind == UNIT_FACTORS:
+        A = torch.minimum(i, j).to(torch.float64) * alpha * beta + torch.where(i < j, -beta, -alpha).where(i != j, 1.0)
+    else:
+        x = made.a[columns] * made.starts[:, None] + made.c[columns]
+        A = scale * _normal(x) if made.kind == GAUSSIAN else shift + scale * (_as_real(x) * 2.0**-64)
+    return A if diagonal is None else torch.where(i == j, diagonal[:, None], A)
+
+
+def _as_real(x: Tensor) -> Tensor:
+    """Unsigned words as fp64, rounded once: both halves are exact."""
+    return _high(x) * 2.0**32 + _low(x)
+
+
+def _high(x: Tensor) -> Tensor:
+    return ((x >> 32) & 0xFFFFFFFF).to(torch.float64)
+
+
+def _low(x: Tensor) -> Tensor:
+    return (x & 0xFFFFFFFF).to(torch.float64)
+
+
+def _normal(x: Tensor) -> Tensor:
+    """`layout.entries.normal` of the mixed words; a shift of signed words brings in ones, which are masked off."""
+    z = (x ^ ((x >> 32) & 0xFFFFFFFF)) * (MIX - 2**64)
+    z = z ^ ((z >> 29) & (2**35 - 1))
+    u, v = (_high(z) + 0.5) * 2.0**-32, (_low(z) + 0.5) * 2.0**-32
+    return torch.sqrt(-2.0 * torch.log(u)) * torch.cos(2.0 * torch.pi * v)

@@ -1,0 +1,1 @@
+"""Devices, messages, graphs and compilation for the kernels of torch."""

@@ -1,0 +1,1 @@
+"""LU factorization kernels on torch devices."""

@@ -1,0 +1,115 @@
+"""FACT: on the device by its library where one rank has the whole panel, else by the host's kernels.
+
+A panel of several ranks exchanges a pivot's row once a column, of which a device knows nothing: the panel travels to
+the host's memory, is factored there by all its threads while the device updates (rocHPL §III-A), and travels back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.lu.blas import by_cusolver
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.sparse.sparse import HostSparse
+
+Tensor = Any
+#: What factors a panel on the device.
+LIBRARY = "torch.linalg.lu_factor_ex"
+
+
+class Host(Protocol):
+    """The host for a device, which computes what the device leaves to it."""
+
+    threads: int
+
+    @property
+    def sparse(self) -> HostSparse:
+        """Its sparse kernels, for a user's rows."""
+
+    def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
+        """FACT of a panel in its memory."""
+
+
+def factor_here(panel: Panel) -> None:
+    """P A = L U on the device; the plan's variants are the library's business.
+
+    Among entries of one size, and where a NaN stands, the library chooses as it likes.
+    """
+    jb, rows = panel.L1.shape[0], panel.rows
+    with by_cusolver(panel.A):
+        LU, pivots, info = torch.linalg.lu_factor_ex(panel.A)
+    panel.L1.copy_(LU[:jb])
+    panel.A[jb:] = LU[jb:]
+    local = panel.il0 - 1 + pivots.to(torch.int64)  # LAPACK counts from 1
+    panel.pivots[:jb] = (local // rows.nb * rows.P + rows.p) * rows.nb + local % rows.nb
+    panel.pivots[jb] = info
+
+
+@dataclass(frozen=True, slots=True)
+class Brought(Panel):
+    """A panel of a device that is on its way to the host's memory: to these copies of A, L1 and the pivots."""
+
+    copies: tuple[Tensor, ...]
+
+
+def brought(device: Device, panel: Panel) -> Panel:
+    """A panel on its way to the host."""
+    if not device.is_gpu:
+        return panel
+    copies = []
+    for part in _parts(panel):
+        copies.append(torch.empty(_flat(part).shape, dtype=part.dtype, pin_memory=True))
+        copies[-1].copy_(_flat(part), non_blocking=True)
+    given = {one.name: getattr(panel, one.name) for one in fields(panel)}
+    return Brought(**given, copies=tuple(copies))
+
+
+def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+    """The same by the host's kernels, in step with the other ranks of the process column."""
+    if not device.is_gpu:
+        return _factored(host, _in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
+    if not isinstance(panel, Brought):
+        return factor_on_host(device, host, brought(device, panel), exchange)
+    there = list(zip(_parts(panel), panel.copies))
+    torch.cuda.current_stream(device.where).synchronize()
+    outcome = _factored(host, _in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
+    for part, copy in there:
+        _flat(part).copy_(copy, non_blocking=True)
+    return outcome
+
+
+def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+    """A panel in the host's memory, and its pivots."""
+    outcome = host.factor_panel(panel, exchange)
+    return replace(outcome, pivots=np.array(panel.pivots, np.float64))
+
+
+def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
+    """What travels."""
+    return panel.A, panel.L1, panel.pivots
+
+
+def _in_memory(panel: Panel, arrays: Iterable[Any]) -> Panel:
+    """A panel whose parts are these arrays."""
+    A, L1, pivots = arrays
+    return replace(panel, A=A, L1=L1, pivots=pivots)
+
+
+def _flat(part: Tensor) -> Tensor:
+    """A column-major panel with all that lies between its columns: one piece, which is copied at full speed."""
+    if part.dim() == 1 or part.numel() == 0:
+        return part.reshape(-1)
+    return part.as_strided((part.stride(1) * (part.shape[1] - 1) + part.shape[0],), (1,))
+
+
+def _shaped_like(part: Tensor, piece: Tensor) -> Any:
+    """A piece of the host's memory as an array of a panel's shape and strides."""
+    return piece.as_strided(part.shape, part.stride(), 0).numpy()

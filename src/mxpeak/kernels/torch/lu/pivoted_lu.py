@@ -1,0 +1,188 @@
+"""LU with partial pivoting on one device: by its library as a whole, or blocked with the updates' operands rounded.
+
+    P [A11; A21] = [L11; L21] U11        a panel, by the library, in FP32
+    A = P A                              one gather and one scatter of the rows that move
+    U12 = L11^-1 A12
+    A22 = A22 - L21 U12                  operands in the low precision, sums in FP32
+
+The next panel's columns are updated first, and that panel is factored during the rest of the update.  Pivots stay on
+the device: nothing waits for the host before all is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mxpeak.kernels.torch.engine.device import LINE, NEAR, Device
+from mxpeak.kernels.torch.lu import blas, cast
+from mxpeak.layout.leading_dimension import leading_dimension
+
+Tensor = Any
+
+#: Columns of a panel, an estimate: C is read and written once a panel, so that an update does width/4 flops a byte, and
+#: 512 keep tensor cores of 500 TFLOP/s busy from a memory of 4 TB/s; wider ones put more into the panels, in FP32.
+WIDTH = 512
+#: Columns of a strip whose rows move: so wide that launches do not count, and the rows on their way take little memory.
+STRIP = 16384
+
+
+def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
+    """P A = L U in place, A column-major without gaps.
+
+    Returns rows, row i of L U being row rows[i] of A, and 1 + the first column whose pivot is zero, or 0; both stay on
+    the device.
+    """
+    n = A.shape[0]
+    pivots = torch.empty(n, dtype=torch.int32, device=A.device)
+    singular = torch.empty((), dtype=torch.int32, device=A.device)
+    with blas.by_cusolver(A):
+        torch.linalg.lu_factor_ex(A, out=(A, pivots, singular))
+    rows = torch.arange(n, device=A.device)
+    targets, sources = moves(pivots, n)
+    return rows.index_copy(0, targets, rows[sources]), singular
+
+
+def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH) -> tuple[Tensor, Tensor]:
+    """The same for a row-major A of FP32 numbers (or complex ones of it), operands of the updates in a precision."""
+    lu = _Lu(device, A, precision, min(width, A.shape[0]))
+    lu.run()
+    return lu.rows, lu.singular()
+
+
+def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
+    """Bytes that `factor_rounded` needs besides A, for each of its rows: operands, panel, rows on their way.
+
+    Complex operands are rounded again for each panel, in copies of both widths.
+    """
+    itemsize = 8 if is_complex else 4
+    operand = 3 * itemsize if is_complex else cast.OPERANDS[precision].itemsize
+    return 2 * (operand * width + 2 * LINE) + 3 * itemsize * width
+
+
+def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
+    """The swaps of row k with row p_k >= k, k = 0, 1 … in turn, as one move: A[targets] = A[sources].
+
+    p counts from 1.  Row k is first touched by a swap before its own if an earlier k' has p_k' = k, and then holds what
+    row k' held before swap k', and so on: a forest, whose roots are found by doubling.  Targets may occur twice, and
+    then with the same source.
+    """
+    count = len(pivots)
+    k = torch.arange(count, device=pivots.device)
+    # Among NaN a library may find any pivot; an index outside of A would stop the whole device.
+    p = torch.maximum(pivots.to(torch.int64) - 1, k).clamp(max=height - 1)
+    source = _last_before(p, k)
+    for _ in range(count.bit_length()):
+        source = source[source]  # what row k holds before swap k
+    order = torch.argsort(p, stable=True)
+    again = p[order[1:]] == p[order[:-1]]
+    before = torch.full_like(p, -1).index_copy(0, order[1:], torch.where(again, order[:-1], -1))
+    is_last = torch.ones_like(p, dtype=torch.bool).index_copy(0, order[:-1], ~again)
+    top = torch.where(before < 0, p, source[before.clamp(min=0)])
+    leaves = is_last & (p >= count)  # the others end within the first rows, which `top` tells
+    return torch.cat([k, torch.where(leaves, p, k)]), torch.cat([top, torch.where(leaves, source, top)])
+
+
+def _last_before(p: Tensor, k: Tensor) -> Tensor:
+    """The last k' < k with p_k' = k; k itself where there is none."""
+    count = len(p)
+    target = torch.where((p < count) & (p != k), p, count)  # the others into one slot more
+    found = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
+    return torch.where(found < 0, k, found)
+
+
+class _Lu:
+    """One factorization under way."""
+
+    def __init__(self, device: Device, A: Tensor, precision: str, width: int):
+        n = A.shape[0]
+        self.device, self.A, self.precision, self.width = device, A, precision, width
+        self.rows = torch.arange(n, device=device.where)
+        self._panel = device.empty(n * width, dtype=A.dtype)
+        self._pivots = torch.empty(width, dtype=torch.int32, device=device.where)
+        self._zeros = torch.zeros(-(-n // width), dtype=torch.int32, device=device.where)
+        self._operands = None if A.is_complex() else [self._operand(n) for _ in range(2)]
+
+    def _operand(self, rows: int) -> Tensor:
+        dtype = cast.OPERANDS[self.precision]
+        buffer = self.device.empty(rows, leading_dimension(self.width, dtype.itemsize, LINE, NEAR), dtype=dtype)
+        return buffer[:, : self.width]
+
+    def run(self) -> None:
+        """All panels."""
+        n = self.A.shape[0]
+        self._factor_panel(0)
+        for j0 in range(0, n, self.width):
+            j1, j2 = min(j0 + self.width, n), min(j0 + 2 * self.width, n)
+            self._move_rows(j0, j1)
+            if j1 < n:
+                self._eliminate(j0, j1, j2)
+
+    def singular(self) -> Tensor:
+        """1 + the first column without a non-zero pivot, or 0."""
+        zeros = self._zeros.to(torch.int64)
+        steps = torch.arange(len(zeros), device=zeros.device)
+        first = torch.where(zeros > 0, zeros + steps * self.width, self.A.shape[0] + 1).amin()
+        return torch.where(first > self.A.shape[0], 0, first)
+
+    def _panel_of(self, j0: int) -> tuple[Tensor, Tensor]:
+        """The panel whose first column is j0, column-major without gaps, and its pivots."""
+        m = self.A.shape[0] - j0
+        jb = min(self.width, m)
+        return self._panel[: m * jb].view(jb, m).T, self._pivots[:jb]
+
+    def _factor_panel(self, j0: int) -> None:
+        panel, pivots = self._panel_of(j0)
+        self._copy(self.A[j0:, j0 : j0 + panel.shape[1]], panel)
+        with blas.by_cusolver(panel):
+            torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
+
+    def _move_rows(self, j0: int, j1: int) -> None:
+        """A's rows by the panel's pivots, on both sides of it; the factored panel into its columns."""
+        panel, pivots = self._panel_of(j0)
+        targets, sources = moves(pivots, panel.shape[0])
+        for begin in range(0, self.A.shape[1], STRIP):
+            part = self.A[j0:, begin : begin + STRIP]
+            part.index_copy_(0, targets, part.index_select(0, sources))
+        rows = self.rows[j0:]
+        rows.index_copy_(0, targets, rows.index_select(0, sources))
+        self._copy(panel, self.A[j0:, j0:j1])
+
+    def _eliminate(self, j0: int, j1: int, j2: int) -> None:
+        """U12, and A22 without the panel's part of it; the next panel is factored meanwhile."""
+        A, device = self.A, self.device
+        blas.solve_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
+        L, U = self._rounded(A[j1:, j0:j1], A[j0:j1, j1:])
+        ahead = j2 - j1
+        self._subtract(A[j1:, j1:j2], L, U[:, :ahead])
+        with device.side_stream():
+            self._factor_panel(j1)
+        if j2 < A.shape[0]:
+            self._subtract(A[j1:, j2:], L, U[:, ahead:])
+        device.join()
+
+    def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
+        """Operands: the left one by rows, the right one by columns, as products read them."""
+        if self._operands is None:
+            return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
+        (m, k), columns = L21.shape, U12.shape[1]
+        L, U = self._operands[0][:m, :k], self._operands[1][:columns, :k].T
+        cast.cast(self.device, L21, L, self.precision)
+        cast.cast(self.device, U12, U, self.precision)
+        return L, U
+
+    def _subtract(self, C: Tensor, L: Tensor, U: Tensor) -> None:
+        blas.subtract_product(self.device, C, L, U, "triton" if torch.version.hip else "library")
+
+    def _copy(self, source: Tensor, target: Tensor) -> None:
+        if source.is_complex():
+            target.copy_(source)
+        else:
+            cast.copy(self.device, source, target)
+
+
+def _rounded_parts(x: Tensor, precision: str) -> Tensor:
+    """Complex numbers whose parts are rounded one by one."""
+    parts = cast.rounded(torch.view_as_real(x), precision).to(torch.float32)
+    return torch.view_as_complex(parts.contiguous())

@@ -1,0 +1,170 @@
+"""Passes over tiles made of torch's own operations, for devices without Triton.
+
+They go through a tile in strips of rows, each copied to fp64 with 0 where it is outside the band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, Tile
+from mxpeak.kernels.torch.engine.tile_table import FAR
+from mxpeak.layout.structure import WHOLE, Band
+
+#: Entries of a strip.
+STRIP = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Entries in fp64 (im: None of real ones), and where their sums by row and by column belong.
+
+    inside   which of them are in the band; None: all
+    """
+
+    re: torch.Tensor
+    im: torch.Tensor | None
+    inside: torch.Tensor | None
+    rows: slice
+    columns: slice
+
+
+def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Strip]:
+    """The tiles, strip by strip, and of each the columns that its rows reach in the band."""
+    for tile in tiles:
+        m, n = tile.A.shape
+        height = max(1, most // max(n, 1))
+        for a in range(0, m, height):
+            end = min(m, a + height)
+            begin, stop = _reach(tile, band, a, end)
+            if begin < stop:
+                yield _strip(tile, band, slice(a, end), slice(begin, stop))
+
+
+def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
+    """|x|; where a part is NaN: NaN, although the other be Inf."""
+    if im is None:
+        return re.abs()
+    found = torch.hypot(re, im)
+    return torch.where(re.isnan() | im.isnan(), torch.nan, found)
+
+
+def root(x: torch.Tensor) -> torch.Tensor:
+    """sqrt(x), correctly rounded: of torch's own that is not true on the CPU, whose vectors go to a library."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
+
+
+def norm_pass(
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    top: torch.Tensor,
+    squares: torch.Tensor,
+    by_row: torch.Tensor,
+    by_column: torch.Tensor,
+) -> None:
+    """Add to the sums that are wanted, and raise the largest."""
+    for strip in strips(tiles, band):
+        x = modulus(strip.re, strip.im)
+        if "max" in wants:
+            torch.maximum(top, x.max(), out=top)
+        if "squares" in wants:
+            squares += _squares(strip.re.abs())
+            if strip.im is not None:
+                squares += _squares(strip.im.abs())
+        if "rows" in wants:
+            by_row[strip.rows] += x.sum(dim=1)
+        if "columns" in wants:
+            by_column[strip.columns] += x.sum(dim=0)
+
+
+def row_column_max(
+    tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: torch.Tensor, by_column: torch.Tensor
+) -> None:
+    """Raise the largest of rows and columns."""
+    for strip in strips(tiles, band):
+        x = modulus(strip.re, strip.im)
+        if "rows" in wants:
+            mine = by_row[strip.rows]
+            torch.maximum(mine, x.amax(dim=1), out=mine)
+        if "columns" in wants:
+            mine = by_column[strip.columns]
+            torch.maximum(mine, x.amax(dim=0), out=mine)
+
+
+def folded_sums(
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    squared: bool,
+    sigmas: Sequence[float],
+    row_factors: torch.Tensor,
+    column_factors: torch.Tensor,
+    by_row: torch.Tensor,
+    by_column: torch.Tensor,
+) -> None:
+    """Add to the folds: q = (σ + x) - σ, x -= q, each operation rounded."""
+    for strip in strips(tiles, band):
+        if "rows" in wants:
+            f = row_factors[strip.rows, None]
+            _fold(_terms(strip, f, squared), sigmas, by_row[:, strip.rows], dim=1)
+        if "columns" in wants:
+            f = column_factors[None, strip.columns]
+            _fold(_terms(strip, f, squared), sigmas, by_column[:, strip.columns], dim=0)
+
+
+def read_all(tiles: Sequence[Tile]) -> None:
+    """Add up every entry, and do not look at the sum."""
+    for tile in tiles:
+        tile.A.sum()
+
+
+def _strip(tile: Tile, band: Band, rows: slice, columns: slice) -> Strip:
+    A, inside = tile.A[rows, columns], None
+    re, im = (A.real, A.imag) if A.is_complex() else (A, None)
+    re, im = re.to(torch.float64), None if im is None else im.to(torch.float64)
+    if band != WHOLE:
+        i, j = (
+            index_map.to_global(torch.arange(part.start, part.stop, device=A.device))
+            for index_map, part in ((tile.rows, rows), (tile.cols, columns))
+        )
+        offset = j[None, :] - i[:, None]
+        inside = (offset >= -min(band.below, FAR)) & (offset <= min(band.above, FAR))
+        re = torch.where(inside, re, 0.0)
+        im = None if im is None else torch.where(inside, im, 0.0)
+    down = slice(tile.row0 + rows.start, tile.row0 + rows.stop)
+    return Strip(re, im, inside, down, slice(tile.col0 + columns.start, tile.col0 + columns.stop))
+
+
+def _reach(tile: Tile, band: Band, a: int, end: int) -> tuple[int, int]:
+    """The first column that rows a … end-1 have in the band, and the one to stop before."""
+    first, last = tile.rows.to_global(a), tile.rows.to_global(end - 1)
+    return tile.cols.before(first - band.below), tile.cols.before(last + band.above + 1)
+
+
+def _squares(x: torch.Tensor) -> torch.Tensor:
+    """Blue's three sums."""
+    large, small = x > LARGE, x < SMALL
+    parts = (torch.where(large | small, 0.0, x), torch.where(large, x, 0.0) * DOWN, torch.where(small, x, 0.0) * UP)
+    return torch.stack([(part * part).sum() for part in parts])
+
+
+def _terms(strip: Strip, f: torch.Tensor, squared: bool) -> torch.Tensor:
+    """|f·f·x| or its square."""
+    a = strip.re * f * f
+    if strip.im is None:
+        return a * a if squared else a.abs()
+    b = strip.im * f * f
+    square = a * a + b * b
+    return square if squared else root(square)
+
+
+def _fold(x: torch.Tensor, sigmas: Sequence[float], sums: torch.Tensor, dim: int) -> None:
+    for k, sigma in enumerate(sigmas):
+        q = (x + sigma) - sigma
+        sums[k] += q.sum(dim=dim)
+        x = x - q

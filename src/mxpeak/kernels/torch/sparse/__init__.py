@@ -1,0 +1,1 @@
+"""Sparse kernels on torch devices."""

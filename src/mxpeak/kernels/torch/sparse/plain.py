@@ -1,0 +1,98 @@
+"""Sums over chunks of a sparse matrix by torch's own operations: gathers, products, sums of segments.
+
+They take several passes over memory.  `triton/sparse` has the same functions in one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mxpeak.kernels.host.sparse.gs_colored import LOWER, UPPER
+from mxpeak.kernels.host.sparse.slot_sums import LANES
+from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.sparse.matrix import (
+    BITS,
+    Chunks,
+    Coarse,
+    Slots,
+    Steps,
+    Surface,
+    Tensor,
+    TorchMatrix,
+    parts_of,
+)
+
+
+def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
+    """Σ_s a_s x_s over the slots of each chunk, by chunk and lane."""
+    assert A.pattern.columns is not None
+    bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # not all formats can be gathered
+    a = bits.index_select(0, slots.numbers).view(A.entries.dtype).to(x.dtype)
+    columns = A.pattern.columns.index_select(0, slots.numbers)
+    products = a * x.index_select(0, columns.view(-1)).view(-1, LANES)
+    return torch.segment_reduce(products, "sum", lengths=slots.counts, axis=0, unsafe=True)
+
+
+def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
+    """L x, U x or both, of the chunks' rows."""
+    slots = [one for part, one in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
+    total = _sum(A, slots[0], x)
+    if len(slots) > 1:
+        total += _sum(A, slots[1], x)
+    return total.view(-1)[chunks.lanes]
+
+
+def sweep(
+    device: Device,
+    A: TorchMatrix,
+    steps: Steps,
+    b: Tensor,
+    Hx: Tensor | None,
+    x: Tensor,
+    keep: Tensor | None,
+    parts: int,
+    *,
+    backward: bool,
+) -> None:
+    """x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii, step after step; keep_i = b_i - (H x)_i - Σ_L a_ij x_j."""
+    for step in parts_of(steps, backward=backward):
+        chunks = steps.chunks[step]
+        rows = chunks.rows
+        left = b[rows] if Hx is None else b[rows] - Hx[rows]
+        if parts & LOWER:
+            left = left - _times(A, chunks, x, LOWER)
+        if keep is not None:
+            keep[rows] = left
+        if parts & UPPER:
+            left = left - _times(A, chunks, x, UPPER)
+        x[rows] = left / A.diagonal[rows]
+
+
+def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
+    """y = (L + D + U) x."""
+    for chunks in A.pattern.every.chunks:
+        rows = chunks.rows
+        y[rows] = _times(A, chunks, x, LOWER | UPPER) + A.diagonal[rows] * x[rows]
+
+
+def residual(
+    device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
+) -> None:
+    """r[targets_i] = b_i - (L + D + U) x of some rows; with UPPER alone -U x, with keep b - keep - L x."""
+    for chunks in coarse.steps.chunks:
+        rows = chunks.rows
+        left = -_times(A, chunks, x, parts)
+        if parts & LOWER:
+            left += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows])
+        r[coarse.targets[rows]] = left
+
+
+def halo_product(
+    device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
+) -> None:
+    """y = factor·H x at the targets of some rows of the surface; added to what is there with `keep`."""
+    pattern = A.pattern
+    products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
+    totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)
+    found = factor * totals[surface.numbers]
+    y[surface.targets] = y[surface.targets] + found if keep else found

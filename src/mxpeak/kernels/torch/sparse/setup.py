@@ -1,0 +1,110 @@
+"""How sparse matrices come to be on a device: rows, orders and chunks, all of them made there.
+
+A user's rows are the exception: they come from the host, which puts them in order, and are packed on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.host.sparse.slot_sums import LANES
+from mxpeak.kernels.torch.engine.array_namespace import Namespace
+from mxpeak.kernels.torch.engine.cuda_graphs import GraphRecorder, Replay
+from mxpeak.kernels.torch.engine.device import TYPES, Device
+from mxpeak.kernels.torch.sparse import chunk_format
+from mxpeak.kernels.torch.sparse import rows as sparse_rows
+from mxpeak.kernels.torch.sparse.chunk_format import Ordered
+from mxpeak.kernels.torch.sparse.matrix import PIECE, Tensor, TorchMatrix, narrowed
+from mxpeak.kernels.torch.sparse.steps import pattern_of
+from mxpeak.layout.stencil import Box
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.sparse.sparse import HostSparse
+
+
+class SparseSetup:
+    """All that happens before a solve; the host's kernels are made for the first user's rows."""
+
+    chunk_rows = LANES
+
+    def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
+        self.device, self.threads, self._make_host = device, threads, host
+        self.xp = Namespace(device.where)
+        self._recorder = GraphRecorder(device) if device.is_gpu else None
+
+    @cached_property
+    def _host(self) -> HostSparse:
+        return self._make_host()
+
+    @property
+    def stopwatch(self) -> Device:
+        return self.device
+
+    def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
+        return sparse_rows.stencil_rows(self.device, box, weights)
+
+    def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
+        return self._host.rows_of(indptr, indices, data, n, halo)
+
+    def on_host(self, rows: Rows) -> Rows:
+        if isinstance(rows.indptr, np.ndarray):
+            return rows
+        return Rows(rows.n, rows.halo, *(part.cpu().numpy() for part in (rows.indptr, rows.indices, rows.data)))
+
+    def is_symmetric_pattern(self, rows: Rows) -> bool:
+        return self._host.is_symmetric_pattern(self.on_host(rows))
+
+    def with_symmetric_pattern(self, rows: Rows) -> Rows:
+        return self._host.with_symmetric_pattern(self.on_host(rows))
+
+    def order(self, rows: Rows, kind: str) -> Order:
+        if isinstance(rows.indptr, np.ndarray):
+            return self._host.order(rows, kind)
+        return sparse_rows.order(self.device, rows, kind)
+
+    def rounding(self, rows: Rows, precision: str) -> float:
+        worst = self.device.zeros(1)
+        data = self._here(rows.data)
+        for k in range(0, len(data), PIECE):
+            a = data[k : k + PIECE]
+            error = (narrowed(a, precision).to(a.dtype) - a).abs() / a.abs()
+            error = torch.where(a == 0.0, 0.0, error.nan_to_num(nan=torch.inf, posinf=torch.inf))
+            worst = torch.maximum(worst, error.max())
+        return float(worst)
+
+    def store(
+        self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: TorchMatrix | None = None
+    ) -> TorchMatrix:
+        device, nnz = self.device, len(rows.indices)
+        here = self._ordered(rows, order)
+        halo_rows, halo_first, halo, halo_entries = chunk_format.halo_of(here, TYPES[vectors])
+        if like is not None and like.storage == storage and like.values in (values, "fp64"):
+            pattern, entries = like.pattern, narrowed(like.entries, values)
+        else:
+            packed = chunk_format.packed(here, order.starts, storage, values)
+            pattern, entries = pattern_of(device, storage, here, packed, halo_rows, halo_first, halo), packed.entries
+        diagonal = chunk_format.diagonal_of(here, TYPES[vectors])
+        replay = Replay(self._recorder)
+        return TorchMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, halo_entries, replay)
+
+    def row_sums(self, rows: Rows, order: Order) -> Tensor:
+        if isinstance(rows.indptr, np.ndarray):
+            return self.device.tensor(self._host.row_sums(rows, order))
+        sums = torch.segment_reduce(rows.data, "sum", lengths=rows.indptr.diff(), axis=0, unsafe=True)
+        return sums[order.new_to_old]
+
+    def _here(self, array: Any) -> Tensor:
+        """An array of the host, or a tensor, on the device; torch wants arrays that could be written to."""
+        return self.device.tensor(np.require(array, requirements="W") if isinstance(array, np.ndarray) else array)
+
+    def _ordered(self, rows: Rows, order: Order) -> Ordered:
+        """Rows in an order, on the device."""
+        parts = (self._here(part) for part in (rows.indptr, rows.indices, rows.data))
+        new_to_old, old_to_new = self._here(order.new_to_old), self._here(order.old_to_new)
+        return Ordered(Rows(rows.n, rows.halo, *parts), Order(new_to_old, old_to_new, order.starts, order.kind))

@@ -1,0 +1,59 @@
+"""Vectors and bases of Krylov methods by torch's own operations; sums are of fp64 numbers.
+
+`triton/vectors` has the same functions in one pass over memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mxpeak.kernels.torch.engine.device import Device
+
+Tensor = Any
+#: Numbers of a vector that are widened at a time.
+PIECE = 2**20
+
+
+def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
+    """Σ x_i y_i, as a tensor."""
+    total = device.zeros()
+    for k in range(0, x.numel(), PIECE):
+        total += torch.dot(x[k : k + PIECE].double(), y[k : k + PIECE].double())
+    return total
+
+
+def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
+    """y = b - y; Σ y_i²."""
+    torch.sub(b, y, out=y)
+    return dot(device, y, y)
+
+
+def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
+    """x[rows_k] += y_k."""
+    x.index_add_(0, rows, y)
+
+
+def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
+    """q_j · w of all rows q_j of Q."""
+    found = device.zeros(len(Q))
+    for k in range(0, w.numel(), PIECE):
+        found += Q[:, k : k + PIECE].double() @ w[k : k + PIECE].double()
+    return found
+
+
+def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
+    """w -= Σ h_j q_j; q_j · w of the new w."""
+    _subtract(Q, w, h)
+    return project(device, Q, w)
+
+
+def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
+    """w -= Σ h_j q_j; Σ w_i² of the new w."""
+    _subtract(Q, w, h)
+    return dot(device, w, w)
+
+
+def _subtract(Q: Tensor, w: Tensor, h: Tensor) -> None:
+    w.sub_(torch.mv(Q.t(), h.to(Q.dtype)))

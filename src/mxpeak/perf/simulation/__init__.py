@@ -1,0 +1,1 @@
+"""Predictions of run times from a description of a machine."""

@@ -1,0 +1,183 @@
+"""Broadcasts on clocks: when a message that a root has at t is where, along all rows of a process grid at once.
+
+A ring is a chain of hops, each begun when the message is there, the sender takes part and its port is free:
+
+    a_0 = t,    a_{i+1} = max(a_i, f_i) + c_i
+
+With C_i = c_0 + ... + c_{i-1} this is a running maximum, a_i = C_i + max(t, f_0 - C_0, ..., f_{i-1} - C_{i-1}), so all
+hops of all rows take four operations on arrays.  Times are seconds since the start, float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.perf.simulation.machines import Network
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+
+#: Chains of ranks counted from the root, in stages: within one, the root sends to all heads together; the next begins
+#: when its first message has left.  The same as in comm.broadcast.
+Stages = list[list[list[int]]]
+
+
+def stages(name: str, size: int) -> Stages:
+    """Who passes a panel to whom: 1ring, 1ringM, 2ring, 2ringM (HPL's; "M" serves rank 1 first and alone)."""
+    last = list(range(1, size))
+    if name == "1ring":
+        found = [[last]]
+    elif name == "1ringM":
+        found = [[last[:1]], [last[1:]]]
+    elif name == "2ring":
+        middle = (size + 1) // 2
+        found = [[list(range(1, middle)), list(range(middle, size))]]
+    elif name == "2ringM":
+        middle = 2 + (size - 1) // 2 if size > 2 else size
+        found = [[last[:1]], [list(range(2, middle)), list(range(middle, size))]]
+    else:
+        raise UsageError(
+            f"--bcast {name} cannot be simulated; use 1ring, 1ringM, 2ring, 2ringM, long, longM, lib or ilib"
+        )
+    return [chains for stage in found if (chains := [chain for chain in stage if chain])]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One direction of a process grid: `size` ranks in a line, `inside` of one node, `across` lines of a node.
+
+    All lines of a node send at about the same time and share its ports, as in eq. 5 of OLCF's paper.
+    """
+
+    size: int
+    inside: int
+    across: int
+    network: Network
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the line spans more than one node."""
+        return self.inside < self.size
+
+    @property
+    def slowest(self) -> tuple[float, float]:
+        """Latency and seconds a byte of its slowest hop."""
+        if self.leaves:
+            return self.network.latency_s, 1.0 / self.network.rate(self.across)
+        return self.network.local_latency_s, 1.0 / self.network.local_rate
+
+
+def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array) -> Array:
+    """When each rank of each line has the root's message, [lines, ranks].
+
+    ready   when the root of each line has it; entry: since when each rank takes part; port: since when each rank's is
+    free, which is written
+    """
+    at: Array = np.empty_like(entry)
+    at[:, root] = ready
+    if line.size == 1:
+        return at
+    if name in ("lib", "ilib"):
+        at[:] = _library(name, line, ready, entry, size_bytes)[:, None]
+    elif name in ("long", "longM"):
+        _spread_and_roll(name == "longM", line, root, at, entry, port, size_bytes)
+    else:
+        _rings(name, line, root, at, entry, port, size_bytes)
+    return at
+
+
+def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array) -> None:
+    start = at[:, root]
+    for stage in _routes(name, line, root):
+        left, begun, busy = start, port[:, root].copy(), port[:, root].copy()
+        for order, latency, per_byte, leaving in stage:
+            port[:, root] = begun  # the heads of a stage are served together
+            left = np.maximum(left, _chain(order, latency, per_byte, leaving, start, at, entry, port, size_bytes))
+            busy = np.maximum(busy, port[:, root])
+        start, port[:, root] = left, busy
+
+
+@cache
+def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
+    """For each chain of each stage: the ranks, latency and seconds a byte of each hop, and which hops leave a node."""
+    return [
+        [_route(line, [root, *((root + r) % line.size for r in chain)], len(stage)) for chain in stage]
+        for stage in stages(name, line.size)
+    ]
+
+
+def _route(line: Line, order: list[int], together: int) -> tuple[Any, Any, Any, Any]:
+    ranks = np.array(order)
+    node = ranks // line.inside
+    leaving = node[1:] != node[:-1]
+    net = line.network
+    latency = np.where(leaving, net.latency_s, net.local_latency_s)
+    per_byte = np.where(leaving, 1.0 / net.rate(line.across), 1.0 / net.local_rate)
+    per_byte[0] *= together  # the root's port serves all heads
+    return ranks, latency, per_byte, leaving
+
+
+def _chain(
+    ranks: Any,
+    latency: Array,
+    per_byte: Array,
+    leaving: Any,
+    start: Array,
+    at: Array,
+    entry: Array,
+    port: Array,
+    size_bytes: Array,
+) -> Array:
+    """One chain for all lines; returns when its first message has left the root."""
+    senders, receivers = ranks[:-1], ranks[1:]
+    free = np.where(leaving, np.maximum(entry[:, senders], port[:, senders]), entry[:, senders])
+    free[:, 0] = np.maximum(start, free[:, 0])
+    cost = latency + size_bytes[:, None] * per_byte
+    C = np.cumsum(cost, axis=1)
+    arrived = np.maximum.accumulate(free - (C - cost), axis=1) + C
+    at[:, receivers] = arrived
+    port[:, senders] = np.where(leaving, arrived, port[:, senders])
+    first: Array = arrived[:, 0]
+    return first
+
+
+def _spread_and_roll(
+    modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
+) -> None:
+    """The root scatters S pieces in turn; then S - 1 rolls of one piece each, in which all take part (HPL's long).
+
+    t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds a byte.
+    """
+    start = at[:, root].copy()
+    others, S = list(range(line.size)), line.size
+    if modified:
+        second = (root + 1) % line.size
+        _, latency, per_byte, _ = _route(line, [root, second], 1)
+        start = np.maximum(start, port[:, root]) + latency[0] + size_bytes * per_byte[0]
+        at[:, second] = start
+        others.remove(second)
+        S -= 1
+    if S == 1:
+        return
+    latency_s, per_byte_s = line.slowest
+    rounds = (S - 1) * (latency_s + size_bytes / S * per_byte_s)
+    done = np.maximum(np.max(entry[:, others], axis=1), np.maximum(start, port[:, root]) + rounds) + rounds
+    receivers = [rank for rank in others if rank != root]
+    at[:, receivers] = done[:, None]
+    if line.leaves:
+        port[:, others] = done[:, None]
+
+
+def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
+    """The library's own: begun when all are there; log2(S) latencies, and `passes` times the message a port."""
+    passes = line.network.lib_passes if name == "lib" else line.network.ilib_passes
+    latency_s, per_byte = line.slowest
+    begun = np.maximum(ready, entry.max(axis=1))
+    inside = 1.0 / line.network.local_rate if line.leaves and line.inside > 1 else 0.0
+    done: Array = begun + math.ceil(math.log2(line.size)) * latency_s + size_bytes * (passes * per_byte + inside)
+    return done

@@ -1,0 +1,166 @@
+"""What the simulations of HPL and HPL-MxP share: a run, its ranks on nodes, local sizes, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.perf.counts import hpl_flops
+from mxpeak.perf.simulation.clocks import Array, Line
+from mxpeak.perf.simulation.machines import Machine, Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LuRun:
+    """One run of an LU benchmark, as the solvers are told it.
+
+    aware          messages leave from device memory; else they are staged in the host's
+    nics           ports of a node that are used; None: all
+    core_sharing   FACT takes the cores of the node's ranks that wait (rocHPL III-B)
+    early          with a split update HPL's panels begin beside UPDATE1 of the step before, rocHPL's (III-C) behind it
+    slow           ranks that compute at a fraction of the speed
+    """
+
+    n: int
+    nb: int
+    P: int
+    Q: int
+    precision: str = "fp64"
+    order: str = "column"
+    node_grid: tuple[int, int] | None = None
+    bcast: str = "1ringM"
+    depth: int = 1
+    split: float = 0.0
+    aware: bool = True
+    nics: int | None = None
+    core_sharing: bool = True
+    early: bool = True
+    slow: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """P·Q."""
+        return self.P * self.Q
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LuForecast:
+    """What a simulated run comes to.
+
+    phases      seconds by phase, the mean of the ranks; "wait" is what is left: communication that nothing hides
+    behind      seconds of the host and of copies, the mean of the ranks, hidden by those phases or part of "wait"
+    step_s      when the owner of each step's diagonal block began it
+    device_s    seconds in which that owner's device computed within the step
+    """
+
+    flops: float
+    time_s: float
+    phases: Mapping[str, float]
+    behind: Mapping[str, float]
+    step_s: Array
+    device_s: Array
+
+    @property
+    def rate_flops(self) -> float:
+        """Credited flops over seconds."""
+        return self.flops / self.time_s
+
+    def hidden_until(self, slack: float = 1.1) -> int:
+        """The first step that takes `slack` times what devices compute in it, over windows of sixteen steps."""
+        took, computed = np.diff(self.step_s), self.device_s[: len(self.step_s) - 1]
+        window = np.ones(min(16, len(took)))
+        late = np.convolve(took, window, "valid") > slack * np.convolve(computed, window, "valid")
+        return int(np.argmax(late)) if late.any() else len(took)
+
+    @property
+    def exposed(self) -> float:
+        """The share of the time in which ranks wait for others or for messages."""
+        return self.phases["wait"] / self.time_s
+
+
+def owned(n: int, nb: int, P: int) -> Array:
+    """How many of n entries each of P processes owns: `layout.block_cyclic.numroc` of all at once."""
+    blocks, ragged = divmod(n, nb)
+    rounds, extra = divmod(blocks, P)
+    sizes: Array = np.full(P, float(rounds * nb))
+    sizes[:extra] += nb
+    sizes[extra] += ragged
+    return sizes
+
+
+class Ranks:
+    """The grid of a run on a machine's nodes: lines along rows and columns, who is slow, and shared ports."""
+
+    def __init__(self, run: LuRun, machine: Machine):
+        self.run, self.machine = run, machine
+        self.network = used_network(run, machine)
+        p, q = self.node = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
+        self.along_row = Line(run.Q, q, p, self.network)
+        self.along_column = Line(run.P, p, q, self.network)
+        self.speed: Array = np.ones((run.P, run.Q))
+        grid = ProcessGrid(run.P, run.Q, run.order, run.node_grid)
+        for rank, factor in run.slow.items():
+            self.speed[grid.coords(rank)] = factor
+
+    @property
+    def wait_on_the_spot(self) -> bool:
+        """Whether a broadcast ends before anything else goes on."""
+        return self.run.bcast == "lib" and not self.network.lib_overlaps
+
+    def staged(self, size_bytes: Array) -> Array | float:
+        """Seconds between device and host where messages are staged there; 0 where they are not."""
+        return 0.0 if self.run.aware else size_bytes / self.network.host_rate
+
+
+def used_network(run: LuRun, machine: Machine) -> Network:
+    """The links that a run uses."""
+    nics = machine.network.nics if run.nics is None else min(run.nics, machine.network.nics)
+    return replace(machine.network, nics=nics)
+
+
+def hops(P: int, Q: int) -> int:
+    """Rounds of messages of a sum along a process row and of one along a column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
+    return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
+
+
+def message_in_solve_s(machine: Machine, network: Network) -> float:
+    """Seconds of such a message in a solve with a triangle that ranks share: as measured, else latency + exchange_s."""
+    return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
+
+
+def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
+    """The part p×q of the grid that one node has: as asked for, else what consecutive ranks of the order make.
+
+    Where they do not make a block (8 ranks a node in columns of 172), the block nearest to them that tiles the grid.
+    """
+    if node_grid is not None:
+        return node_grid
+    ranks = min(ranks, P * Q)
+    if order == "row":
+        q, p = node_block(Q, P, ranks, "column", None)
+        return p, q
+    p = math.gcd(ranks, P)
+    return p, math.gcd(ranks // p, Q)
+
+
+def forecast(
+    run: LuRun,
+    time_s: float,
+    phases: Mapping[str, float],
+    step_s: list[float],
+    device_s: list[float],
+    behind: Mapping[str, float] | None = None,
+) -> LuForecast:
+    """The result, with what no phase has as "wait"."""
+    return LuForecast(
+        flops=hpl_flops(run.n),
+        time_s=time_s,
+        phases={**phases, "wait": max(0.0, time_s - sum(phases.values()))},
+        behind=behind or {},
+        step_s=np.array(step_s),
+        device_s=np.array(device_s),
+    )

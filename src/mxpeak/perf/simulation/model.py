@@ -1,0 +1,59 @@
+"""The closed formula of OLCF's paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by its parts.
+
+It counts every step as if the whole matrix were left, so 2N²B flops of a product become N²B where the mean is 2/3, and
+panels are sent at full height: about 1.5 times the products and 2 times the messages of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mxpeak.perf.simulation.machines import Machine
+from mxpeak.precision import stored_as
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Seconds of a run by the terms of eq. 1; the diagonal's broadcast is left out there too."""
+
+    getrf: float
+    trsm: float
+    bcast_panel: float
+    gemm: float
+
+    @property
+    def time_s(self) -> float:
+        """Eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
+        return self.getrf + self.trsm + max(self.bcast_panel, self.gemm)
+
+
+def upper_bound(
+    machine: Machine, n: int, nb: int, P: int, Q: int, node: tuple[int, int], precision: str, nics: int | None = None
+) -> Bound:
+    """Eq. 3, with the communication of eq. 5: ports that the ranks of a node share.
+
+        T = N B²/GETRF + N² B/(P_r TRSM) + N² B/(P_c TRSM)
+            + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM(N_L, B)))
+
+    NBN is a node's bandwidth; within one node, that of the links between its devices.
+    """
+    N, B = float(n), float(nb)
+    stored = stored_as(precision)
+    getrf, trsm = machine.curve("factor", stored)(B), machine.curve("trsm", stored)(B)
+    gemm = machine.gemm_rate(precision, B, N / math.sqrt(P * Q))
+    Q_r, Q_c = node
+    ports = machine.network.nics if nics is None else nics
+    one_node = (Q_r, Q_c) == (P, Q)
+    NBN = machine.network.local_rate if one_node else ports * machine.network.nic_rate
+    return Bound(
+        getrf=N * B**2 / getrf,
+        trsm=N**2 * B / (P * trsm) + N**2 * B / (Q * trsm),
+        bcast_panel=2 * N**2 * Q_r / (P * NBN) + 2 * N**2 * Q_c / (Q * NBN),
+        gemm=N**3 / (P * Q * gemm),
+    )
+
+
+def bytes_of_a_node(n: int, P: int, Q: int, node: tuple[int, int]) -> float:
+    """Eq. 4: what a node sends through its ports, 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
+    return 2.0 * n**2 * (node[0] / P + node[1] / Q)

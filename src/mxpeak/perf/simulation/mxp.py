@@ -1,0 +1,173 @@
+"""HPL-MxP step by step on the clocks of all ranks: the order of solvers/lu/lu.py (OLCF's Algorithm 1, with look-ahead).
+
+A11 = L11 U11                  factor, sent along its row and column
+L21 = A21 U11^-1, cast         trsm, sent along the rows
+U12 = L11^-1 A12, cast         trsm, sent along the columns
+A22 = A22 - L21 U12            gemm, the next panels' part first
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
+from mxpeak.perf.simulation.clocks import Array, Line, arrivals
+from mxpeak.perf.simulation.lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
+from mxpeak.perf.simulation.machines import Machine
+from mxpeak.precision import precision, stored_as
+
+FP32_BYTES = 4
+#: Reductions over all ranks in a step of GMRES: two projections, a norm, the product and the error that is predicted.
+REDUCTIONS = 5
+
+
+def simulate(run: LuRun, machine: Machine) -> LuForecast:
+    """One run, LU and refinement."""
+    return _Simulation(run, machine).result()
+
+
+class _Simulation:
+    """The clocks [P, Q] of a factorization under way.
+
+    device   when each device has done all that it was given
+    L, U     when a step's panels are where they are needed
+    port     when each rank's way out of its node is free
+    """
+
+    def __init__(self, run: LuRun, machine: Machine):
+        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
+        shape = run.P, run.Q
+        self.device, self.L, self.U, self.port = (np.zeros(shape) for _ in range(4))
+        self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)
+        self.ahead = looks_ahead(run.depth, run.ranks, background=machine.devices)
+        self.low = precision(run.precision).bytes
+        stored = stored_as(run.precision)
+        self.stored = precision(stored).bytes
+        self.trsm_rate, self.factor_rate = machine.curve("trsm", stored), machine.curve("factor", stored)
+        self.step_s: list[float] = []
+        self.device_s: list[float] = []
+
+    def result(self) -> LuForecast:
+        """All steps, then refinement."""
+        steps = lu_steps(self.run.n, self.run.nb, self.run.P, self.run.Q)
+        self.panels(steps[0], np.zeros(self.run.P), np.zeros(self.run.Q), self.device.copy(), 0.0)
+        for step, following in zip(steps, [*steps[1:], None]):
+            self.step(step, following)
+        lu_s = float(np.maximum(self.device, np.maximum(self.L, self.U)).max())
+        refine_s = refinement_s(self.run, self.machine, self.ranks)
+        phases = {**self.busy, "refine": refine_s}
+        return forecast(self.run, lu_s + refine_s, phases, self.step_s, self.device_s)
+
+    def step(self, step: LuStep, following: LuStep | None) -> None:
+        """The update with a step's panels; the next ones are made and sent before most of it, or after it."""
+        ready = np.maximum(self.device, np.maximum(self.L, self.U))
+        self.step_s.append(float(ready[step.p, step.q]))
+        m, n = self.below(step.j1)
+        side = (self.run.n - step.j1) / math.sqrt(self.run.ranks)
+        per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
+        if following is None:
+            self.device = ready
+            return
+        if not self.ahead:
+            self.device = ready + self.gemm(m, n, per_entry)
+            owner = following.p, following.q
+            self.device_s.append(float(self.device[owner] - ready[owner]))
+            self.panels(following, self.device[:, following.q], self.device[following.p], self.device, 0.0)
+            return
+        m1, n1 = self.below(following.j1)
+        column, row = ready[:, following.q].copy(), ready[following.p].copy()
+        column += self.gemm(m, np.array([float(following.jb)]), per_entry, q=following.q)[:, 0]
+        across = self.gemm(np.array([float(following.jb)]), n1, per_entry, p=following.p)[0]
+        row += across
+        row[following.q] = column[following.p] = column[following.p] + across[following.q]
+        rest = self.gemm(m1, n1, per_entry)
+        owner = following.p, following.q
+        self.device_s.append(float(row[following.q] - ready[owner] + rest[owner]))
+        self.panels(following, column, row, ready, rest)
+
+    def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
+        """Make and send a step's panels; `column` and `row` say when those who make them can begin.
+
+        Their devices go on with `rest` of the update while they wait for the diagonal block.
+        """
+        p, q, jb = step.p, step.q, step.jb
+        m, n = self.below(step.j1)
+        speed, device, blocking = self.ranks.speed, entry + rest, self.ranks.wait_on_the_spot
+        factor_s = 2.0 / 3.0 * jb**3 / self.factor_rate(jb) / float(speed[p, q])
+        D = column[p] + factor_s
+        block_bytes = float(self.stored * jb**2)
+        D_column, D_row = (D + _tree(line, block_bytes) for line in (self.ranks.along_column, self.ranks.along_row))
+        trsm_L, trsm_U = (jb**2 * size / self.trsm_rate(jb) for size in (m, n))
+        cast_rate = self.machine.cast_rate or self.machine.memory_rate
+        cast_L, cast_U = ((self.stored + self.low) * jb * size / cast_rate for size in (m, n))
+        make_L, make_U = (trsm_L + cast_L) / speed[:, q], (trsm_U + cast_U) / speed[p]
+        L = np.where(np.arange(self.run.P) == p, D, np.maximum(column, D_column)) + make_L
+        U = np.where(np.arange(self.run.Q) == q, L[p], np.maximum(row, D_row)) + make_U
+
+        # What its own panels cost a device comes on top of the update; D is waited for behind that.
+        device[:, q] = np.maximum(device[:, q] - entry[:, q] + column + make_L, L)
+        device[p] = np.maximum(device[p] - entry[p] + row + make_U, U)
+        device[p, q] = max(column[p] + factor_s + make_L[p] + make_U[q] + (np.zeros_like(entry) + rest)[p, q], U[q])
+
+        sent = entry.copy()
+        sent[:, q], sent[p] = L, U
+        L_bytes, U_bytes = self.low * jb * m, self.low * jb * n
+        stage_L, stage_U = self.ranks.staged(L_bytes), self.ranks.staged(U_bytes)
+        entry_L = entry if not blocking else sent
+        self.L = arrivals(self.run.bcast, self.ranks.along_row, q, L + stage_L, entry_L, self.port, L_bytes)
+        entry_U = entry if not blocking else np.maximum(sent, self.L)
+        self.U = arrivals(self.run.bcast, self.ranks.along_column, p, U + stage_U, entry_U.T, self.port.T, U_bytes).T
+        if not self.run.aware:
+            self.L, self.U = self.L + np.reshape(stage_L, (-1, 1)), self.U + stage_U
+        if blocking:  # on the spot: the rest of the update is not begun before both are here
+            device = np.maximum(device - rest, np.maximum(self.L, self.U)) + rest
+        self.device = device
+        size = self.run.ranks
+        self.busy["factor"] += factor_s / size
+        self.busy["trsm"] += float(np.sum(trsm_L / speed[:, q]) + np.sum(trsm_U / speed[p])) / size
+        self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
+
+    def gemm(self, m: Array, n: Array, per_entry: float, p: int | None = None, q: int | None = None) -> Array:
+        """Seconds of a product of m×n on all ranks, or those of row p or column q: (m + edge)(n + edge) entries."""
+        edge = self.machine.edge
+        padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
+        speed = self.ranks.speed
+        speed = speed[p : p + 1] if p is not None else speed[:, q : q + 1] if q is not None else speed
+        seconds: Array = np.multiply.outer(padded_m * per_entry, padded_n) / speed
+        self.busy["gemm"] += float(seconds.sum()) / self.run.ranks
+        return seconds
+
+    def below(self, j: int) -> tuple[Array, Array]:
+        """Local rows and columns from global index j on."""
+        n, nb, P, Q = self.run.n, self.run.nb, self.run.P, self.run.Q
+        return owned(n, nb, P) - owned(j, nb, P), owned(n, nb, Q) - owned(j, nb, Q)
+
+
+def _tree(line: Line, size_bytes: float) -> float:
+    """Seconds of the diagonal block's broadcast: the library's, of a message that is short beside the panels."""
+    if line.size == 1:
+        return 0.0
+    latency_s, _ = line.slowest
+    rate = line.network.nic_rate if line.leaves else line.network.local_rate
+    return math.ceil(math.log2(line.size)) * latency_s + line.network.lib_passes * size_bytes / rate
+
+
+def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
+    """Seconds of refinement: a step makes A anew for the residual, and solves with L and U, which it reads.
+
+    step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
+
+    An exchange takes turn_s where that was measured, the message included; else a latency and exchange_s.  A measured
+    rate of solves stands in for that of memory, and `extra_passes` over A are made
+    besides.
+    """
+    if machine.generate_rate is None:
+        return 0.0
+    local = float(owned(run.n, run.nb, run.P)[0] * owned(run.n, run.nb, run.Q)[0])
+    solve_rate = machine.solve_rate or machine.memory_rate / FP32_BYTES
+    exchanges = (2.0 * run.n / run.nb + REDUCTIONS) * hops(run.P, run.Q)
+    solve_s = local / solve_rate + exchanges * message_in_solve_s(machine, ranks.network)
+    pass_s = local / machine.generate_rate
+    return machine.extra_passes * pass_s + machine.refine_steps * (pass_s + solve_s)

@@ -1,0 +1,144 @@
+"""A plan of a run: from ranks, nodes and memory to N, NB, P×Q and a node's part of the grid; and what is odd in it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from mxpeak.configs.grid import squarest
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.block_cyclic import numroc
+from mxpeak.layout.grid import node_grids
+from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
+from mxpeak.perf.simulation.machines import Curve, Machine
+from mxpeak.perf.simulation.model import bytes_of_a_node
+from mxpeak.precision import precision, stored_as
+from mxpeak.records import Caution, size_text
+
+#: The share of the best rate that a block size must reach to be taken: longer ones cost more where nothing is hidden.
+GOOD_RATE = 0.97
+#: The most of N that is given up for whole blocks everywhere.
+GIVEN_UP = 0.03
+#: Block sizes looked at.
+STEP = 64
+#: P this many times Q, and leading dimensions that are multiples of so many bytes, are worth a warning.
+TALL, POWER = 4, 4096
+
+
+def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Footprint:
+    """The bytes of a run, but for what its devices keep besides: inverses, and the third panel of a split update."""
+    if benchmark == "hpl":
+        return hpl_memory_bytes
+    stored = precision(stored_as(low)).bytes
+    return partial(mxp_memory_bytes, stored=stored, operand=stored, background=background, depth=depth)
+
+
+def good_block(gemm: Curve) -> int:
+    """The smallest block size, a multiple of 64, at which products reach 97 % of their best rate."""
+    first, last = int(gemm.points[0][0]), int(gemm.points[-1][0])
+    best = max(rate for _, rate in gemm.points)
+    sizes = [size for size in range(STEP, last + 1, STEP) if size >= first] or [last]
+    return next((size for size in sizes if gemm(size) >= GOOD_RATE * best), last)
+
+
+def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
+    """The part of the grid for a node of `ranks` ranks; None where no block tiles the grid.
+
+    HPL-MxP: the least traffic of a node.  HPL: as many columns as possible, so that few of a node's ranks factor a
+    panel at a time and share its cores (rocHPL, III-B).
+    """
+    if ranks >= P * Q:
+        return None
+    blocks = node_grids(P, Q, ranks)
+    if not blocks:
+        return None
+    if benchmark == "hpl":
+        return min(blocks)
+    return min(blocks, key=lambda block: (bytes_of_a_node(1, P, Q, block), block))
+
+
+def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:
+    """The largest N that fits: a multiple of NB·lcm(P, Q) where that gives up little, else of NB."""
+    n = largest_n(budget_bytes, nb, P, Q, footprint)
+    whole = nb * math.lcm(P, Q)
+    return n // whole * whole if n >= whole and n % whole <= GIVEN_UP * n else n
+
+
+def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_rank: float, footprint: Footprint) -> None:
+    """Stop at a run whose ranks have not got the memory."""
+    need = footprint(n, nb, P, Q)
+    if need["total"] <= per_rank * P * Q:
+        return
+    fits = largest_n(int(per_rank) * P * Q, nb, P, Q, footprint)
+    entry = 8 if benchmark == "hpl" else precision(stored_as(low)).bytes
+    raise ResourceError(
+        f"N = {n} needs {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} per rank for the "
+        f"matrix, and {size_text(need['total'] / P / Q)} with buffers, but a rank has only "
+        f"{size_text(per_rank)}; use -N {fits}, the largest N that fits, or use more ranks"
+    )
+
+
+def prime_caution(ranks: int) -> list[Caution]:
+    """Of rank counts that are prime: their grids are lines."""
+    if ranks <= 3 or squarest(ranks)[0] > 1:
+        return []
+    near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
+    text = f"{ranks} is prime, so its only grids are 1x{ranks} and {ranks}x1, where messages cross all ranks"
+    return [Caution("prime-ranks", text, f"use {near} ranks, {'x'.join(map(str, squarest(near)))}")]
+
+
+def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
+    """Of ranks that leave the last of their nodes partly empty."""
+    over = ranks % per_node
+    if ranks < per_node or not over:
+        return []
+    below = ranks - over
+    text = f"{ranks} ranks at {per_node} per node leave only {over} on the last node"
+    return [Caution("part-of-a-node", text, f"use {below} or {below + per_node} ranks")]
+
+
+def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
+    """What is odd in a plan: grids, orders, leading dimensions."""
+    ranks, found = P * Q, prime_caution(P * Q)
+    if P >= TALL * Q:
+        found.append(
+            Caution(
+                "tall-grid",
+                f"P = {P} is {P / Q:.3g} times Q = {Q}, so every pivot and every U crosses P ranks",
+                f"--grid {'x'.join(map(str, squarest(ranks)))}",
+            )
+        )
+    ragged = [
+        f"{name}*NB = {side}*{nb} leaves {n % (side * nb)}" for name, side in (("P", P), ("Q", Q)) if n % (side * nb)
+    ]
+    if ragged:
+        whole = nb * math.lcm(P, Q)
+        below = n // whole * whole or n // nb * nb
+        found.append(
+            Caution(
+                "ragged",
+                f"N = {n} does not divide into whole blocks on all ranks: {', '.join(ragged)}",
+                f"-N {below}" if below else "a larger -N",
+            )
+        )
+    local = numroc(n, nb, 0, P)
+    if local * element_bytes % POWER == 0 and local & (local - 1) == 0:
+        found.append(
+            Caution(
+                "leading-dimension",
+                f"a rank has {local} rows, a power of two, so its columns map to the same cache sets",
+                f"-N {n - nb * P}" if n > nb * P else "another -N",
+            )
+        )
+    return found
+
+
+def check_ranks(machine: Machine, ranks: int) -> None:
+    """Stop at more ranks than the machine has."""
+    if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
+        most = machine.nodes * machine.ranks_per_node
+        raise UsageError(
+            f"{ranks} ranks need {ranks} / {machine.ranks_per_node} = {ranks / machine.ranks_per_node:.6g} "
+            f"nodes, but {machine.name} has only {machine.nodes}; use at most "
+            f"{machine.nodes}*{machine.ranks_per_node} = {most} ranks"
+        )

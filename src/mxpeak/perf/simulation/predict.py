@@ -1,0 +1,58 @@
+"""A predicted rate with its interval: the machine as it is said to be simulated, and a slower and a faster one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from mxpeak.perf.simulation import hpl, mxp
+from mxpeak.perf.simulation.lu import LuForecast, LuRun
+from mxpeak.perf.simulation.machines import Machine
+
+
+class Forecast(Protocol):
+    """What a simulation comes to."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds."""
+
+    @property
+    def rate_flops(self) -> float:
+        """Credited flops over seconds."""
+
+
+AnyForecast = TypeVar("AnyForecast", bound=Forecast)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction(Generic[AnyForecast]):
+    """A forecast, and the rates where compute and network are both slower, or both faster, by the machine's spread."""
+
+    forecast: AnyForecast
+    low: float
+    high: float
+
+    def section(self) -> dict[str, float]:
+        """As JSON has it."""
+        return {
+            "rate_flops": self.forecast.rate_flops,
+            "time_s": self.forecast.time_s,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Prediction[AnyForecast]:
+    """The prediction of one run."""
+    compute, network = machine.spread
+    low, high = (simulate(machine.varied(1 + s * compute, 1 + s * network)).rate_flops for s in (-1, 1))
+    return Prediction(simulate(machine), low, high)
+
+
+def simulate_lu(benchmark: str, run: LuRun, machine: Machine) -> LuForecast:
+    """One run of hpl or hpl-mxp."""
+    if benchmark == "hpl":
+        return hpl.simulate(run, machine)
+    return mxp.simulate(run, machine)

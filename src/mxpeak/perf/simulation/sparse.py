@@ -1,0 +1,238 @@
+"""HPG-MxP and HPCG on a machine: bytes through device memory, halos behind them as far as they reach, sums over all.
+
+The slowest kind of rank is followed, one with neighbours all around; every sum over all ranks makes the others wait for
+it.  With n rows a level, entries of w bytes and 32-bit columns, a pass over
+
+    all of A            n (27 (w + 4) + 2 w)
+    a sweep             n (27 (w + 4) + (8 + 2) w)       x is read anew for each of 8 colours
+    from zero           half of A's entries
+    coarse residual     an eighth of A's rows, all of x
+
+Halos go on behind the first colour of a sweep, or behind all of a product (Kashi et al., 3.2.3 and 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mxpeak.layout.stencil import LEVELS, STENCIL, Box
+from mxpeak.perf.simulation.machines import Machine
+from mxpeak.perf.sparse_counts import hpcg_flops, hpg_mxp_flops, stencil_levels
+from mxpeak.precision import precision
+
+INDEX_BYTES = 4
+#: Colours of the 27-point problem.
+COLOURS = 8
+#: Ranks among which machine.spread is the largest deviation: the whole of Frontier.
+ALL_RANKS = 75264
+#: Euler's constant.
+EULER = 0.5772156649015329
+#: n_d / n_ir on one node of Frontier (Kashi et al., 4): 2305 / 2382.
+PENALTY = 2305 / 2382
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRun:
+    """One run of HPG-MxP or HPCG.
+
+    low        format of matrices and vectors of the inner iteration; HPCG knows fp64 alone
+    counting   whose count of multigrid's flops
+    slow       ranks that compute at a fraction of the speed
+    """
+
+    box: Box
+    benchmark: str = "hpg-mxp"
+    low: str = "fp32"
+    iterations: int = 300
+    restart: int = 30
+    counting: str = "reference"
+    penalty: float = PENALTY
+    aware: bool = False
+    slow: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """npx·npy·npz."""
+        return self.box.ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseForecast:
+    """What a simulated solve comes to: seconds by motif, of which `exposed_s` are communication that nothing hides."""
+
+    flops: float
+    time_s: float
+    phases: Mapping[str, float]
+    exposed_s: float
+    rate_flops: float
+
+    @property
+    def exposed(self) -> float:
+        """The share of the time in which ranks wait for others or for messages."""
+        return self.exposed_s / self.time_s
+
+
+def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
+    """One solve of `iterations` steps."""
+    return _Simulation(run, machine).result()
+
+
+class _Simulation:
+    """Seconds by motif, and the part of them that is communication."""
+
+    def __init__(self, run: SparseRun, machine: Machine):
+        self.run, self.machine = run, machine
+        middle = replace(run.box, px=run.box.npx // 2, py=run.box.npy // 2, pz=run.box.npz // 2)
+        self.levels = middle.levels(LEVELS)
+        slowest = min(run.slow.values(), default=1.0)
+        self.rate = machine.memory_rate * machine.memory_share * min(slowest, 1.0 - variation(machine, run.ranks))
+        self.seconds: dict[str, float] = {}
+        self.exposed_s = self.alone_s = 0.0  # alone: since the last sum
+        self.halos: dict[tuple[int, int], float] = {}
+
+    def result(self) -> SparseForecast:
+        """The solve, by what it credits."""
+        run = self.run
+        levels = stencil_levels(run.box)
+        if run.benchmark == "hpcg":
+            self.hpcg()
+            flops, penalty = float(hpcg_flops(levels, run.iterations)["total"]), 1.0
+        else:
+            cycles = [run.restart] * (run.iterations // run.restart)
+            cycles += [run.iterations % run.restart] * (run.iterations % run.restart > 0)
+            self.hpg_mxp(cycles)
+            flops = float(hpg_mxp_flops(levels, cycles, run.counting)["total"])
+            penalty = run.penalty if run.low != "fp64" else 1.0
+        time_s = sum(self.seconds.values())
+        return SparseForecast(
+            flops=flops,
+            time_s=time_s,
+            phases=dict(self.seconds),
+            exposed_s=self.exposed_s,
+            rate_flops=penalty * flops / time_s,
+        )
+
+    def hpg_mxp(self, cycles: list[int]) -> None:
+        """GMRES-IR: a step is multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
+        n, w = self.levels[0].rows, precision(self.run.low).bytes
+        for steps in cycles:
+            for _ in range(steps + 1):
+                self.multigrid(w, symmetric=False)
+            for _ in range(steps):
+                self.product(self.levels[0], w, "spmv")
+            self.product(self.levels[0], 8, "spmv")
+            # CGS2 against k vectors reads the basis three times: n (3k + 7) w
+            self.stream(sum(n * (3 * k + 7) * w for k in range(1, steps + 1)), "ortho")
+            self.allreduce("ortho", 3 * steps)
+            self.stream(n * (steps + 1) * w + 6 * n * 8, "update")
+            self.allreduce("update", 1)
+
+    def hpcg(self) -> None:
+        """Conjugate gradients: a step is multigrid with symmetric sweeps, A p, three dots and three vector updates."""
+        n = self.levels[0].rows
+        for _ in range(self.run.iterations):
+            self.multigrid(8, symmetric=True)
+            self.product(self.levels[0], 8, "spmv")
+            self.stream(5 * n * 8, "ddot")
+            self.allreduce("ddot", 3)
+            self.stream(9 * n * 8, "waxpby")
+
+    def multigrid(self, w: int, symmetric: bool) -> None:
+        """A V-cycle: a sweep from zero, the residual at coarse points, and up again with a sweep; one at the bottom."""
+        gs, restriction, prolongation = ("mg",) * 3 if symmetric else ("gs", "restriction", "prolongation")
+        for box, coarser in zip(self.levels, [*self.levels[1:], None]):
+            self.sweep(box, w, gs, share=0.5)
+            if symmetric:
+                self.sweep(box, w, gs)
+            if coarser is None:
+                if not symmetric:  # the ordinary sweep, from zero all the same
+                    self.sweep(box, w, gs, share=0.5)
+                return
+            self.product(box, w, restriction, share=1 / 8)
+            self.stream(coarser.rows * (3 * w + INDEX_BYTES), prolongation)
+            self.sweep(box, w, gs)
+            if symmetric:
+                self.sweep(box, w, gs)
+
+    # --- passes
+
+    def sweep(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
+        """A Gauss–Seidel sweep, colour by colour; its halo goes on behind the first colour."""
+        n = box.rows
+        matrix_bytes = share * n * STENCIL * (w + INDEX_BYTES)
+        seconds = self.stream(matrix_bytes + n * (COLOURS + 2) * w, motif, kernels=COLOURS)
+        if share == 1.0:
+            self.halo(box, w, motif, hidden_by=seconds / COLOURS)
+
+    def product(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
+        """A x at a share of the rows, its halo behind all of it."""
+        n = box.rows
+        seconds = self.stream(share * n * (STENCIL * (w + INDEX_BYTES) + w) + n * w, motif)
+        self.halo(box, w, motif, hidden_by=seconds)
+
+    def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
+        """Bytes through device memory, in so many kernels."""
+        seconds = size_bytes / self.rate + kernels * self.machine.launch_s
+        self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
+        self.alone_s += seconds
+        return seconds
+
+    def halo(self, box: Box, w: int, motif: str, hidden_by: float) -> None:
+        """Faces, edges and corners to the neighbours, from device memory or through the host's."""
+        key = box.nx, w
+        if key not in self.halos:
+            self.halos[key] = halo_s(box, w, self.machine, self.run.aware)
+        self.wait(motif, max(0.0, self.halos[key] - hidden_by))
+
+    def allreduce(self, motif: str, times: int) -> None:
+        """Sums over all ranks: up and down a tree, and the host hears of them; the first waits for the last rank."""
+        net, R = self.machine.network, self.run.ranks
+        per_node = min(self.machine.ranks_per_node, R)
+        between = math.ceil(math.log2(R / per_node)) if per_node < R else 0
+        one = 2 * (math.ceil(math.log2(per_node)) * net.local_latency_s + between * net.latency_s)
+        self.wait(motif, times * (one + self.machine.launch_s) + lateness(self.machine, R) * self.alone_s)
+        self.alone_s = 0.0
+
+    def wait(self, motif: str, seconds: float) -> None:
+        """Communication that nothing hides."""
+        self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
+        self.exposed_s += seconds
+
+
+def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
+    """Seconds of a halo exchange: what leaves a node shares its ports, the rest its own links.
+
+    Consecutive ranks lie along x: those of one node are neighbours there, and nowhere else where a line fills a node.
+    """
+    neighbours = box.neighbours()
+    if not neighbours:
+        return 0.0
+    net, per_node = machine.network, min(machine.ranks_per_node, box.ranks)
+    node = box.rank // per_node
+    inside = sum(one.count for one in neighbours if one.rank // per_node == node)
+    outside = box.halo - inside
+    leaving = sum(one.rank // per_node != node for one in neighbours)
+    between = leaving * net.latency_s + outside * w / net.rate(per_node) if leaving else 0.0
+    local = (net.local_latency_s if inside else 0.0) + inside * w / net.local_rate
+    staging = 0.0 if aware else 2 * (box.halo * w / net.host_rate + machine.launch_s)
+    return max(between, local) + staging
+
+
+def lateness(machine: Machine, ranks: int) -> float:
+    """By what share of its work the last of so many ranks comes late to a sum: the largest of R exponential delays.
+
+    machine.jitter (ln R + gamma), with Euler's constant; the work goes at the rate of the slowest device already.
+    """
+    return machine.jitter * (math.log(ranks) + EULER) if ranks > 1 else 0.0
+
+
+def variation(machine: Machine, ranks: int) -> float:
+    """How much slower than usual the slowest of so many devices is: the largest of R normal deviates, √(2 ln R) σ.
+
+    machine.spread is the largest deviation among all of Frontier's (OLCF, VI-B).
+    """
+    if ranks == 1:
+        return 0.0
+    return machine.spread[0] * math.sqrt(min(1.0, math.log(ranks) / math.log(ALL_RANKS)))

@@ -1,0 +1,1 @@
+"""Checks that find flipped bits in factorizations and iterative solves."""

@@ -1,0 +1,88 @@
+"""HPL with checksums: [A | b] gets two more columns, and LU carries them (Huang & Abraham 1984).
+
+    P [A  s] = L [U  U w]      s = A w
+
+Row swaps, solves and updates treat these columns like any others; every process column has them, as sums over whole
+rows.  So s_i is the sum over what is left of row i, and that over U once the row is finished.  An L21 that is wrong on
+one rank, by its panel, by a message, by a flip in its buffer, makes sums and rows differ there.
+
+Sums and entries are rounded in the same way, u·size at each of N columns that are eliminated, and L^-1 takes what
+differs then to the rows that are left; adding up rows adds sqrt(N)·u·size.  Where N is small, a few roundings do not
+average out: c = TOLERANCE·(N + FEW).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mxpeak.comm.grid import Grid
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.precision import precision
+from mxpeak.solvers.abft.checksums import Checks
+from mxpeak.solvers.checkpointing import Checkpointer
+from mxpeak.spans import Spans
+
+#: Several times the largest of a thousand clean runs.
+TOLERANCE, FEW = 16.0, 10
+
+
+def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tuple[DistMatrix, DistMatrix]:
+    """An uninitialised m×n matrix on the grid, and the same with two more columns on every rank."""
+    rows, cols = BlockCyclic(m, nb, grid.p, grid.P), BlockCyclic(n, nb, grid.q, grid.Q)
+    wide = DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size + 2))
+    return replace(wide, local=wide.local[:, : cols.local_size]), wide
+
+
+class PivotedChecks(Checks):
+    """The checks of `pivoted_lu.factorize`, which is called with the wide matrix."""
+
+    def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
+        super().__init__(A, kernels, spans, keeper)
+        self._carried = [wide.local[:, A.cols.local_size + k] for k in range(2)]
+
+    def baseline(self, done: int) -> None:
+        """Of finished rows the sums over U; of others, those over what is left."""
+        j = self.column_after(done)
+        first = self.A.rows.local_start(j)
+        for k, (carried, sums) in enumerate(zip(self._carried, self.both_sums_from(j))):
+            carried[first:] = sums[first:]
+            if done:
+                carried[:first] = self.triangle("upper", k)[:first]
+
+    def check(self, done: int) -> None:
+        """What is left of the rows."""
+        j = self.column_after(done)
+        self._compare(done, lambda k: self.sums_from(j, k), self.A.rows.local_start(j), (j, j))
+
+    def check_end(self) -> None:
+        """All rows of U."""
+        self._compare(len(self.steps), lambda k: self.triangle("upper", k), 0, None)
+
+    def look_back(self) -> None:
+        """Nothing: x follows from U at once, and L is not needed any more."""
+
+    def _compare(self, done: int, found: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None) -> None:
+        """Judge carried sums from a local row on; where they were wrong, they begin anew."""
+        xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
+        known: dict[int, Vector] = {}
+
+        def both(k: int) -> tuple[Vector, Vector]:
+            known[k] = found(k)
+            want = xp.asarray(self._carried[k], copy=True)
+            want[:first] = known[k][:first]
+            return want, known[k]
+
+        sums = both(0)
+        size = xp.abs(sums[0])
+        size[:first] = 0.0
+        limit = xp.full_like(size, f.smallest)
+        self.kernels.add_scaled(limit, TOLERANCE * (n + FEW) * f.u, self.no_less_than_typical(size))
+        mended = self.judge(done, sums, limit, sums[0], lambda: both(1), mendable)
+        if 1 in known:
+            for k, carried in enumerate(self._carried):
+                for row in mended:
+                    known[k][row] = carried[row]
+                carried[first:] = known[k][first:]

@@ -1,0 +1,278 @@
+"""Iterative solves that look after themselves: is the residual that their steps carry that of x?
+
+CG      r by the recurrence against b - A x, every EVERY steps and at the end; and of every step whether its direction p
+        is conjugate to the one before.  A wrong x, r or A p changes the first for good.  A wrong z or p does not, but
+        pᵀ(A p of the step before) = 0 holds for a symmetric M and right steps only.  A pᵀA p that is not positive
+        ends the solve; it is computed once more.
+GMRES   every cycle says what it leaves, Q (ρ e_1 - H t), and the next begins with b - A x.  Whatever was wrong in
+        between, in a vector of the basis, a product or a sweep, breaks A M^-1 Q = Q H or x = x + M^-1 Q t.
+
+A difference counts if it exceeds a few times what rounding may do: u·|A| of all that was multiplied and added up, |A|
+being the largest entry of A s for some vectors of signs s, and norms those of the whole vectors.
+Nothing of a solve is changed: its numbers, its steps and what it books are those of a solve without checks.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, sqrt
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
+from mxpeak.distributed.sparse import SparseMatrix, zeros
+from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, Preconditioner, SparseBasis
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.abft.solve_faults import SolveChecks
+from mxpeak.spans import Spans
+
+#: Steps of CG between two looks at b - A x: each costs a product, of the ten or so that a step of HPCG has.
+EVERY = 25
+#: How often what rounding may do on the average is no surprise: of residuals in fp64, and of a cycle in its precision.
+LARGE, LARGE_INSIDE = 16.0, 4.0
+#: Cosines between directions that are conjugate: half of the digits of fp64.
+COSINE = 2.0**-26
+#: Below that a product of two numbers may not be one any more.
+LEAST = 1e-280
+U = PRECISIONS["fp64"].u
+
+
+class CheckedCg(CgSystem):
+    """Conjugate gradients, checked."""
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        A: SparseMatrix,
+        b: Vector,
+        precondition: Preconditioner | None,
+        spans: Spans,
+        checks: SolveChecks,
+    ):
+        super().__init__(kernels, comm, A, b, precondition, spans)
+        self._checks, self._unbooked = checks, A.timed_by(Spans())
+        self._true = zeros(kernels, A.n, "fp64")
+        self._size, self._b_norm = size_of(kernels, comm, self._unbooked), norm(kernels, comm, b)
+        self._forget()
+
+    def _forget(self) -> None:
+        """A solve begins."""
+        self._steps = self._compared = 0
+        self._rz = self._next_rz = 0.0
+        self._right, self._turned = True, False  # turned: p is that of a step that has not moved x and r yet
+        # Of the steps since the last comparison: p^T A p, from the step before on, and p^T (A p of the step before).
+        self._curvatures, self._across = list[float](), list[float]()
+
+    def residual(self) -> float:
+        """See `CgSystem`."""
+        self._forget()
+        return super().residual()
+
+    def precondition(self) -> float:
+        """See `CgSystem`."""
+        self._next_rz = super().precondition()
+        return self._next_rz
+
+    def turn(self, beta: float) -> None:
+        """See `CgSystem`; A p is still that of the step before."""
+        super().turn(beta)
+        self._rz, self._turned = self._next_rz, True
+        if self._steps:
+            with self._checks.timed():
+                self._across.append(self._kernels.dot(self.direction, self._Ap))
+
+    def curvature(self) -> float:
+        """See `CgSystem`."""
+        self._curvatures.append(super().curvature())
+        return self._curvatures[-1]
+
+    def advance(self, alpha: float) -> float:
+        """See `CgSystem`."""
+        rho = super().advance(alpha)
+        self._steps, self._turned = self._steps + 1, False
+        if self._steps % EVERY == 0:
+            self._compare()
+        return rho
+
+    def ended(self) -> None:
+        """Look once more, and at the matrices."""
+        if self._turned:
+            self._look_at_curvature()
+        if self._steps > self._compared:
+            self._compare()
+        self._checks.end(self._comm, self._steps)
+
+    def _look_at_curvature(self) -> None:
+        """A p^T A p that is not positive has ended the solve: is it what it was?  Collective.
+
+        The step was not taken: what is conjugate or orthogonal after a step is not asked of its direction.
+        """
+        kernels, true, found = self._kernels, self._true, self._curvatures[-1]
+        with self._checks.timed():
+            self._checks.checks += 1
+            self._unbooked.multiply(self._p, true)
+            mine = [kernels.dot(self.direction, true), kernels.dot(self.direction, self.direction)]
+            again, p2 = allreduce_scalars(self._comm, mine, "sum", kernels.xp)
+            limit = max(LARGE * U * self._size * p2, LEAST)
+            self._checks.judge(self._comm, self._steps, "directions", abs(found - again), limit)
+        del self._across[-1:], self._curvatures[-1:]
+
+    def _compare(self) -> None:
+        """Do residual, directions and x belong together?  Collective."""
+        kernels, true = self._kernels, self._true
+        with self._checks.timed():
+            self._checks.checks += 1
+            self._unbooked.multiply(self.x, true)
+            kernels.subtract_from(true, self._b)
+            kernels.add_scaled(true, -1.0, self._r)
+            mine = kernels.dot(true, true)
+            others = [kernels.dot(self.solution, self.solution), kernels.dot(self._r, self.direction)]
+            square, x2, rp, *across = allreduce_scalars(self._comm, [mine, *others, *self._across], "sum", kernels.xp)
+            if self._right:  # what was wrong stays wrong for the rest of this solve, and is told once
+                self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, mine)
+        self._compared, self._across, self._curvatures = self._steps, [], self._curvatures[-1:]
+
+    def _judge_residual(self, square: float, x2: float, mine: float) -> bool:
+        """|b - A x - r| within what rounding leaves after so many steps."""
+        limit = LARGE * U * sqrt(self._steps) * (self._size * root(x2) + self._b_norm)
+        return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
+
+    def _judge_directions(self, across: list[float], rp: float) -> bool:
+        """Every direction conjugate to the one before, by their own lengths; the last one orthogonal to r."""
+        first = self._steps - len(across)
+        for k, (value, lengths) in enumerate(zip(across, zip(self._curvatures, self._curvatures[1:]))):
+            limit = COSINE * root(lengths[0]) * root(lengths[1])
+            if limit > LEAST and not self._checks.judge(self._comm, first + k + 1, "directions", abs(value), limit):
+                return False
+        if self._turned:
+            return True
+        return self._checks.judge(self._comm, self._steps, "directions", abs(rp), max(COSINE * abs(self._rz), LEAST))
+
+
+class RecordingBasis(SparseBasis):
+    """A basis that knows its cycle: H, and the t of its last combination."""
+
+    def __init__(self, *shared: Any):
+        super().__init__(*shared)
+        self._H, self.t = list[list[float]](), list[float]()
+
+    def clear(self) -> None:
+        """See `SparseBasis`."""
+        super().clear()
+        self._H, self.t = [], []
+
+    def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
+        """See `SparseBasis`."""
+        h, below = super().orthogonalize(w)
+        self._H.append([*h, below])
+        return h, below
+
+    def combine(self, t: list[Any]) -> Vector:
+        """See `SparseBasis`."""
+        self.t = list(t)
+        return super().combine(t)
+
+    def left(self, rho: float) -> Vector:
+        """Q (ρ e_1 - H t), in the memory of the combination."""
+        found = [rho, *([0.0] * len(self.t))]
+        for t, column in zip(self.t, self._H):
+            for i, h in enumerate(column):
+                found[i] -= h * t
+        self._kernels.combine(self._Q, found, self._combined)
+        return self._combined
+
+
+class CheckedMixed(MixedSystem):
+    """GMRES-IR, checked."""
+
+    _basis: RecordingBasis
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        A: SparseMatrix,
+        b: Vector,
+        inner: InnerIteration,
+        spans: Spans,
+        checks: SolveChecks,
+    ):
+        super().__init__(kernels, comm, A, b, inner, spans)
+        self._checks, self._true = checks, zeros(kernels, A.n, "fp64")
+        self._u = max(PRECISIONS[inner.A.A.vectors].u, inner.rounding)
+        self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, b)
+        self._steps, self._before, self._squares = 0, 0.0, list[float]()
+
+    def _empty_basis(self, restart: int) -> SparseBasis:
+        shared = (self._kernels, self._comm, self._A.n, restart + 1, self._inner.A.vectors, self._spans)
+        return RecordingBasis(*shared)
+
+    def restart_from_zero(self) -> None:
+        """See `MixedSystem`."""
+        super().restart_from_zero()
+        self._steps = 0
+        self._basis.clear()
+
+    def residual(self) -> float:
+        """See `MixedSystem`; after a cycle it is compared with what that has left."""
+        rho = super().residual()
+        if self._basis.t:
+            self._compare()
+        return rho
+
+    def basis(self) -> tuple[SparseBasis, float]:
+        """See `MixedSystem`."""
+        self._before, self._squares = self._rho, []
+        return super().basis()
+
+    def step(self, q: Vector) -> Vector:
+        """See `MixedSystem`; ||M^-1 q|| is what rounding goes by."""
+        w = self._basis.next
+        z = self._precondition(q)
+        with self._checks.timed():
+            self._squares.append(self._kernels.dot(self._inner.own(z), self._inner.own(z)))
+        self._inner.multiply(z, w)
+        return w
+
+    def ended(self) -> None:
+        """Look at the matrices."""
+        self._checks.end(self._comm, self._steps)
+        self._steps = 0
+
+    def _compare(self) -> None:
+        """Does b - A x agree with what the cycle left?  Collective."""
+        kernels, true, basis = self._kernels, self._true, self._basis
+        with self._checks.timed():
+            self._checks.checks += 1
+            self._steps += len(basis.t)
+            kernels.scale(true, 1.0, self._r)
+            kernels.add_scaled(true, -1.0, basis.left(self._before))
+            mine = kernels.dot(true, true)
+            sums = [mine, kernels.dot(self.solution, self.solution), *self._squares]
+            square, x2, *z2 = allreduce_scalars(self._comm, sums, "sum", kernels.xp)
+            inner = self._u * (self._size * sum(abs(t) * root(z) for t, z in zip(basis.t, z2)) + self._before)
+            limit = LARGE_INSIDE * inner + LARGE * U * (self._size * root(x2) + self._b_norm)
+            self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
+            basis.t = []
+
+
+def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> float:
+    """|A|: the largest |A s|_i for three vectors of signs s.  Collective."""
+    xp, x, y, largest = kernels.xp, A.halo_vector(), zeros(kernels, A.n, "fp64"), 0.0
+    rows = xp.arange(A.n, dtype=xp.int64)
+    for shift in (7, 9, 11):
+        A.own(x)[:] = xp.astype(1 - 2 * (((rows + 1) * 2654435761 >> shift) & 1), xp.float64)
+        A.multiply(x, y)
+        largest = max(largest, allreduce_scalar(comm, float(xp.max(xp.abs(y))), "max", kernels.xp))
+    return largest
+
+
+def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
+    """||x||.  Collective."""
+    return sqrt(allreduce_scalar(comm, kernels.dot(x, x), "sum", kernels.xp))
+
+
+def root(square: float) -> float:
+    """The square root; NaN of what is not a square."""
+    return sqrt(square) if square >= 0.0 and isfinite(square) else float("nan")

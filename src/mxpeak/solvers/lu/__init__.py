@@ -1,0 +1,1 @@
+"""LU factorization without pivoting (HPL-MxP) and with partial pivoting (HPL)."""

@@ -1,0 +1,155 @@
+"""RS: apply a panel's row swaps to a section of columns and assemble U there (rocHPL §II, fig. 2c).
+
+Two forms: within one process row the rows move in place, and U is the block row itself.  Otherwise the owner of the
+block row scatters the rows that leave it, and all gather the rows that become U (scatterv and allgatherv, of different
+rows and so at the same time).  Gathering and scattering are separate from the communication between them, so that an
+update can hide it (§III-C).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.comm.base import Task, behind, together
+from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring, scatter
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.solvers.lu.panel import FactoredPanel
+from mxpeak.spans import Spans
+
+TAG = 7200
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOptions:
+    """HPL's SWAP: binary exchange, spread and roll (long), or binary up to a width (mix)."""
+
+    swap: str = "mix"
+    threshold: int = 64
+
+    def binary(self, columns: int) -> bool:
+        """Whether a section of so many local columns is swapped by binary exchange."""
+        return self.swap == "bin" or (self.swap == "mix" and columns <= self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapBuffers:
+    """Memory for one section at a time: U, the rows that become U by process row, and the rows that leave the block.
+
+    Sections whose rows travel at the same time have buffers and message tags of their own.
+    """
+
+    tag: int
+    U: Any
+    into_u: Any
+    out: Any
+
+
+def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) -> SwapBuffers | None:
+    """Buffers for section 0, 1, … of up to so many local columns; none where rows move in place."""
+    if A.grid.P == 1:
+        return None
+    size = A.nb * columns
+    U, into_u, out = (kernels.buffer(size, A.precision) for _ in range(3))
+    return SwapBuffers(TAG + 3 * section, U, into_u, out)
+
+
+class RowSwap:
+    """The row swaps of one panel on local columns c0:c1.  Call gather, start, (progress,) finish, in this order.
+
+    Afterwards `U` is the block row's new content: all jb rows of it on every rank of the process column, in A where the
+    block row lies.  `gathered` is a mark behind the gathering.
+    """
+
+    def __init__(
+        self, A: DistMatrix, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, kernels: Kernels
+    ):
+        self.columns = c1 - c0
+        self._section = A.local[:, c0:c1]
+        self._column, self._p = A.grid.column, panel.step.p
+        self._moves = panel.moves
+        self._kernels, self._buffers = kernels, buffers
+        self._jb = panel.step.jb
+        self._task: Task | None = None
+        self.gathered: Any = None
+        if buffers is None or self._column.rank == self._p:
+            self.U: Matrix = self._section[self._moves.block]
+        else:
+            self.U = self._shaped(buffers.U, self._jb)
+
+    def _shaped(self, buffer: Any, rows: int) -> Matrix:
+        return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
+
+    def gather(self, spans: Spans) -> None:
+        """Copy the rows to be sent out of A; after it, A's section may be changed elsewhere, but not here."""
+        moves, kernels = self._moves, self._kernels
+        with spans("laswp"):
+            if self._buffers is None:
+                kernels.permute_rows(
+                    self._section,
+                    moves.block.start,
+                    kernels.indices(moves.my_sources),
+                    kernels.indices(moves.my_targets),
+                    kernels.indices(moves.out_rows[0]),
+                )
+                return
+            self._pieces = self._cut(self._buffers.into_u, moves.u_rows)
+            self._out = self._cut(self._buffers.out, moves.out_rows)
+            me = self._column.rank
+            self._gather(self._section, moves.my_sources, self._pieces[me])
+            if me == self._p:
+                block = self._section[moves.block]
+                for rows, piece in zip(moves.out_rows, self._out):
+                    self._gather(block, rows, piece)
+        self.gathered = kernels.stopwatch.mark()
+
+    def _cut(self, buffer: Any, rows: list[list[int]]) -> list[Any]:
+        """One contiguous piece a process row."""
+        pieces, begin = [], 0
+        for part in rows:
+            end = begin + len(part) * self.columns
+            pieces.append(buffer[begin:end])
+            begin = end
+        return pieces
+
+    def _gather(self, source: Matrix, rows: list[int], piece: Any) -> None:
+        if rows:
+            self._kernels.gather_rows(source, self._kernels.indices(rows), self._shaped(piece, len(rows)))
+
+    def start(self, options: SwapOptions, before: RowSwap | None = None) -> None:
+        """Send the rows on their way, once those of another section have come.  Collective over the process column.
+
+        Where a stream does the waiting they leave at once: a message goes behind what its stream has when it is posted.
+        """
+        if self._buffers is None or self.columns == 0:
+            return
+        gather = gather_everywhere_binary if options.binary(self.columns) else gather_everywhere_ring
+        column, out, tag = self._column, self._out, self._buffers.tag
+        steps = together(scatter(column, out, out[column.rank], self._p, tag), gather(column, self._pieces, tag))
+        first = None if before is None else before._task
+        self._task = Task(steps if first is None or first.in_stream else behind(first, steps))
+
+    def progress(self) -> bool:
+        """Drive the communication a little; whether it has ended here."""
+        return self._task is None or self._task.test()
+
+    def ready(self) -> bool:
+        """Drive it a little; whether nobody waits any more for the rows, or a device's stream would."""
+        return self._task is None or self._task.test() or self._task.in_stream
+
+    def finish(self, spans: Spans) -> None:
+        """Wait for the rows; write those that came into A, and assemble U."""
+        if self._buffers is None or self.columns == 0:
+            return
+        with spans("laswp"):
+            assert self._task is not None
+            self._task.wait()
+            me, moves = self._column.rank, self._moves
+            self._scatter(self._out[me], moves.my_targets, self._section)
+            for piece, rows in zip(self._pieces, moves.u_rows):
+                self._scatter(piece, rows, self.U)
+
+    def _scatter(self, piece: Any, rows: list[int], target: Matrix) -> None:
+        if rows:
+            self._kernels.scatter_rows(self._shaped(piece, len(rows)), self._kernels.indices(rows), target)

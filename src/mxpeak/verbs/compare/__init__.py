@@ -1,0 +1,1 @@
+"""`mxpeak compare`: compare two results, or two commands by interleaved runs."""

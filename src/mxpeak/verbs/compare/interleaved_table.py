@@ -1,0 +1,61 @@
+"""Two commands that were run in turns: the medians of their rounds, as two results that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from mxpeak.errors import UsageError
+from mxpeak.records import PASSED
+from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
+from mxpeak.verbs.compare.paired_comparison import Turns
+
+#: The figures of a result that are rates, of which a median is taken.
+RATES = ("rate_flops", "rate_bytes", "rate")
+#: The results of one command: round by round, each with its cases in their order.
+Rounds = Sequence[Sequence[Body]]
+
+
+def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[list[Change], list[dict[str, Any]]]:
+    """Every case that both commands have, by its medians; and its rates by round."""
+    firsts, seconds = by_case(before, "A"), by_case(after, "B")
+    changes, rates = [], []
+    for one, other in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
+        first, second = (
+            next(case for case in cases if case[0] is body) for cases, body in ((firsts, one), (seconds, other))
+        )
+        turns = Turns(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
+        known = all(turns.before) and all(turns.after)
+        changes.append(judged(middle(first), middle(second), tolerance, turns.noise if known else None))
+        rates.append({"name": changes[-1].name, "before": list(turns.before), "after": list(turns.after)})
+    return changes, rates
+
+
+def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
+    """The results of each case, round by round."""
+    counts = [len(results) for results in rounds]
+    if len(set(counts)) > 1:
+        said = ", ".join(map(str, counts))
+        raise UsageError(
+            f"{command} produced a different number of results in each round ({said}); use a command whose "
+            "cases all finish"
+        )
+    return [list(case) for case in zip(*rounds)]
+
+
+def middle(case: Sequence[Body]) -> dict[str, Any]:
+    """One result with the medians of all rounds, and the status of the first that did not pass."""
+    last = case[-1]
+    figures = _with_medians([body.get("result") or {} for body in case])
+    limits = [(body.get("result") or {}).get("limit") or {} for body in case]
+    if all(limits):
+        figures["limit"] = _with_medians(limits)
+    status = next((body.get("status") for body in case if body.get("status") not in PASSED), last.get("status"))
+    return {**last, "status": status, "result": figures}
+
+
+def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The last of them, with the median of each rate that all have."""
+    shared = [name for name in RATES if all(one.get(name) for one in figures)]
+    return {**figures[-1], **{name: median(float(one[name]) for one in figures) for name in shared}}

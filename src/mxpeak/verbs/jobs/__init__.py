@@ -1,0 +1,1 @@
+"""`mxpeak slurm`: write job scripts."""

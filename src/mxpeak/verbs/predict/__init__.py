@@ -1,0 +1,1 @@
+"""`mxpeak plan` and `mxpeak simulate`: predict runs on machines that you describe."""

@@ -1,0 +1,409 @@
+"""What `simulate` and `plan` share: a machine, a run on it from flags, its prediction, and how they are shown."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.configs.grid import ORDERS, squarest
+from mxpeak.configs.lu import BCASTS
+from mxpeak.errors import UsageError
+from mxpeak.options import count, grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
+from mxpeak.precision import PRECISIONS
+from mxpeak.records import Caution, rate_text, three_digits, to_json
+
+if TYPE_CHECKING:
+    from mxpeak.layout.stencil import Box
+    from mxpeak.perf.simulation.lu import LuForecast, LuRun
+    from mxpeak.perf.simulation.machines import Machine
+    from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
+
+LU = ("hpl", "hpl-mxp")
+SPARSE = ("hpg-mxp", "hpcg")
+PREDICTED = (*LU, *SPARSE)
+WIDTH = 80
+#: What --machine calls this machine, as it was measured.
+TUNED = "tuned"
+
+Parse = Callable[[str], Any]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is run, where."""
+
+    def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
+        group.add_argument(*names, type=parse, help=help, metavar=metavar)
+
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--machine", metavar="FILE|NAME", help="built-in name, machine file, or 'tuned' (by mxpeak tune)"
+    )
+    flag(
+        where, "--ranks", parse=integer(1), help="number of ranks, one per device (default: one full node)", metavar="R"
+    )
+    flag(where, "--nodes", parse=integer(1), help="number of nodes, as an alternative to --ranks", metavar="K")
+    flag(
+        where,
+        "--ranks-per-node",
+        parse=integer(1, 4096),
+        help="ranks per node (default: as described for the machine)",
+        metavar="R",
+    )
+    flag(
+        where,
+        "--mem",
+        parse=memory_budget,
+        help="memory per device, as a share or size (default: 90%%; 80%% without --machine)",
+        metavar="80%|64GiB",
+    )
+    problem = parser.add_argument_group("problem")
+    flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: the largest that fits)", metavar="N")
+    flag(problem, "--nb", parse=integer(1), help="block size (default: the smallest with fast products)", metavar="NB")
+    flag(
+        problem,
+        "--precision",
+        parse=one_of(*PRECISIONS),
+        help="low precision: " + ", ".join(PRECISIONS) + " (default: the machine's lowest; fp32 for hpg-mxp)",
+        metavar="NAME",
+    )
+    for name in ("nx", "ny", "nz"):
+        flag(
+            problem,
+            f"--{name}",
+            parse=integer(8),
+            help=f"grid points per rank in the {name[1]} direction",
+            metavar=name.upper(),
+        )
+    grid = parser.add_argument_group("grid")
+    flag(grid, "--grid", parse=grid_shape, help="process grid (default: as square as possible)", metavar="PxQ")
+    flag(
+        grid,
+        "--node-grid",
+        parse=grid_shape,
+        help="part of the process grid on each node (default: the least communication)",
+        metavar="PxQ",
+    )
+    flag(
+        grid,
+        "--order",
+        parse=one_of(*ORDERS),
+        help="order in which ranks fill the grid (default: column; row without --machine)",
+        metavar="{row,column}",
+    )
+    flag(
+        grid,
+        "--bcast",
+        parse=known(BCASTS, digits=True),
+        help=f"panel broadcast algorithm: {', '.join(BCASTS)} (default: chosen by plan; 2ringM for simulate)",
+        metavar="NAME",
+    )
+    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead depth: 0 or 1 (default: 1)", metavar="D")
+    flag(
+        grid,
+        "--split",
+        parse=real(0.0, 1.0),
+        help="fraction of columns in the split update (default: 0.5; 0 without --machine)",
+        metavar="FRACTION",
+    )
+    for name in ("npx", "npy", "npz"):
+        flag(
+            grid,
+            f"--{name}",
+            parse=integer(1),
+            help=f"number of ranks in the {name[2]} direction (default: a grid close to a cube)",
+            metavar=name.upper(),
+        )
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+
+
+# --- from flags to a run ----------------------------------------------------------------------------------------
+
+
+def machine_of(args: argparse.Namespace) -> Machine:
+    """The machine that --machine names, with as many ranks a node as --ranks-per-node says."""
+    from dataclasses import replace
+
+    from mxpeak.perf.simulation.machines import find_machine
+
+    machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)
+    if args.ranks_per_node is None:
+        return machine
+    if args.ranks_per_node > machine.cores:
+        raise UsageError(
+            f"--ranks-per-node {args.ranks_per_node} is too large, because a node of {machine.name} has "
+            f"{machine.cores} cores; use at most {machine.cores}"
+        )
+    return replace(machine, ranks_per_node=args.ranks_per_node)
+
+
+def _tuned_table(args: argparse.Namespace) -> str:
+    """The file of this machine with as many ranks as asked for, or with one."""
+    from mxpeak.runtime.tuned import this_store
+
+    store = this_store()
+    tables, sides = store.tables(), [args.npx, args.npy, args.npz]
+    grid = args.grid[0] * args.grid[1] if args.grid else sides[0] * sides[1] * sides[2] if all(sides) else None
+    ranks = args.ranks or grid or args.ranks_per_node or min((ranks for ranks, _ in tables), default=1)
+    found = max((layout for layout in tables if layout[0] == ranks), default=None)
+    if found is None:
+        have = ", ".join(f"{R} of {T} threads" for R, T in tables) or "none"
+        asked = f"{ranks} rank{'s' * (ranks > 1)}"
+        raise UsageError(
+            f"--machine {TUNED} has no measurements of this machine with {asked} (measured: {have}); run "
+            f"mxpeak tune --ranks {ranks}"
+        )
+    return str(tables[found])
+
+
+def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
+    """How many ranks: --ranks, --nodes times those of a node, the product of a grid, or a node's."""
+    from mxpeak.perf.simulation.plan import check_ranks
+
+    per_node = machine.ranks_per_node
+    given = {"--ranks": args.ranks, "--nodes": None if args.nodes is None else args.nodes * per_node}
+    if args.grid is not None:
+        given["--grid"] = args.grid[0] * args.grid[1]
+    sides = [args.npx, args.npy, args.npz]
+    if None not in sides:
+        given["--npx --npy --npz"] = args.npx * args.npy * args.npz
+    said = {flag: ranks for flag, ranks in given.items() if ranks is not None}
+    if len(set(said.values())) > 1:
+        raise UsageError(
+            "the flags set different numbers of ranks: "
+            + ", ".join(f"{flag} sets {ranks}" for flag, ranks in said.items())
+            + (f" ({per_node} per node)" if args.nodes is not None else "") + "; use only one of these flags"
+        )  # fmt: skip
+    ranks = next(iter(said.values()), per_node)
+    check_ranks(machine, ranks)
+    return int(ranks)
+
+
+def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
+    """Stop at flags of the other kind of benchmark: they would be ignored."""
+    lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
+    sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
+    foreign = sparse if benchmark in LU else lu
+    if benchmark == "hpl-mxp":
+        foreign = (*foreign, "split")
+    if benchmark in ("hpl", "hpcg"):
+        foreign = (*foreign, "precision")
+    for name in foreign:
+        if getattr(args, name, None) is not None:
+            flag = "-N" if name == "n" else "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} does not apply to {benchmark}; remove {flag}")
+
+
+def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
+    """What a rank's device can give: --mem of it, or all but a tenth."""
+    return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
+
+
+def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
+    """Stop at a part of the grid, which tiles it, that is not what a node has."""
+    from mxpeak.layout.grid import node_grids
+
+    whole = machine.ranks_per_node >= P * Q
+    per_node = min(machine.ranks_per_node, P * Q)
+    if block is None or (here := block[0] * block[1]) == per_node:
+        return
+    blocks = node_grids(P, Q, per_node)
+    instead = f"use --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "remove --node-grid"
+    if here <= machine.cores:
+        instead += f", or use --ranks-per-node {here}"
+    has = f"a node of {machine.name} has {'all ' if whole else ''}{per_node} ranks"
+    raise UsageError(f"--node-grid {block[0]}x{block[1]} has {here} ranks, but {has}; {instead}")
+
+
+def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
+    """The run of an LU benchmark, what was left open being planned."""
+    from mxpeak.layout.grid import ProcessGrid
+    from mxpeak.perf.simulation.lu import LuRun
+    from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
+
+    ranks = ranks_of(args, machine)
+    P, Q = args.grid or squarest(ranks)
+    low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
+    nb = args.nb or good_block(machine.curve("gemm", low))
+    node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
+    order = args.order or "column"
+    ProcessGrid(P, Q, order, node_grid)  # says what does not tile
+    _check_block(args.node_grid, P, Q, machine)
+    depth = 1 if args.depth is None else args.depth
+    footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
+    n = args.n or good_order(per_rank * ranks, nb, P, Q, footprint)
+    whole = machine.memory_bytes if args.mem is None else per_rank
+    check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
+    if nb > n:
+        if args.n:
+            raise UsageError(f"--nb {nb} is larger than N = {n}; use --nb {n}, or a larger -N")
+        good = good_block(machine.curve("gemm", low)) if machine.gemm else n
+        raise UsageError(
+            f"--nb {nb} is larger than N = {n}, the largest N that fits with this block size; use --nb "
+            f"{good}, or remove --nb"
+        )
+    split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
+    return LuRun(
+        n=n, nb=nb, P=P, Q=Q, precision=low, order=order, node_grid=node_grid, bcast=args.bcast or "2ringM",
+        depth=depth, split=split, **settings,
+    )  # fmt: skip
+
+
+def _low(machine: Machine) -> str:
+    """The narrowest precision that the rules admit and the machine has a rate of."""
+    return next(name for name in ("fp16", "bf16", "tf32", "fp32", "fp64") if name in machine.gemm)
+
+
+def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
+    """The run of a sparse benchmark: the largest cube that fits where its size was left open."""
+    from mxpeak.errors import ResourceError
+    from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
+    from mxpeak.perf.simulation.sparse import SparseRun
+    from mxpeak.records import size_text
+
+    ranks = ranks_of(args, machine)
+    grid = _rank_grid(args, ranks)
+    low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
+    if low not in ("fp64", "fp32", "bf16", "fp16"):
+        raise UsageError(f"mxpeak cannot simulate hpg-mxp with --precision {low}; use fp64, fp32, bf16 or fp16")
+    budget = device_bytes(args, machine)
+    if args.nx is None:
+        if args.ny is not None or args.nz is not None:
+            raise UsageError("--ny and --nz need --nx; add --nx")
+        sides = range(largest_cube(), 15, -(2 ** (LEVELS - 1)))
+        nx = next((n for n in sides if box_bytes(Box.of(0, (n, n, n), grid), benchmark, low) <= budget), None)
+        if nx is None:
+            raise ResourceError(f"even --nx 16 does not fit into {size_text(budget)} per rank; use a larger --mem")
+        shape = (nx, nx, nx)
+    else:
+        shape = (args.nx, args.ny or args.nx, args.nz or args.nx)
+    box = Box.of(0, shape, grid)
+    check_box(box, rules=False)
+    need, most = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
+    if need > most:
+        raise ResourceError(
+            f"a box of {'x'.join(map(str, shape))} needs {size_text(need)} per rank, but a rank has only "
+            f"{size_text(most)}; use a smaller --nx"
+        )
+    return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
+
+
+def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
+    from mxpeak.layout.stencil import process_grid
+
+    given = [args.npx, args.npy, args.npz]
+    if given == [None] * 3:
+        return process_grid(ranks)
+    if None in given:
+        raise UsageError("--npx, --npy and --npz must be used together; add the missing flags, or remove all of them")
+    return args.npx, args.npy, args.npz
+
+
+def box_bytes(box: Box, benchmark: str, low: str) -> int:
+    """Bytes of a rank: 27 entries a row on all levels (8/7 of the finest), vectors, and GMRES's basis of 31."""
+    from mxpeak.precision import precision
+
+    n, w = box.rows, precision(low).bytes
+    levels = 8 / 7
+    double = 27 * n * levels * 12 + 9 * n * levels * 8
+    if benchmark == "hpcg":
+        return int(double)
+    inner = 27 * n * levels * (w + 4) + 31 * n * max(w, 4)
+    return int(double + inner + 31 * n * 8)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def lu_config(run: LuRun) -> dict[str, Any]:
+    """The run as JSON has it."""
+    return {
+        "n": run.n, "nb": run.nb, "P": run.P, "Q": run.Q, "ranks": run.ranks, "order": run.order,
+        "node_grid": run.node_grid, "bcast": run.bcast, "depth": run.depth, "split": run.split,
+        "precision": run.precision, "gpu_aware": run.aware, "nics": run.nics, "core_sharing": run.core_sharing,
+        "slow": {str(rank): factor for rank, factor in run.slow.items()},
+    }  # fmt: skip
+
+
+def sparse_config(run: SparseRun) -> dict[str, Any]:
+    """The run as JSON has it."""
+    box = run.box
+    return {
+        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz, "ranks": run.ranks,
+        "precision": run.low, "iterations": run.iterations, "counting": run.counting, "penalty": run.penalty,
+        "gpu_aware": run.aware, "slow": {str(rank): factor for rank, factor in run.slow.items()},
+    }  # fmt: skip
+
+
+def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
+    """The machine as JSON has it, each number's source with it."""
+    return {
+        "name": machine.name,
+        "title": machine.title,
+        "ranks_per_node": machine.ranks_per_node,
+        "nodes": -(-ranks // machine.ranks_per_node),
+        "memory_bytes": machine.memory_bytes,
+        "sources": dict(machine.sources),
+    }
+
+
+def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
+    """Where the time goes, for people."""
+    shares = ", ".join(
+        f"{name} {100 * seconds / forecast.time_s:.1f} %"
+        for name, seconds in forecast.phases.items()
+        if seconds >= 5e-4 * forecast.time_s
+    )
+    return [
+        f"exposed   {100 * forecast.exposed:.1f} % of the time is communication without overlap",
+        *wrapped("phases    ", shares),
+    ]
+
+
+def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
+    """The rate with its interval, and the time."""
+    if prediction["rate_flops"] is None:
+        return ["rate      unknown"]
+    rate = prediction["rate_flops"]
+    return [
+        f"rate      {rate_text(rate)}, {rate_text(rate / ranks)} per rank",
+        f"interval  {rate_text(prediction['low'])} to {rate_text(prediction['high'])}",
+        f"time      {three_digits(prediction['time_s'])} s",
+    ]
+
+
+def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
+    """What is odd in a run of an LU benchmark."""
+    from mxpeak.perf.simulation.plan import lu_cautions, part_node_caution
+    from mxpeak.precision import precision
+
+    entry_bytes = precision("fp64" if benchmark == "hpl" else "fp32").bytes
+    odd = lu_cautions(run.n, run.nb, run.P, run.Q, entry_bytes)
+    return [*odd, *part_node_caution(run.ranks, machine.ranks_per_node)]
+
+
+def caution_lines(cautions: list[Caution]) -> list[str]:
+    """Warnings with what to do."""
+    return [line for one in cautions for line in wrapped("warning   ", f"{one.text}; {one.hint}")]
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """A text behind its heading, in 80 columns."""
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def show(body: Mapping[str, Any], lines: list[str], to: str | None) -> None:
+    """To stdout and, as asked, as JSON."""
+    text = to_json(body)
+    if to == "-":
+        print(text, end="")
+        return
+    print("\n".join(lines))
+    if to is not None:
+        from pathlib import Path
+
+        from mxpeak.cli.output import check_file, write_new
+
+        check_file(Path(to))
+        write_new(Path(to), text)

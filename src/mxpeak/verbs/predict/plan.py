@@ -1,0 +1,273 @@
+"""mxpeak plan BENCHMARK: sizes, grid and broadcast for a run, its memory, and the rate to expect; nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.run_history import last_rate
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.records import Caution, size_text
+from mxpeak.verbs.predict.flags import (
+    LU,
+    PREDICTED,
+    add_flags,
+    box_bytes,
+    caution_lines,
+    cautions_of,
+    forecast_lines,
+    lu_config,
+    lu_run,
+    machine_of,
+    machine_section,
+    prediction_lines,
+    refuse_foreign,
+    show,
+    sparse_config,
+    sparse_run,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+    from mxpeak.perf.simulation.lu import LuRun
+    from mxpeak.perf.simulation.machines import Machine
+
+EXAMPLES = """\
+examples:
+  mxpeak plan hpl --ranks 4
+  mxpeak plan hpl-mxp --machine frontier --nodes 128
+  mxpeak plan hpl --machine crusher --nodes 4 --write-dat HPL.dat
+  mxpeak plan hpg-mxp --machine frontier --nodes 8 --json -
+"""
+
+#: Broadcasts that are tried, where clocks times steps stay below.
+TRIED, TRIED_BELOW = ("1ringM", "2ringM", "long", "lib"), 3e6
+#: How far the next run on this machine may lie from the last one.
+LIKE_LAST = 0.2
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `plan` to the command line."""
+    parser = verbs.add_parser(
+        "plan",
+        help="choose N, NB, grid and broadcast, and predict the rate",
+        description="Choose N, NB, the process grid and the broadcast for given ranks, nodes and memory. With "
+        "--machine, also predict the rate.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
+    add_flags(parser)
+    parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
+    parser.set_defaults(action=plan)
+
+
+def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Plan on one rank, whoever launched more."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    benchmark = args.benchmark
+    if benchmark not in PREDICTED:
+        raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(PREDICTED)}")
+    refuse_foreign(args, benchmark)
+    if args.write_dat is not None and benchmark not in LU:
+        raise UsageError(f"{benchmark} has no .dat file to write; remove --write-dat")
+    if args.write_dat is not None:
+        from mxpeak.cli.output import check_file
+
+        check_file(Path(args.write_dat), flag="--write-dat")
+    machine, notes = _machine(args, benchmark)
+    body, lines = _lu(args, benchmark, machine) if benchmark in LU else _sparse(args, benchmark, machine)
+    lines += [line for note in notes for line in wrapped("note      ", note)]
+    show({**body, "notes": notes}, lines, args.json)
+    return ExitCode.VALID
+
+
+def _machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
+    """The machine that was named, with what flags say otherwise; else this one, of which no rate is known."""
+    if args.machine is not None:
+        return machine_of(args), []
+    return _this_machine(args, benchmark)
+
+
+def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
+    from mxpeak.perf.host import one_core_each, total_memory_bytes
+    from mxpeak.perf.simulation.machines import Machine, Network
+
+    memory, cores = total_memory_bytes(), len(one_core_each())
+    if memory is None:
+        raise UsageError("the system does not report its memory; use --machine FILE")
+    here = args.ranks or (args.grid[0] * args.grid[1] if args.grid else 1)
+    if args.node_grid is not None and args.nodes is None:
+        here = args.node_grid[0] * args.node_grid[1]
+    per_node = args.ranks_per_node or (here if args.nodes is None else 1)
+    notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks per node"]
+    unknown = Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    machine = Machine(
+        name="this machine", title="nodes like this one", nodes=None, ranks_per_node=per_node, cores=cores,
+        memory_bytes=memory / per_node, memory_rate=1.0, network=unknown, gemm={}, trsm={}, factor={},
+    )  # fmt: skip
+    args.mem = args.mem or "80%"
+    if benchmark in LU:
+        from mxpeak.bench.hpl.config import HplConfig
+        from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+
+        args.nb = args.nb or (HplConfig if benchmark == "hpl" else HplMxpConfig).nb[0]
+        args.bcast, args.order = args.bcast or "1ringM", args.order or "row"
+        args.split = 0.0 if args.split is None and benchmark == "hpl" else args.split
+        args.precision = args.precision or (None if benchmark == "hpl" else "fp32")
+    return machine, notes
+
+
+def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    from mxpeak.perf.simulation.lu import node_block
+    from mxpeak.perf.simulation.plan import footprint_of
+
+    run = lu_run(args, benchmark, machine)
+    tried: list[str] = []
+    if machine.gemm:
+        run, tried = _best_broadcast(args, benchmark, run, machine)
+    parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
+    total = parts["total"]
+    cautions = cautions_of(benchmark, run, machine)
+    section, forecast = _prediction(benchmark, run, machine)
+    if args.write_dat is not None:
+        _write_dat(args.write_dat, benchmark, run)
+    block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
+    command = _command(args, benchmark, run, machine)
+    why = f"  (the best of {', '.join(tried)})" if tried else ""
+    lines = [
+        f"{benchmark} on {machine.title}",
+        f"N         {run.n}",
+        f"NB        {run.nb}",
+        f"grid      {run.P}x{run.Q}, {block[0]}x{block[1]} per node, {run.order} order",
+        f"bcast     {run.bcast}{why}",
+        f"memory    {size_text(total / run.ranks)} per rank (matrix {size_text(parts['matrix'] / run.ranks)})",
+        *prediction_lines(section, run.ranks),
+        *([] if forecast is None else forecast_lines(forecast)),
+        *caution_lines(cautions),
+        f"\n{command}",
+    ]
+    return _body(benchmark, section, lu_config(run), machine, run.ranks, total // run.ranks, cautions, command), lines
+
+
+def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> tuple[LuRun, list[str]]:
+    """The run with the broadcast that its simulation likes best, where trying them takes seconds."""
+    from mxpeak.perf.simulation.predict import simulate_lu
+
+    if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
+        return run, []
+    runs = [replace(run, bcast=name) for name in TRIED]
+    return max(runs, key=lambda one: simulate_lu(benchmark, one, machine).rate_flops), list(TRIED)
+
+
+def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str, Any], Any]:
+    """From the simulation; for this machine as its last run of the benchmark went on as many ranks, else unknown."""
+    from mxpeak.perf.counts import hpl_flops
+    from mxpeak.perf.simulation.predict import predict, simulate_lu
+
+    if machine.gemm:
+        found = predict(lambda one: simulate_lu(benchmark, run, one), machine)
+        return found.section(), found.forecast
+    rate = last_rate(benchmark, run.ranks)
+    if rate is None:
+        return dict.fromkeys(("rate_flops", "time_s", "low", "high")), None
+    low, high = (1 - LIKE_LAST) * rate, (1 + LIKE_LAST) * rate
+    return {"rate_flops": rate, "time_s": hpl_flops(run.n) / rate, "low": low, "high": high}, None
+
+
+def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    from mxpeak.perf.simulation.plan import part_node_caution, prime_caution
+    from mxpeak.perf.simulation.predict import predict
+    from mxpeak.perf.simulation.sparse import simulate
+
+    run = sparse_run(args, benchmark, machine)
+    box, need = run.box, box_bytes(run.box, benchmark, run.low)
+    section: dict[str, Any] = dict.fromkeys(("rate_flops", "time_s", "low", "high"))
+    forecast = None
+    if machine.gemm:
+        found = predict(lambda one: simulate(run, one), machine)
+        section, forecast = found.section(), found.forecast
+    shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
+    command = f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
+    cautions = [*prime_caution(run.ranks), *part_node_caution(run.ranks, machine.ranks_per_node)]
+    lines = [
+        f"{benchmark} on {machine.title}",
+        f"box       {box.nx}x{box.ny}x{box.nz} per rank, {box.gnx}x{box.gny}x{box.gnz} in total",
+        f"ranks     {box.npx}x{box.npy}x{box.npz}",
+        f"memory    {size_text(need)} per rank",
+        *prediction_lines(section, run.ranks),
+        *([] if forecast is None else forecast_lines(forecast)),
+        *caution_lines(cautions),
+        f"\n{command}",
+    ]
+    return _body(benchmark, section, sparse_config(run), machine, run.ranks, need, cautions, command), lines
+
+
+def _body(
+    benchmark: str,
+    prediction: dict[str, Any],
+    config: dict[str, Any],
+    machine: Machine,
+    ranks: int,
+    bytes_per_rank: int,
+    cautions: list[Caution],
+    command: str,
+) -> dict[str, Any]:
+    return {
+        "schema": "mxpeak.plan/1",
+        "benchmark": benchmark,
+        "prediction": prediction,
+        "config": config,
+        "memory": {"bytes_per_rank": bytes_per_rank},
+        "machine": machine_section(machine, ranks),
+        "command": command,
+        "warnings": [asdict(one) for one in cautions],
+    }
+
+
+def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
+    """What to type for the run."""
+    start = _start(run.ranks, machine)
+    if args.write_dat is not None:
+        return f"{start} mxpeak run {benchmark} --dat {args.write_dat}{_beside_dat(benchmark, run)}"
+    flags = (
+        f"-N {run.n} --nb {run.nb} --grid {run.P}x{run.Q} --order {run.order} --bcast {run.bcast} --depth {run.depth}"
+    )
+    return f"{start} mxpeak run {benchmark} {flags}{_beside_dat(benchmark, run)}"
+
+
+def _beside_dat(benchmark: str, run: LuRun) -> str:
+    """Flags for what no .dat can say."""
+    node = f" --node-grid {run.node_grid[0]}x{run.node_grid[1]}" if run.node_grid else ""
+    if benchmark == "hpl":
+        return node + (f" --split {run.split:g}" if run.split else "")
+    return f"{node} --precision {run.precision}"
+
+
+def _start(ranks: int, machine: Machine) -> str:
+    per_node = min(machine.ranks_per_node, ranks)
+    nodes = -(-ranks // per_node)
+    if nodes == 1:
+        return f"mpiexec -n {ranks}"
+    return f"srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node}"
+
+
+def _write_dat(name: str, benchmark: str, run: LuRun) -> None:
+    from mxpeak.bench.hpl import input as hpl_input
+    from mxpeak.bench.hpl.config import HplConfig
+    from mxpeak.bench.hpl_mxp import input as mxp_input
+    from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+    from mxpeak.cli.output import write_new
+
+    said: dict[str, Any] = {
+        "n": (run.n,), "nb": (run.nb,), "grid": ((run.P, run.Q),), "order": run.order, "bcast": (run.bcast,),
+        "depth": (run.depth,),
+    }  # fmt: skip
+    text = hpl_input.write_dat(HplConfig(**said)) if benchmark == "hpl" else mxp_input.write_dat(HplMxpConfig(**said))
+    try:
+        write_new(Path(name), text)
+    except OSError as error:
+        raise UsageError(f"mxpeak cannot write {name}: {error.strerror}; use another --write-dat FILE") from None

@@ -1,0 +1,304 @@
+"""Published results beside the closed formula and the simulation: the table of docs/reference/published-results.md.
+
+A row is what a paper prints and how it is computed here; one set of parameters a machine, none a row.  "set by it" says
+that a number of the machine was chosen by that row, which therefore proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from mxpeak.layout.stencil import Box, process_grid
+from mxpeak.perf.counts import hpl_flops, lu_flops_done
+from mxpeak.perf.simulation.lu import LuForecast, LuRun, node_block
+from mxpeak.perf.simulation.machines import find_machine
+from mxpeak.perf.simulation.model import upper_bound
+from mxpeak.perf.simulation.predict import simulate_lu
+from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
+from mxpeak.perf.simulation.sparse import simulate as simulate_sparse
+
+RINGS = ("1ring", "1ringM", "2ringM")
+#: The machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
+SC22 = "frontier-2022"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published figure.
+
+    printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
+    simulated         computes it
+    formula           the same by eq. 1-5, where they say anything
+    set_by            whether a parameter was chosen by it
+    quick             whether it takes seconds
+    """
+
+    what: str
+    source: str
+    printed: float
+    unit: str
+    simulated: Callable[[], float]
+    formula: Callable[[], float] | None = None
+    set_by: bool = False
+    quick: bool = True
+
+    def line(self) -> str:
+        """The row of the table."""
+        found = self.simulated()
+        formula = "" if self.formula is None else shown(self.formula(), self.unit)
+        if self.unit == "%":
+            error = f"{found - self.printed:+.1f} points"
+        else:
+            error = f"{100 * (found / self.printed - 1):+.1f} %"
+        error += ", set by it" if self.set_by else ""
+        printed = shown(self.printed, self.unit)
+        return f"| {self.what} | {self.source} | {printed} | {formula} | {shown(found, self.unit)} | {error} |"
+
+
+def shown(value: float, unit: str) -> str:
+    """A figure with its unit; differences with their sign."""
+    if unit == "%":
+        return f"{value:+.1f} %"
+    if unit == "% of":
+        return f"{value:.1f} %"
+    return f"{value:.4g} {unit}".rstrip()
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+def summit(side: int, node: tuple[int, int] = (3, 2), bcast: str = "lib", nics: int = 2, local: int = 61440) -> LuRun:
+    """HPL-MxP on Summit: B = 768, and N_L = 61440 a GPU (OLCF, V-A)."""
+    return LuRun(n=side * local, nb=768, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, nics=nics)
+
+
+def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: bool = True) -> LuRun:
+    """HPL-MxP on Frontier: B = 3072, and N_L = 119808 a GCD (OLCF, V-A and D)."""
+    return LuRun(n=side * 119808, nb=3072, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, aware=aware)
+
+
+def openmxp(P: int, Q: int, n: int) -> LuRun:
+    """Return HPL-MxP as in OpenMxP's log: B = 2560, a node has 2×4 ranks."""
+    return LuRun(n=n, nb=2560, P=P, Q=Q, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
+
+
+def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
+    """HPL on Crusher: NB = 512, N = 256000 on one node and the same memory on more (rocHPL, IV)."""
+    n = int(256000 * nodes**0.5) // 512 * 512
+    return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
+
+
+def sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseRun:
+    """320³ points a GCD of Frontier, restart 30, 300 iterations (Kashi et al., table 1)."""
+    box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
+    iterations = 50 if benchmark == "hpcg" else 300
+    return SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
+
+
+#: Simulations that several rows share.
+_DONE: dict[str, LuForecast] = {}
+
+
+def of(machine: str, run: LuRun) -> LuForecast:
+    """A simulated run."""
+    key = f"{machine} {run}"
+    if key not in _DONE:
+        _DONE[key] = simulate_lu("hpl" if run.precision == "fp64" else "hpl-mxp", run, find_machine(machine))
+    return _DONE[key]
+
+
+@cache
+def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseForecast:
+    """A simulated solve on Frontier."""
+    return simulate_sparse(sparse(nodes, low, benchmark), find_machine("frontier"))
+
+
+def rank_rate(machine: str, run: LuRun) -> float:
+    """FLOP/s of a rank."""
+    return of(machine, run).rate_flops / run.ranks
+
+
+def formula_rate(machine: str, run: LuRun) -> float:
+    """FLOP/s of a rank by eq. 1-5."""
+    found = find_machine(machine)
+    block = node_block(run.P, run.Q, found.ranks_per_node, run.order, run.node_grid)
+    bound = upper_bound(found, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics)
+    return hpl_flops(run.n) / bound.time_s / run.ranks
+
+
+def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse: LuRun) -> float:
+    """By how many percent one run's rate a rank is above another's."""
+    return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------
+
+
+def rows() -> list[Row]:
+    """All of them, by machine."""
+    return [*_summit_rows(), *_frontier_rows(), *_crusher_rows(), *_sparse_rows()]
+
+
+def _gain_row(
+    what: str, printed: float, machine: str, better: LuRun, worse: LuRun, formula: bool = False, quick: bool = True
+) -> Row:
+    by_formula = (lambda: gain(formula_rate, machine, better, worse)) if formula else None
+    where = "OLCF V-E"
+    return Row(what, where, printed, "%", lambda: gain(rank_rate, machine, better, worse), by_formula, quick=quick)
+
+
+def _efficiency_row(what: str, printed: float, machine: str, large: LuRun, small: LuRun) -> Row:
+    return Row(
+        what,
+        "OLCF VI-A",
+        printed,
+        "% of",
+        lambda: 100 * rank_rate(machine, large) / rank_rate(machine, small),
+        lambda: 100 * formula_rate(machine, large) / formula_rate(machine, small),
+        quick=False,
+    )
+
+
+def _full(what: str, printed: float, machine: str, run: LuRun, set_by: bool) -> Row:
+    return Row(
+        what,
+        "OLCF VI-B",
+        printed,
+        "EFLOP/s",
+        lambda: of(machine, run).rate_flops / 1e18,
+        lambda: formula_rate(machine, run) * run.ranks / 1e18,
+        set_by=set_by,
+        quick=False,
+    )
+
+
+def _summit_rows() -> list[Row]:
+    best, column, side = summit(54), summit(54, (6, 1)), 54
+    rings = [summit(side, bcast=name) for name in RINGS]
+
+    def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
+        return lambda: choose([gain(rank_rate, "summit", one, best) for one in rings])
+
+    def port(bcast: str) -> tuple[LuRun, LuRun]:
+        return summit(side, bcast=bcast), summit(side, bcast=bcast, nics=1)
+
+    poorest = summit(side, (6, 1), "ilib", nics=1)
+    return [
+        _full("Summit, 162², N = 9,953,280, which fits", 1.411, "summit", summit(162), set_by=True),
+        _full("Summit, 162², N = 13,685,760, as printed", 1.411, "summit", summit(162, local=84480), set_by=False),
+        _efficiency_row("Summit, 2916 over 36 GPUs, column-major", 91.4, "summit", column, summit(6, (6, 1))),
+        _efficiency_row("Summit, 2916 over 36 GPUs, 3×2 per node", 104.6, "summit", best, summit(6)),
+        Row("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", ring(max), quick=False),
+        Row("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", ring(min), quick=False),
+        _gain_row("Summit, port binding, broadcast", 35.6, "summit", *port("lib"), formula=True, quick=False),
+        _gain_row("Summit, port binding, 1ringM", 59.7, "summit", *port("1ringM"), formula=True, quick=False),
+        _gain_row("Summit, 3×2 over 6×1 per node", 14.1, "summit", best, column, formula=True, quick=False),
+        _gain_row("Summit, best over poorest settings", 603.0, "summit", best, poorest, quick=False),
+    ]
+
+
+def _frontier_rows() -> list[Row]:
+    column = {name: frontier(32, (8, 1), name) for name in (*RINGS, "lib")}
+
+    def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
+        return lambda: choose([gain(rank_rate, SC22, column[name], column["lib"]) for name in RINGS])
+
+    def staged(bcast: str) -> tuple[LuRun, LuRun]:
+        return frontier(32, (2, 4), bcast), frontier(32, (2, 4), bcast, aware=False)
+
+    best, poorest = frontier(32, (2, 4)), frontier(32, (8, 1), "lib", aware=False)
+    # The list prints neither N nor the grid: as much memory per GCD as in OpenMxP's log, 34,060,800² / 73,728 entries.
+    whole = openmxp(256, 288, 34060800)
+    return [
+        _full("Frontier, 172², N = 20,606,976", 2.387, SC22, frontier(172, (4, 2)), set_by=True),
+        _efficiency_row(
+            "Frontier, 16384 over 64 GCDs, column-major", 92.2, SC22, frontier(128, (8, 1)), frontier(8, (8, 1))
+        ),
+        Row("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", ring(max)),
+        Row("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
+        _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, SC22, *staged("2ringM")),
+        _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, SC22, *staged("lib")),
+        _gain_row("Frontier, 2×4 over 8×1 per node", 2.7, SC22, best, column["2ringM"], formula=True),
+        _gain_row("Frontier, best over poorest settings", 94.6, SC22, best, poorest),
+        Row(
+            "Frontier, 9216 nodes, list of June 2023",
+            "TOP500",
+            9.95,
+            "EFLOP/s",
+            lambda: of("frontier", whole).rate_flops / 1e18,
+            lambda: formula_rate("frontier", whole) * whole.ranks / 1e18,
+            quick=False,
+        ),
+    ]
+
+
+def _crusher_rows() -> list[Row]:
+    log = openmxp(32, 32, 4014080)
+    node = rochpl(1, 4, 2, (4, 2))
+    many = rochpl(128, 32, 32, (1, 8))
+
+    def running() -> float:
+        done = of("crusher", node)
+        half = len(done.step_s) // 2
+        return lu_flops_done(node.n, node.n - half * node.nb) / float(done.step_s[half]) / 1e12
+
+    def hidden_steps() -> float:
+        done = of("crusher", node)
+        return 100 * done.hidden_until() / len(done.step_s)
+
+    def hidden_time() -> float:
+        done = of("crusher", node)
+        return 100 * float(done.step_s[done.hidden_until()]) / done.time_s
+
+    return [
+        Row(
+            "Crusher, 32², N = 4,014,080, a GCD", "OpenMxP's log", 133.753, "TFLOP/s",
+            lambda: rank_rate("crusher", log) / 1e12, lambda: formula_rate("crusher", log) / 1e12, set_by=True,
+        ),
+        Row(
+            "Crusher, HPL on one node", "rocHPL IV-A", 153.0, "TFLOP/s",
+            lambda: of("crusher", node).rate_flops / 1e12, set_by=True,
+        ),
+        Row("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running, set_by=True),
+        Row("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps, set_by=True),
+        Row("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time, set_by=True),
+        Row(
+            "Crusher, HPL on 128 nodes", "rocHPL IV-B", 17.75, "PFLOP/s",
+            lambda: of("crusher", many).rate_flops / 1e15, quick=False,
+        ),
+    ]  # fmt: skip
+
+
+def _sparse_rows() -> list[Row]:
+    def ratio(nodes: int) -> float:
+        return of_sparse(nodes).rate_flops / of_sparse(nodes, "fp64").rate_flops
+
+    def efficiency() -> float:
+        return 100 * of_sparse(9408).rate_flops / of_sparse(1).rate_flops / 9408
+
+    return [
+        Row(
+            "Frontier, HPG-MxP on 1 node", "ORNL 4.1, 17.23 / 78 % / 9408", 2.348, "TFLOP/s",
+            lambda: of_sparse(1).rate_flops / 1e12, set_by=True,
+        ),
+        Row(
+            "Frontier, HPG-MxP on 9408 nodes", "ORNL 4.1", 17.23, "PFLOP/s",
+            lambda: of_sparse(9408).rate_flops / 1e15, set_by=True,
+        ),
+        Row("Frontier, HPG-MxP, 9408 nodes over 1", "ORNL 4.1", 78.0, "% of", efficiency, set_by=True),
+        Row("Frontier, HPG-MxP, mixed over double", "ORNL 4.1", 1.6, "times", lambda: ratio(1)),
+        Row(
+            "Frontier, HPCG on 9408 nodes", "ORNL 4.1", 10.4, "PFLOP/s",
+            lambda: of_sparse(9408, "fp64", "hpcg").rate_flops / 1e15,
+        ),
+    ]  # fmt: skip
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table in Markdown, each when it has been computed."""
+    yield "| result | source | printed | formula | simulation | error |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows():
+        yield row.line()

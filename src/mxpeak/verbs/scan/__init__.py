@@ -1,0 +1,1 @@
+"""`mxpeak scan`: find slow nodes, devices and cores, and those whose results differ."""

@@ -1,0 +1,156 @@
+"""mxpeak scan: the same small benchmark on every device or group of cores at once; which are slow, which wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.config_file import read_toml, values_for
+from mxpeak.cli.ranks import on_ranks
+from mxpeak.cli.request import VERB_CONFIGS, add_options, check_variables
+from mxpeak.configs.run import PlaceConfig
+from mxpeak.errors import ExitCode
+from mxpeak.options import Setting, options, resolve
+from mxpeak.records import to_json
+from mxpeak.verbs.scan.config import ScanConfig, ScanOutput
+
+VERB_CONFIGS += [ScanConfig, ScanOutput]
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak scan
+  mxpeak scan --ranks 8 --rounds 9 --tolerance 3%
+  srun mxpeak scan --json scan.json --write-exclude exclude.txt
+  mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
+
+The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `scan` to the command line."""
+    parser = verbs.add_parser(
+        "scan",
+        help="find slow or faulty nodes",
+        description="Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
+        "ranks and ranks with different results.",
+        epilog=EXAMPLES,
+    )
+    add_options(parser, ScanConfig)
+    add_options(parser, ScanOutput)
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file")
+    parser.set_defaults(action=scan)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    config: ScanConfig
+    settings: dict[str, Setting]
+    output: ScanOutput
+
+
+def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
+    """The settings of a scan by precedence; a file is read here."""
+    check_variables(environ)
+    file = args.config or environ.get("MXPEAK_CONFIG")
+    values = values_for("scan", read_toml(file)) if file else {}
+    shown = {o.name for o in options(ScanOutput)}
+    settings = resolve(ScanConfig, vars(args), environ, {k: v for k, v in values.items() if k not in shown})
+    output = resolve(ScanOutput, vars(args), environ, {k: v for k, v in values.items() if k in shown})
+    return Asked(
+        ScanConfig(**{name: s.value for name, s in settings.items()}),
+        settings,
+        ScanOutput(**{name: s.value for name, s in output.items()}),
+    )
+
+
+def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Scan the ranks that a launcher started, or those of this host.  Collective, once they are there."""
+    return on_ranks(
+        args,
+        argv,
+        session,
+        read=lambda: asked(args, os.environ),
+        place=lambda wanted: wanted.config,
+        act=lambda wanted: _scan(wanted, argv, session),
+        local_ranks=_parts_here,
+    )
+
+
+def _parts_here(config: PlaceConfig) -> int:
+    from mxpeak.runtime.placement import parts_here
+
+    return parts_here(config)
+
+
+def _check_files(output: ScanOutput) -> None:
+    """Find out before the scan whether its files can be written."""
+    from mxpeak.cli.output import check_file
+
+    taken = []
+    if output.json not in (None, "-"):
+        check_file(Path(output.json or ""))
+        taken.append(Path(output.json or ""))
+    if output.write_exclude is not None:
+        check_file(Path(output.write_exclude), taken, "--write-exclude")
+
+
+def _scan(wanted: Asked, argv: list[str], session: Session) -> int:
+    from mxpeak.cli.display import PlainProgress
+    from mxpeak.verbs.scan.run import run
+
+    assert session.comm is not None
+    session.on_root(lambda: _check_files(wanted.output))
+    mode = "never" if wanted.output.quiet or session.rank != 0 else wanted.output.progress
+    progress = PlainProgress(sys.stderr, os.environ, mode)
+    with closing(progress):
+        observers = [progress] if session.rank == 0 else []
+        body = run(wanted.config, session.comm, settings=wanted.settings, observers=observers, argv=argv)
+    code = None if body is None else _show(body, wanted.output, session)
+    return int(session.comm.bcast_object(code))
+
+
+def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
+    """Print what was found and write the files; the exit code."""
+    from mxpeak.cli.output import FaultTolerantStream, write_new
+    from mxpeak.records import Caution
+    from mxpeak.report.text import cautions
+    from mxpeak.verbs.scan.report import scan_text, verdict
+
+    stdout = FaultTolerantStream(sys.stdout)
+    try:
+        try:
+            if output.json not in (None, "-"):
+                write_new(Path(output.json or ""), to_json(body))  # before anything that can fail
+        finally:
+            text = verdict(body) if output.quiet else scan_text(body)
+            stdout.say(to_json(body) if output.json == "-" else text)
+            if not output.quiet:
+                session.say(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
+        if output.write_exclude is not None:
+            write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
+    except OSError as error:
+        session.say(f"mxpeak: error: cannot write {error.filename}: {error.strerror}")
+        return ExitCode.RESOURCE
+    if stdout.error is not None and not isinstance(stdout.error, BrokenPipeError):
+        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}")
+        return ExitCode.RESOURCE
+    return ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
+
+
+def excluded(body: Mapping[str, Any], form: str) -> str:
+    """The hosts to be left out as the content of a file: Slurm's list, or one a line; nothing if there are none."""
+    hosts: list[str] = body["exclude"]["hosts"]
+    lines = hosts if form == "hostfile" else [body["exclude"]["slurm"]] if hosts else []
+    return "".join(f"{line}\n" for line in lines)

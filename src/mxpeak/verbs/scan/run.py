@@ -1,0 +1,237 @@
+"""Scan: the same small benchmark on every rank at once, to find slow ranks and wrong ones; the rules in one screen.
+
+on each rank   LU of HPL-MxP of order N, products of its precision with as many flops, reading the factors 32 times;
+               alone, all with the same inputs, each begun by all ranks together
+rounds         --rounds of them, after a warm-up that is not counted
+rates          flops or bytes over the rank's own seconds
+bits           of the factors and of the product, every round
+slow, wrong    what `decide` says
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from platform import machine
+from statistics import median
+from typing import Any, Unpack
+
+from mxpeak.bench.harness import Bench, RunHooks, opened
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.cores import short_list
+from mxpeak.layout.host_list import host_list
+from mxpeak.perf.health import Sensors, sensors, summary
+from mxpeak.perf.host import core_groups, host_facts
+from mxpeak.precision import precision as format_of
+from mxpeak.records import Caution, size_text
+from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.spans import Spans
+from mxpeak.verbs.scan.config import ScanConfig
+from mxpeak.verbs.scan.decide import Measured, decide
+from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
+
+SCHEMA = "mxpeak.scan/1"
+#: The order where none is given: of one thread, of one whose processor multiplies 16-bit numbers, and on a GPU.
+DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
+#: A size at which everything is used once before the ranks begin together.
+TINY = 48, 16
+
+
+@dataclass(slots=True)
+class Record:
+    """What one rank tells rank 0: where it is, what it measured in each round, and how it fared meanwhile."""
+
+    where: dict[str, Any]
+    kind: str
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    bits: dict[str, list[str]] = field(default_factory=dict)
+    health: dict[str, Any] = field(default_factory=dict)
+
+
+def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dict[str, Any] | None:
+    """Scan, and return the result on rank 0.  Collective over comm."""
+    with opened(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
+        size = _size(bench)
+        begin = time.time()
+        record = _start_record(bench)
+        watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
+        _make_ready(bench, size.precision)
+        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch)
+        record.where["uuid"] = watch.uuid
+        records = bench.comm.gather_objects(record)
+        if records is None:
+            return None
+        facts = bench.facts.sections(begin, time.time())
+        del facts["launch"]["binding"]  # each rank of the result has its own
+        cautions = [*bench.facts.cautions, *_cached(size, bench)]
+        return {**result(records, size, bench.config), **facts, "warnings": [asdict(one) for one in cautions]}
+
+
+def _size(bench: Bench[ScanConfig]) -> Size:
+    """The size that was asked for, or one that takes about a second, if every host has room for it.  Collective."""
+    config, ranks = bench.config, bench.comm.size
+    precision = config.precision or "fp32"
+    need = footprint(precision, on_gpu=config.on_gpu)
+    if config.n is None:
+        n = max(1, round(_default_n(bench, precision) / config.nb)) * config.nb
+        return Size(min(n, bench.budget.default_n(need, config.nb, 1, ranks)), config.nb, precision)
+    if not bench.budget.fits(need, config.n, config.nb, 1, ranks):
+        raise ResourceError(bench.budget.too_large(need, config.n, config.nb, 1, ranks))
+    return Size(config.n, config.nb, precision)
+
+
+def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
+    """The order that takes the rank with the fewest threads about a second.  Collective."""
+    if bench.config.on_gpu:
+        return GPU_DEFAULT_N
+    threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
+    native = format_of(precision).bytes == 2 and not bench.kernels.emulates(precision)
+    return float((NATIVE_DEFAULT_N if native else DEFAULT_N) * threads ** (1 / 3))
+
+
+def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
+    """What to know of matrices that all caches of a host may hold."""
+    machine, ranks = bench.facts.machine, bench.placement.ranks_a_node
+    caches = (machine["l3_bytes"] or machine["l2_bytes"] or 0) * len(core_groups(affinity=range(os.cpu_count() or 1)))
+    matrices = ranks * size.read_bytes // READS
+    if bench.config.on_gpu or matrices > caches:
+        return []
+    sizes = f"a host has {size_text(matrices)} of matrices and {size_text(caches)} of caches"
+    text = f"{sizes}: read may be the rate of the caches"
+    larger = math.ceil(size.n * math.sqrt(2 * caches / matrices))
+    return [Caution("cached", text, f"to measure memory, use -N {larger}")]
+
+
+def _start_record(bench: Bench[ScanConfig]) -> Record:
+    device, placement = bench.kernels.device_facts(), bench.placement
+    model = device.get("device_name") or host_facts()["cpu_model"] or machine()
+    where = {
+        "rank": bench.comm.rank,
+        "host": os.uname().nodename,
+        "cores": short_list(placement.cores),
+        "threads": placement.threads,
+        "device": device.get("device", "cpu"),
+        "model": model,
+    }
+    return Record(where, kind(model, placement.threads, bench.kernels.facts()))
+
+
+def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
+    """What has to be the same for ranks to be compared: processor or device, threads, the library that multiplies."""
+    blas = facts.get("blas")
+    if isinstance(blas, dict):
+        library = " ".join(str(blas[key]) for key in ("library", "version", "architecture"))
+    else:
+        library = blas or " ".join(filter(None, (facts["kernels"], facts.get("torch"))))
+    units = "+".join(facts.get("units", ()))
+    parts = (model, f"{threads} thread{'s' * (threads > 1)}", library, units)
+    return ", ".join(filter(None, parts))
+
+
+def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
+    """Compile what the measures take.  Collective."""
+    kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
+    compile_in_turn(
+        comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), "", bench.placement.before, kernels
+    )
+
+
+def measure(
+    record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
+) -> None:
+    """Warm up, then measure round after round into the record of this rank.  Collective over comm."""
+    each = probes(kernels, comm.transport, size)
+    _warm_up(each, config.warmup, kernels, comm)
+    count = config.rounds * len(each)
+    spans.start(f"scan of {comm.size} rank{'s' * (comm.size > 1)}", float(count))
+    looks = [watch.read()]
+    for done in range(count):
+        probe = each[done % len(each)]
+        rate = timed(probe, kernels, comm, lambda: looks.append(watch.read()))
+        record.rates.setdefault(probe.name, []).append(rate)
+        if probe.bits is not None:
+            record.bits.setdefault(probe.name, []).append(probe.bits())
+        spans.step(done + 1, count, done + 1.0)
+    spans.finish()
+    record.health = summary(looks)
+
+
+def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
+    """This rank's rate of one measure that all begin together; nobody goes on before all have ended.  Collective.
+
+    `look` is called while the others may still compute.
+    """
+    probe.prepare()
+    kernels.wait()
+    comm.barrier()
+    begin = time.perf_counter()
+    probe.work()
+    kernels.wait()
+    rate = probe.amount / (time.perf_counter() - begin)
+    look()
+    comm.barrier()
+    return rate
+
+
+def _use(each: list[Probe]) -> None:
+    for probe in each:
+        probe.prepare()
+        probe.work()
+        if probe.bits is not None:
+            probe.bits()
+
+
+def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) -> None:
+    """Nothing, the products of a round, or a whole round.  Collective."""
+    names = {"none": (), "gemm": ("gemm",), "full": [probe.name for probe in each]}[how]
+    for probe in each:
+        if probe.name in names:
+            timed(probe, kernels, comm, lambda: None)
+
+
+# --- on rank 0 --------------------------------------------------------------------------------------------------
+
+
+def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
+    """The result file's own part, from what all ranks told."""
+    measured = [Measured(rank, one.kind, one.rates, one.bits) for rank, one in enumerate(records)]
+    verdict = decide(measured, config.tolerance)
+    hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
+    place = {
+        rank: {key: one.where[key] for key in ("host", "cores", "device", "uuid")} for rank, one in enumerate(records)
+    }
+    return {
+        "schema": SCHEMA,
+        "status": verdict.status,
+        "slow": [{**asdict(found), **place[found.rank]} for found in verdict.slow],
+        "wrong": [{**asdict(found), **place[found.rank]} for found in verdict.wrong],
+        "undecided": [asdict(found) for found in verdict.undecided],
+        "median": {name: median(median(one.rates[name]) for one in records) for name in records[0].rates},
+        "groups": [asdict(group) for group in verdict.groups],
+        "exclude": {"hosts": hosts, "slurm": host_list(hosts)},
+        "problem": _problem(size, config),
+        "ranks": [_of_rank(one) for one in records],
+    }
+
+
+def _problem(size: Size, config: ScanConfig) -> dict[str, Any]:
+    return {
+        **asdict(size),
+        "rounds": config.rounds,
+        "warmup": config.warmup,
+        "tolerance": config.tolerance,
+        "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
+        "read_bytes": size.read_bytes,
+    }
+
+
+def _of_rank(one: Record) -> dict[str, Any]:
+    """A rank's lines of the result; bits that never change are told once."""
+    bits = {name: sorted(set(found)) for name, found in one.bits.items()}
+    return {**one.where, "kind": one.kind, "rates": one.rates, "bits": bits, **one.health}

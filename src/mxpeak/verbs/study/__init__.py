@@ -1,0 +1,1 @@
+"""`mxpeak study`: reproduce the experiments behind the HPL-MxP rules."""

@@ -1,0 +1,146 @@
+"""mxpeak study: the measurements behind HPL-MxP's rules, repeated on this machine, as tables, figures and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.options import count, integer, listed, one_of, real
+from mxpeak.records import to_json
+
+if TYPE_CHECKING:
+    from mxpeak.cli.output import Folder
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak study
+  mxpeak study pivots norms -N 1000,2000,4000 --seeds 10
+  mxpeak study gmres -N 2000 --diagonal-scale 0.6,0.625,1
+"""
+
+STUDIES = ("pivots", "norms", "gmres")
+RESULT, PAGE = "study.json", "study.html"
+#: Seconds before the first line of progress, and between two of them.
+PROGRESS_S = 2.0
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `study` to the command line."""
+    parser = verbs.add_parser(
+        "study",
+        help="reproduce the experiments behind the HPL-MxP rules",
+        description="Reproduce the fp64 experiments behind the HPL-MxP matrices. They cover pivots, residuals with and "
+        "without pivoting, and GMRES without a preconditioner.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument(
+        "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: all of them)"
+    )
+    parser.add_argument(
+        "-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten orders from 100 to 1600)"
+    )
+    parser.add_argument("--seeds", metavar="K", help="number of matrices per order (default: 5, or 1 for gmres)")
+    parser.add_argument(
+        "--diagonal-scale", metavar="C,...", help="factors c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.set_defaults(action=study)
+
+
+def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Run the studies, show their tables, write figures and JSON.  One rank computes, whoever launched more."""
+    asked = [_parsed("study", name, one_of(*STUDIES)) for name in args.studies]
+    studies = tuple(name for name in STUDIES if name in (asked or STUDIES))
+    if args.diagonal_scale is not None and "gmres" not in studies:
+        raise UsageError(
+            f"--diagonal-scale applies only to gmres, but {' and '.join(studies)} "
+            f"leave{'s' * (len(studies) == 1)} the diagonal unchanged; remove --diagonal-scale, or run "
+            "mxpeak study gmres"
+        )
+    given = {
+        "orders": _parsed("-N", args.n, listed(count(1))),
+        "seeds": _parsed("--seeds", args.seeds, integer(1, 100_000)),
+        "scales": _parsed("--diagonal-scale", args.diagonal_scale, listed(real(1e-3, 1e6))),
+    }
+    if session.rank != 0:
+        return ExitCode.VALID
+    from mxpeak.verbs.study.run import Plan, run
+
+    plan = Plan(studies=studies, **{name: value for name, value in given.items() if value is not None})
+    folder = _prepare(args)
+    try:
+        body = run(plan, argv=argv, on_case=_Progress(session))
+        return _finish(body, args, folder, session)
+    finally:
+        folder.remove_if_empty()
+
+
+def _parsed(flag: str, text: str | None, parse: Callable[[str], Any]) -> Any:
+    try:
+        return None if text is None else parse(text)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def _prepare(args: argparse.Namespace) -> Folder:
+    """Find out before the studies whether their files can be written."""
+    from mxpeak.cli.output import check_file, results_folder
+
+    folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)
+    try:
+        if args.json not in (None, "-"):
+            taken = [] if folder.missing else [folder.path / name for name in (RESULT, PAGE)]
+            check_file(Path(args.json), taken=taken)
+    except UsageError:
+        folder.remove_if_empty()
+        raise
+    return folder
+
+
+def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, session: Session) -> int:
+    from mxpeak.cli.output import FaultTolerantStream, write_new
+    from mxpeak.verbs.study.report import page, tables
+
+    text = to_json(body)
+    stdout = FaultTolerantStream(sys.stdout)
+    try:
+        try:
+            folder.write(RESULT, text)  # before anything that can fail
+        finally:
+            stdout.say(text if args.json == "-" else tables(body))
+        folder.write(PAGE, page(body))
+        if args.json not in (None, "-"):
+            write_new(Path(args.json), text)
+    except OSError as error:
+        session.say(
+            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
+            "the result is on stdout only"
+        )
+        return ExitCode.RESOURCE
+    session.say(folder.said(args.json or ""))
+    if stdout.error is None or isinstance(stdout.error, BrokenPipeError):
+        return ExitCode.VALID
+    instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
+    session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
+    return ExitCode.RESOURCE
+
+
+class _Progress:
+    """A line on stderr every few seconds; none for what ends at once."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._last = perf_counter()
+
+    def __call__(self, study: str, done: int, count: int) -> None:
+        now = perf_counter()
+        if now - self._last >= PROGRESS_S and done < count:
+            self._last = now
+            self._session.say(f"study {study}: {done} of {count} matrices")

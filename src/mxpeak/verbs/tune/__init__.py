@@ -1,0 +1,1 @@
+"""`mxpeak tune`: find and store the fastest settings of this machine."""

@@ -1,0 +1,245 @@
+"""What is tried: settings of each benchmark on each layout of ranks and threads, the most promising by the model first.
+
+Settings are written as they would be typed.  Only what differs from the defaults is said, so that a winner without
+settings is the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mxpeak.bench.registry import BENCHMARKS, load
+from mxpeak.bench.sparse import PLAIN, smoother_of
+from mxpeak.configs.grid import squarest
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import divisors, node_grids
+from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
+from mxpeak.perf.simulation.machines import Machine
+from mxpeak.runtime.placement import gpu_defaults
+
+LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
+TUNED = (*LU, *SPARSE)
+
+#: Block sizes, on CPUs and on GPUs, and the shares of the split update.
+BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
+SPLITS = ("0", "0.3", "0.5")
+#: Broadcasts that differ along a line of so many ranks: two ranks have one ring.
+SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2ring", "longM", "long", "lib", "ilib")
+#: Broadcasts of otherwise equal settings that are tried before others are.
+ALIKE = 2
+#: A rank has so many blocks in a row at the least, where NB is tried.
+LEAST_BLOCKS = 4
+#: Orders and sides of boxes among which that of the trials is chosen.
+ORDERS = tuple(int(2048 * 2 ** (step / 2)) // 64 * 64 for step in range(11))
+SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Ranks, the threads of each, and the nodes that they are on."""
+
+    ranks: int
+    threads: int
+    nodes: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.ranks}x{self.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings on a layout."""
+
+    layout: Layout
+    settings: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return " ".join([str(self.layout), *(f"{name}={text}" for name, text in sorted(self.settings.items()))])
+
+
+def layouts(cores: int, *, several: bool) -> list[Layout]:
+    """Ways to share the cores of a node, the default first: one rank, a rank a core, and in between."""
+    counts = divisors(cores) if several else [1]
+    middle = counts[1:-1]
+    kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
+    return [Layout(ranks, max(1, cores // ranks)) for ranks in kept]
+
+
+def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
+    """NB × grid × broadcast, for HPL × split, on several nodes × node grid; the defaults first.
+
+    On a GPU each says its NB: the default one is smaller for the small matrix of a trial.
+    """
+    first: dict[str, str] = {"nb": str(default_nb)} if on_gpu else {}
+    found = [Candidate(layout, first)]
+    for P, Q in _grids(layout.ranks):
+        longest = max(P, Q) if benchmark == "hpl-mxp" else Q
+        bcasts = (SHORT if longest == 2 else ALL) if longest > 1 else ("1ringM",)
+        splits = SPLITS if benchmark == "hpl" and P > 1 else ("0",)
+        blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * LEAST_BLOCKS * max(P, Q) <= n] or [default_nb]
+        for node, split, bcast, nb in product(_node_grids(P, Q, layout), splits, bcasts, blocks):
+            settings = {
+                **({"nb": str(nb)} if on_gpu or nb != default_nb else {}),
+                **({"grid": f"{P}x{Q}"} if squarest(layout.ranks) != (P, Q) else {}),
+                **({"bcast": bcast} if bcast != "1ringM" else {}),
+                **({"split": split} if split != "0" else {}),
+                **({"node_grid": node} if node else {}),
+            }
+            if settings != first:
+                found.append(Candidate(layout, settings))
+    return found
+
+
+def _grids(ranks: int) -> list[tuple[int, int]]:
+    """Grids that are at most 8 times as long as wide, the default first, then the squarest."""
+    pairs = [(P, ranks // P) for P in divisors(ranks)]
+    found = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
+    return sorted(found, key=lambda pair: (max(pair), pair[0]))
+
+
+def _node_grids(P: int, Q: int, layout: Layout) -> list[str]:
+    """Parts of the grid for one node, where there are several; "" is the order of ranks."""
+    if layout.nodes == 1:
+        return [""]
+    ranks = layout.ranks // layout.nodes
+    return ["", *(f"{p}x{q}" for p, q in node_grids(P, Q, ranks))]
+
+
+def ordered(
+    candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], most: int
+) -> list[Candidate]:
+    """The defaults of each layout, then what the model thinks fastest, few of them alike in all but the broadcast.
+
+    Layouts take turns where there is no model.
+    """
+    defaults = [one for one in candidates if not one.settings]
+    rest = [one for one in candidates if one.settings]
+    seconds, turns, seen = {one.key: seconds_of(one) for one in rest}, dict[str, int](), dict[Layout, int]()
+    for one in rest:
+        turns[one.key] = seen[one.layout] = seen.get(one.layout, 0) + 1
+    known = [one for one in rest if seconds[one.key] is not None]
+    unknown = [one for one in rest if seconds[one.key] is None]
+    known = _different(sorted(known, key=lambda one: seconds[one.key] or 0.0))
+    rest = known + sorted(unknown, key=lambda one: turns[one.key])
+    return [*defaults, *rest][: max(most, len(defaults) + 1)]
+
+
+def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The same, those after the first few of one layout, grid, NB and split behind all others."""
+    seen: dict[str, int] = {}
+    front: list[Candidate] = []
+    back: list[Candidate] = []
+    for one in candidates:
+        key = Candidate(one.layout, {name: text for name, text in one.settings.items() if name != "bcast"}).key
+        seen[key] = seen.get(key, 0) + 1
+        (front if seen[key] <= ALIKE else back).append(one)
+    return front + back
+
+
+def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, machine: Machine) -> float:
+    """What the model says of a candidate; NB is the default where it says none."""
+    from mxpeak.perf.simulation.lu import LuRun
+    from mxpeak.perf.simulation.predict import simulate_lu
+
+    said = candidate.settings
+    P, Q = map(int, said["grid"].split("x")) if "grid" in said else squarest(candidate.layout.ranks)
+    node = said.get("node_grid")
+    run = LuRun(
+        n=n,
+        nb=min(n, int(said.get("nb", nb))),
+        P=P,
+        Q=Q,
+        precision="fp64" if benchmark == "hpl" else low,
+        order="row",
+        node_grid=tuple(map(int, node.split("x"))) if node else None,  # type: ignore[arg-type]
+        bcast=said.get("bcast", "1ringM"),
+        split=float(said.get("split", "0")),
+    )
+    return simulate_lu(benchmark, run, machine).time_s
+
+
+# --- sparse -----------------------------------------------------------------------------------------------------
+
+
+def sparse_candidates(
+    benchmark: str, layout: Layout, mode: str, side: int, *, on_gpu: bool, boxes: bool
+) -> list[Candidate]:
+    """Storage × smoother, the process grid, and the box's shape where `boxes`; the defaults first.
+
+    Official settings compete with official ones: compressed columns are left to --mode explore.
+    """
+    default = _default_form(benchmark, mode, on_gpu=on_gpu)
+    storages = [
+        *(name for name in PLAIN if not (on_gpu and name == "rows")),
+        *(["packed"] if mode == "explore" else []),
+    ]
+    found: list[dict[str, str]] = [{}]
+    forms = [(name, order) for name in storages for order in ("natural", "coloured")]
+    found += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]
+    default_grid = process_grid(layout.ranks)
+    found += list(_process_grids(layout.ranks, default_grid))
+    if boxes:
+        found += list(_boxes(side, default_grid))
+    return [Candidate(layout, settings) for settings in found]
+
+
+def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
+    """Storage and smoother where nobody says them: told by name they would compete with themselves."""
+    config = BENCHMARKS[benchmark].config(mode=mode, kernels="torch" if on_gpu else "host")  # type: ignore[call-arg]
+    storage = str(load(f"mxpeak.bench.{benchmark.replace('-', '_')}.rules:storages")(config)[0])
+    return storage, smoother_of(config, storage)  # type: ignore[arg-type]
+
+
+def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
+    for npx in divisors(ranks):
+        for npy in divisors(ranks // npx):
+            if (grid := (npx, npy, ranks // (npx * npy))) != default and _allowed(None, grid):
+                yield dict(zip(("npx", "npy", "npz"), map(str, grid)))
+
+
+def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
+    """Boxes of about as many points, longer in x or in z."""
+    step = 2 ** (LEVELS - 1)
+    for stretch in ((2, 1, 0.5), (0.5, 1, 2), (1.5, 1, 0.67), (2, 0.71, 0.71)):
+        shape = tuple(max(step, round(side * s / step) * step) for s in stretch)
+        if _allowed((shape[0], shape[1], shape[2]), grid):
+            yield dict(zip(("nx", "ny", "nz"), map(str, shape)))
+
+
+def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> bool:
+    """Whether the rules take it."""
+    try:
+        check_box(Box.of(0, shape or (16, 16, 16), grid))
+    except UsageError:
+        return False
+    return True
+
+
+def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> float:
+    """About what a trial takes on a cube: validation or reference, a first solve, and the one that counts."""
+    from mxpeak.perf.simulation.sparse import SparseRun, simulate
+
+    box = Box.of(0, (side, side, side), process_grid(ranks))
+    solves, steps = (4, 50) if benchmark == "hpcg" else (6, 60)
+    return solves * simulate(SparseRun(box=box, benchmark=benchmark, iterations=steps, low="fp64"), machine).time_s
+
+
+def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
+    """NB where nobody says it."""
+    config = BENCHMARKS[benchmark].config()
+    changed = gpu_defaults(config, "cuda") if on_gpu else config.natively(native)
+    return int(changed.get("nb", config.nb)[0])  # type: ignore[attr-defined]
+
+
+def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
+    """The largest of the rising sizes whose trial takes no longer; the smallest, if none does."""
+    found = sizes[0]
+    for size in sizes:
+        if seconds_of(size) > seconds:
+            break
+        found = size
+    return found

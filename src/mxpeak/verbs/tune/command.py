@@ -1,0 +1,275 @@
+"""mxpeak tune [BENCHMARK…]: measure this machine, search the fastest settings, check them, keep them for `run`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.options import count, device, integer, one_of, seconds
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+    from mxpeak.comm.base import Communicator
+    from mxpeak.runtime.tuned import Store
+    from mxpeak.verbs.tune.candidates import Layout
+    from mxpeak.verbs.tune.groups import Standing
+    from mxpeak.verbs.tune.plan import TunePlan
+
+EXAMPLES = """\
+examples:
+  mxpeak tune
+  mxpeak tune hpl --budget 2m
+  mxpeak tune hpl-mxp --ranks 2 -N 8000 --budget 10m
+  mxpeak tune hpcg --mode explore --json tune.json
+"""
+
+SCHEMA = "mxpeak.tune/1"
+TUNED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
+LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `tune` to the command line."""
+    parser = verbs.add_parser(
+        "tune",
+        help="find the fastest settings for this machine",
+        description="Measure kernels and messages, and search for fast settings in short runs. Compare the fastest "
+        "settings with the defaults, and store them for mxpeak run.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument(
+        "benchmarks", nargs="*", metavar="BENCHMARK", help=f"benchmarks: {', '.join(TUNED)} (default: all of them)"
+    )
+    parser.add_argument(
+        "--budget", default="5m", metavar="TIME", help="time budget, such as 90s, 5m or 1h (default: 5m)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="discard earlier measurements on this machine")
+    parser.add_argument(
+        "--mode",
+        default="official",
+        metavar="{official,explore}",
+        help="rules: official or explore (allows more settings) (default: official)",
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument("--ranks", metavar="R", help="number of local ranks (default: chosen by tune)")
+    where.add_argument("--threads", metavar="T", help="threads per rank (default: an equal share of the cores)")
+    where.add_argument(
+        "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
+    )
+    where.add_argument(
+        "--kernels",
+        default="auto",
+        metavar="{auto,host,torch}",
+        help="kernels: auto, host, torch or reference (default: auto)",
+    )
+    where.add_argument(
+        "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
+    )
+    problem = parser.add_argument_group("problem")
+    problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: chosen from --budget)")
+    problem.add_argument(
+        "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--quiet", action="store_true", help="do not print progress")
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
+    parser.set_defaults(action=tune)
+
+
+def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Tune on one rank, which has others measure and run; under a launcher all ranks are one group."""
+    if args.job is not None:
+        return _job(args.job, session)
+    _parse(args)
+    from mxpeak.runtime.launch import launched, start
+
+    if not launched():
+        return _lead(args, session, None, None)
+    session.comm = comm = start(args.comm)
+    return _follow(args, session, comm)
+
+
+def _parse(args: argparse.Namespace) -> None:
+    """Texts to values; mistakes name their flag."""
+    from mxpeak.verbs.tune.candidates import LU, SPARSE
+
+    def parsed(flag: str, text: str | None, parse: Any) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from None
+
+    asked = [parsed("tune", name, one_of(*TUNED)) for name in args.benchmarks]
+    args.benchmarks = [name for name in TUNED if name in (asked or TUNED)]
+    args.budget_s = parsed("--budget", args.budget, budget_seconds)
+    args.mode = parsed("--mode", args.mode, one_of("official", "explore"))
+    args.ranks, args.threads = (
+        parsed(f"--{name}", getattr(args, name), integer(1, 4096)) for name in ("ranks", "threads")
+    )
+    args.device = parsed("--device", args.device, device)
+    args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
+    args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
+    for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
+        if given is not None and not set(args.benchmarks) & set(kinds):
+            raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
+    args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
+    if args.nx is not None and args.nx % 8:
+        below = args.nx // 8 * 8
+        raise UsageError(
+            f"--nx {args.nx} is not a multiple of 8, but multigrid halves the box three times; use --nx {below}"
+        )
+
+
+def budget_seconds(text: str) -> float:
+    """A parser of times: 90s, 2m, 1.5h."""
+    if text.strip()[-1:].isdecimal():
+        raise UsageError(f"{text!r} is not a time; use a number with s, m or h, for example 5m")
+    time_s = seconds(text)
+    if not LEAST_S <= time_s <= MOST_S:
+        raise UsageError(
+            f"{text} ({time_s:g} s) is out of range; use a time from {LEAST_S:g} s to 168h, for example 2m"
+        )
+    return time_s
+
+
+# --- who does what ----------------------------------------------------------------------------------------------
+
+
+def _job(file: str, session: Session) -> int:
+    """Do a job as one of its ranks."""
+    from mxpeak.runtime.launch import start
+    from mxpeak.verbs.tune.job import Job, perform
+
+    try:
+        job = Job(**json.loads(Path(file).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"--job {file} is reserved for ranks that mxpeak tune starts: {error}; remove --job") from None
+    session.comm = start(job.comm)
+    perform(job, session.comm, _silent if job.quiet else session.say)
+    return ExitCode.VALID
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
+    """All ranks of a launcher: rank 0 leads, the others do its jobs and hear how it went."""
+    from mxpeak.runtime.launch import confirm
+    from mxpeak.runtime.nodes import nodes_of
+    from mxpeak.runtime.placement import threads_of
+    from mxpeak.verbs.tune.candidates import Layout
+    from mxpeak.verbs.tune.groups import Standing
+
+    confirm(args.comm, args.ranks, comm)
+    layout = Layout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
+    group = Standing(comm, _silent if args.quiet else session.say)
+    if comm.rank != 0:
+        group.serve()
+        return int(comm.bcast_object(None))
+    code = int(ExitCode.BUG)
+    try:
+        code = _lead(args, session, group, layout)
+        return code
+    except MxpeakError as error:
+        code = int(error.exit_code)
+        raise
+    finally:
+        group.dismiss()
+        comm.bcast_object(code)
+
+
+def _lead(args: argparse.Namespace, session: Session, standing: Standing | None, layout: Layout | None) -> int:
+    """Plan, tune, show; on rank 0 alone."""
+    from mxpeak.cli.output import check_file
+    from mxpeak.runtime.tuned import this_store
+    from mxpeak.verbs.tune.groups import Spawned, Stopped
+    from mxpeak.verbs.tune.run import Tuner
+
+    if args.json not in (None, "-"):
+        check_file(Path(args.json))
+    store = this_store()
+    if args.fresh:
+        store.clear()
+    plan = _plan(args, layout)
+    say = _silent if args.quiet else session.say
+    say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
+    try:
+        body = Tuner(plan, store, standing or Spawned(), say).run()
+    except Stopped as stopped:
+        session.say("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
+        return stopped.code
+    return _show(args, session, plan, store, body)
+
+
+def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
+    """What is asked for, with the layouts that this machine or its launcher has."""
+    from mxpeak.perf.host import one_core_each, total_memory_bytes
+    from mxpeak.runtime.launch import can_start_ranks
+    from mxpeak.runtime.tuned import device_of
+    from mxpeak.verbs.tune.candidates import Layout, layouts
+    from mxpeak.verbs.tune.plan import TunePlan
+
+    cores, where = max(1, len(one_core_each())), device_of(args.kernels, args.device)
+    if layout is not None:
+        found = [layout]
+    elif args.ranks is not None or args.threads is not None or where != "cpu" or args.comm == "solo":
+        ranks = args.ranks or 1
+        found = [Layout(ranks, args.threads or max(1, cores // ranks))]
+    else:
+        found = layouts(cores, several=can_start_ranks())
+    size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}
+    memory = total_memory_bytes()
+    return TunePlan(
+        benchmarks=args.benchmarks,
+        layouts=found,
+        budget_s=args.budget_s,
+        mode=args.mode,
+        device=where,
+        kernels=args.kernels,
+        comm=args.comm,
+        quiet=args.quiet,
+        size=size,
+        cores=cores,
+        memory_bytes=float(memory or 2**30),
+    )
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:
+    from mxpeak.cli.output import FaultTolerantStream, write_new
+    from mxpeak.records import to_json
+    from mxpeak.verbs.tune.report import tables
+
+    tables_of = {f"{ranks}x{threads}": str(path) for (ranks, threads), path in store.tables().items()}
+    whole = {
+        "schema": SCHEMA,
+        "config": {
+            "benchmarks": list(plan.benchmarks),
+            "mode": plan.mode,
+            "budget_s": plan.budget_s,
+            "device": plan.device,
+            "layouts": [str(layout) for layout in plan.layouts],
+            **plan.size,
+        },
+        "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
+        "store": str(store.book_file),
+        **body,
+        "winners": [asdict(one) for one in body["winners"]],
+    }
+    stdout = FaultTolerantStream(sys.stdout)
+    stdout.say(to_json(whole) if args.json == "-" else tables(whole))
+    if args.json not in (None, "-"):
+        try:
+            write_new(Path(args.json), to_json(whole))
+        except OSError as error:
+            session.say(f"mxpeak: error: cannot write {args.json}: {error.strerror}; the result is on stdout only")
+            return ExitCode.RESOURCE
+    return ExitCode.VALID

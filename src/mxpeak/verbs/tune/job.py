@@ -1,0 +1,172 @@
+"""A job: probes and trials that one group of ranks does one after the other, each written down as it ends.
+
+The group is one of processes started for it, or that of all ranks under a launcher.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mxpeak.bench.harness import Bench
+from mxpeak.bench.registry import BENCHMARKS, Benchmark
+from mxpeak.comm.base import Communicator
+from mxpeak.configs.run import RunConfig
+from mxpeak.errors import MxpeakError
+from mxpeak.options import Setting, resolve
+from mxpeak.records import rate_text
+from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, load_kernels, on_device
+from mxpeak.runtime.tuned import append
+from mxpeak.verbs.tune.probe import measured, native, probes
+
+#: What is done: {"do": "probes", …}, or {"do": "trial", …}.
+Task = dict[str, Any]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Tasks for a group of ranks.
+
+    until_unix   when no further task is begun
+    journal      the file that takes what is measured
+    comm, quiet  how ranks talk, and whether rank 0 says how far it is
+    """
+
+    ranks: int
+    threads: int
+    device: str
+    kernels: str
+    tasks: list[Task]
+    journal: str
+    until_unix: float
+    comm: str = "auto"
+    quiet: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def perform(job: Job, comm: Communicator, say: Callable[[str], None]) -> None:
+    """Do all tasks for which there is time; rank 0 writes them down.  Collective over comm."""
+    for task in job.tasks:
+        steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
+        with closing(steps):
+            while _time_left(job, comm) and (record := next(steps, None)) is not None:
+                if comm.rank == 0:
+                    append(Path(job.journal), [record])
+                    say(line(record))
+
+
+def _time_left(job: Job, comm: Communicator) -> bool:
+    return bool(comm.bcast_object(time.time() < job.until_unix))
+
+
+# --- probes -----------------------------------------------------------------------------------------------------
+
+
+def _probes(job: Job, task: Task, comm: Communicator) -> Any:
+    """Each kernel that has not been measured.  Collective."""
+    config, settings = on_device(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads), {})
+    number = device_number(config, comm)
+    placement = bind_to_cores(comm, config.threads, cores_near(config, number), number=number)
+    try:
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = Bench[RunConfig](config, comm, placement, kernels, {"settings": settings})
+        todo = probes(
+            comm.size, native(kernels, on_gpu=config.on_gpu), on_gpu=config.on_gpu, scale=task.get("scale", 1)
+        )
+        for probe in todo:
+            if probe not in task["known"]:
+                yield {"kind": "kernel", **_layout(job), **measured(bench, probe)}
+        yield {"kind": "complete", **_layout(job)}
+    finally:
+        placement.release()
+
+
+def _layout(job: Job) -> dict[str, Any]:
+    return {"ranks": job.ranks, "threads": job.threads, "device": job.device}
+
+
+#: What a record of a kernel says beside its probe.
+_BESIDE = ("kind", "ranks", "threads", "device", "seconds", "rate")
+
+
+def probe_of(record: Record) -> dict[str, Any]:
+    """The probe that a record answers."""
+    hidden = (*_BESIDE, "bytes") if record["name"] == "rows" else _BESIDE
+    return {name: value for name, value in record.items() if name not in hidden}
+
+
+# --- trials -----------------------------------------------------------------------------------------------------
+
+
+def trial_texts(benchmark: Benchmark, task: Task, job: Job) -> dict[str, str]:
+    """A short run as it would be typed: no limit measured, one solve, a problem of the trial's size."""
+    texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
+    texts |= {name: str(n) for name, n in task["size"].items()}
+    # on a device a run before the clock compiles its kernels
+    texts["warmup"] = "gemm" if job.device.startswith("cuda") else "none"
+    if "nx" in task["size"]:
+        texts |= {"rt": "0", "quick": "yes"}
+    if benchmark.name == "hpg-mxp":
+        texts["iterations"] = "60"
+    if hasattr(benchmark.config, "mode"):
+        texts["mode"] = task["mode"]
+    return {**texts, **task["settings"]}
+
+
+def _trial(job: Job, task: Task, comm: Communicator) -> Any:
+    """One run of a benchmark by its own entry: a rate of 0 where it fails.  Collective."""
+    benchmark = BENCHMARKS[task["benchmark"]]
+    record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}
+    try:
+        settings = benchmark.config.settle(resolve(benchmark.config, trial_texts(benchmark, task, job), {}, {}))
+        results = import_module(benchmark.module).run(_config(benchmark, settings), comm, settings=settings)
+    except MxpeakError as error:
+        yield {**record, "rate_flops": 0.0, "passed": False, "failed": str(error)}
+        return
+    passed = bool(results) and all(one.passed for one in results)
+    one = results[0] if results else None
+    rate = (one.result.get("rate_flops") or 0.0) if one is not None and passed else 0.0
+    steps = one.validation.get("iterations") if one is not None else None
+    low = one.problem.get("precision", "") if one is not None else ""
+    yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
+
+
+def _config(benchmark: Benchmark, settings: dict[str, Setting]) -> RunConfig:
+    return replace(benchmark.config(), **{name: one.value for name, one in settings.items()})
+
+
+# --- for people -------------------------------------------------------------------------------------------------
+
+
+def line(record: Record) -> str:
+    """One measurement as a line of progress."""
+    where = f"tune {record['ranks']}x{record['threads']}"
+    if record["kind"] == "complete":
+        return f"{where} all kernels are measured"
+    if record["kind"] == "trial":
+        told = "failed" if not record["passed"] else rate_text(record["rate_flops"])
+        return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {told}"
+    sizes = " ".join(f"{key} {record[key]}" for key in ("m", "n", "k", "ld", "bytes") if key in record)
+    names = " ".join(filter(None, [record["name"], record.get("bcast"), record.get("precision")]))
+    amount = f"{record['rate'] / 1e9:.3g} G/s" if "rate" in record else f"{record['seconds'] * 1e6:.3g} µs"
+    return f"{where} {names} {sizes}  {amount}"
+
+
+def typed(settings: Mapping[str, str]) -> str:
+    """Settings as flags."""
+    return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in settings.items()) or "defaults"
+
+
+def kernels_of(records: Iterable[Record], ranks: int, threads: int, device: str) -> list[Record]:
+    """The measured kernels of one layout."""
+    layout = ranks, threads, device
+    return [r for r in records if r["kind"] == "kernel" and (r["ranks"], r["threads"], r["device"]) == layout]

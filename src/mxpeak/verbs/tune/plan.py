@@ -1,0 +1,138 @@
+"""What a search is of: the budget, the layouts, the size of trials, and the candidates in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from mxpeak.bench.stencil_sizes import DEFAULT_NX, GPU_NX
+from mxpeak.perf.simulation.machines import Machine
+from mxpeak.verbs.tune.candidates import (
+    GPU_SIDES,
+    LU,
+    ORDERS,
+    SIDES,
+    Candidate,
+    Layout,
+    default_nb,
+    largest,
+    lu_candidates,
+    lu_seconds,
+    ordered,
+    sparse_candidates,
+    sparse_seconds,
+)
+from mxpeak.verbs.tune.successive_halving import most_runs
+
+#: A trial takes so many seconds at the least, and so much of the time for a search that about as many fit.
+LEAST_TRIAL_S, TRIALS = 0.3, 60
+#: How many candidates a search begins with, and what a run costs besides its trial: generation, checks, processes.
+FEWEST, MOST, OVERHEAD = 4, 16, 2.5
+#: The share of a search's time in which the model orders candidates; those that it has not come to are tried last.
+MODEL = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """What is asked for.
+
+    layouts      ranks and threads that are tried, the default first
+    size         of the trials where it was given: {"n": …}, {"nx": …}
+    scale        divides the sizes of kernels and trials (tests)
+    """
+
+    benchmarks: Sequence[str]
+    layouts: Sequence[Layout]
+    budget_s: float
+    mode: str = "official"
+    device: str = "cpu"
+    kernels: str = "auto"
+    comm: str = "auto"
+    quiet: bool = False
+    size: dict[str, int] = field(default_factory=dict)
+    scale: int = 1
+    memory_bytes: float = 1e9
+    cores: int = 1
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes."""
+        return self.device.startswith("cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The size of the problem that trials solve, and the candidates, the defaults first; notes on what is left out."""
+
+    size: dict[str, int]
+    candidates: list[Candidate]
+    notes: list[str]
+
+
+def race(
+    plan: TunePlan, benchmark: str, layouts: Sequence[Layout], machines: Mapping[Layout, Machine], seconds: float
+) -> Race:
+    """A search for which there are so many seconds: fewer, larger trials rather than many small ones."""
+    trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
+    most = FEWEST
+    while most < MOST and OVERHEAD * trial_s * most_runs(most + 1) <= seconds:
+        most += 1
+    if benchmark not in LU:
+        return _sparse(plan, benchmark, layouts, machines, trial_s, most)
+    return _lu(plan, benchmark, layouts, machines, trial_s, most, perf_counter() + MODEL * seconds)
+
+
+def _lu(
+    plan: TunePlan,
+    benchmark: str,
+    layouts: Sequence[Layout],
+    machines: Mapping[Layout, Machine],
+    trial_s: float,
+    most: int,
+    until: float,
+) -> Race:
+    """An order whose run takes so long by the model, and settings in the order of their simulated times."""
+    machine, low = machines.get(layouts[0]), "fp64"
+    if benchmark == "hpl-mxp":
+        names = ("fp16",) if plan.on_gpu else ("bf16", "fp16", "fp32")
+        low = next((name for name in names if machine is not None and name in machine.gemm), names[-1])
+    nb = default_nb(benchmark, on_gpu=plan.on_gpu, native=[] if low in ("fp64", "fp32") else [low])
+    n = plan.size.get("n") or max(64, ORDERS[0] // plan.scale)
+    if machine is not None and "n" not in plan.size and plan.scale == 1:
+        default = Candidate(layouts[0], {})
+        n = largest(ORDERS, lambda n: lu_seconds(benchmark, default, n, nb, low, machine), trial_s)
+    found = [one for layout in layouts for one in lu_candidates(benchmark, layout, n, nb, on_gpu=plan.on_gpu)]
+
+    def seconds_of(one: Candidate) -> float | None:
+        here = machines.get(one.layout)
+        if here is None or low not in here.gemm or perf_counter() > until:
+            return None
+        return lu_seconds(benchmark, one, n, nb, low, here)
+
+    return Race({"n": n}, ordered(found, seconds_of, most), [])
+
+
+def _sparse(
+    plan: TunePlan,
+    benchmark: str,
+    layouts: Sequence[Layout],
+    machines: Mapping[Layout, Machine],
+    trial_s: float,
+    most: int,
+) -> Race:
+    """A cube whose trial takes so long by the model; shapes of boxes where it is of the default's size."""
+    machine, sides = machines.get(layouts[0]), GPU_SIDES if plan.on_gpu else SIDES
+    side = plan.size.get("nx") or sides[0]
+    if machine is not None and "nx" not in plan.size and plan.scale == 1:
+        side = largest(sides, lambda n: sparse_seconds(benchmark, n, layouts[0].ranks, machine), trial_s)
+    boxes = side >= (GPU_NX if plan.on_gpu else DEFAULT_NX)
+    left_out = f"{benchmark}: trials of {side}x{side}x{side} points are too small to search shapes of boxes"
+    found = [
+        one
+        for layout in layouts
+        for one in sparse_candidates(benchmark, layout, plan.mode, side, on_gpu=plan.on_gpu, boxes=boxes)
+    ]
+    return Race(
+        dict.fromkeys(("nx", "ny", "nz"), side), ordered(found, lambda one: None, most), [] if boxes else [left_out]
+    )

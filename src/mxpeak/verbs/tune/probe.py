@@ -1,0 +1,368 @@
+"""Single kernels, timed through the contract on all ranks at once: what the papers' figures show, and the model takes.
+
+    gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, fig. 3
+    trsm, factor, fact   solves and factorizations a step needs, by NB              OLCF, figs. 5 and 6; rocHPL, fig. 5
+    ld          the same product with other leading dimensions                      OLCF, fig. 7
+    bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
+    pair        what a column of FACT takes longer where two ranks share a panel
+    turn        what a message takes, waits included, in solves with an L and U that all ranks share
+    read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
+
+What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
+
+A probe is a plain dictionary, so that it can be asked of other processes and kept in a file; measured, it has `seconds`
+(the slowest rank's, the median of a few: a run of seconds meets the machine as it is, not at its best) or a `rate` of
+one rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import cycle
+from statistics import median
+from typing import Any
+
+from mxpeak.bench.harness import Bench, repeated
+from mxpeak.bench.lu import gemm_probe
+from mxpeak.comm.base import Task
+from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.comm.exchange import allreduce_by
+from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.configs.grid import squarest
+from mxpeak.configs.lu import BCASTS
+from mxpeak.configs.run import RunConfig
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.stencil import weights
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Exchange, Panel, better_candidate
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.panel_plan import panel_plan
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.simulation.lu import hops, owned
+from mxpeak.perf.simulation.machine_from_measurements import panel_flops
+from mxpeak.precision import precision
+from mxpeak.solvers.lu.triangular import Factored
+from mxpeak.verbs.tune.operands import alone, filled, near_one, triangle
+
+Probe = dict[str, Any]
+
+#: Seconds and times that a kernel is repeated.
+SECONDS, LEAST, MOST = 0.1, 3, 40
+#: How long ranks that share a core work without a pause: long beside the turns in which they have it.
+SHARED_S = 0.03
+#: On CPUs and GPUs: inner sizes (NB), the side of the blocks that curves are taken at, the heat map's other sides.
+INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
+SIDE, GPU_SIDE = 3072, 8192
+SIDES, GPU_SIDES = (256, 512, 1024), (1024, 2048, 4096, 16384)
+#: The inner size of the heat map's other sides, of row moves and of what is taken at one NB.
+AT, GPU_AT = 256, 512
+#: Entries added to a row, for the leading dimension: 0 is a power of two.
+PADDING = (0, 8, 16, 64, 136)
+LD, GPU_LD = 2048, 8192
+#: Places that work goes over in turn.
+PLACES = 6
+MESSAGES = (8, 2**16, 2**20, 2**23)
+#: Points a side of the box on which sweeps are timed.
+BOX, GPU_BOX = 48, 128
+
+
+def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> list[Probe]:
+    """All that is measured of a layout, what a machine's table needs first; `scale` divides the sizes (tests)."""
+    side, at = (GPU_SIDE // scale, GPU_AT // scale) if on_gpu else (SIDE // scale, AT // scale)
+    inner = [max(8, k // scale) for k in (GPU_INNER if on_gpu else INNER)]
+    sides = tuple(max(16, s // scale) for s in (GPU_SIDES if on_gpu else SIDES))
+    formats = ["fp64", "fp32", *low]
+    big = 5 * side // 3
+    found: list[Probe] = [{"name": name, "m": big} for name in ("read", "cast", "generate", "solve")]
+    found += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
+    found.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
+    found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
+    if ranks > 1 and not on_gpu:  # candidates lie in the host's memory
+        found.append({"name": "pair", "m": 8 * at, "k": at})
+    found += [{"name": "turn", "m": side, "k": 2 * at}] * (ranks > 1)
+    for k in inner:
+        found += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
+        found += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
+        found.append({"name": "factor", "precision": "fp32", "k": k})
+        found += [{"name": "fact", "precision": "fp64", "m": m, "k": k} for m in (big, 4 * k)]
+    if ranks > 1:
+        found += [{"name": "bcast", "bcast": name, "bytes": size} for size in MESSAGES[2:] for name in BCASTS]
+    found += [{"name": "gemm", "precision": name, "m": s, "n": s, "k": at} for s in sides for name in formats]
+    wide = (GPU_LD if on_gpu else LD) // scale
+    found += [{"name": "ld", "precision": "fp64", "m": wide, "k": at, "ld": wide + pad} for pad in PADDING]
+    return found
+
+
+def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
+    """The low precision that HPL-MxP takes by default, where its operands are not emulated."""
+    names = ("fp16", "bf16") if on_gpu else ("bf16", "fp16")
+    return [name for name in names if not kernels.emulates(name)][:1]
+
+
+def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
+    """A probe with its seconds or rate, the same on every rank.  Collective."""
+    name = probe["name"]
+    if name in _MESSAGES:
+        return {**probe, "seconds": _MESSAGES[name](bench, probe)}
+    work, amount = _WORK[name](bench.kernels, probe, bench.config.on_gpu)
+    seconds = _usual(bench, work)
+    if name in ("fact", "rows"):
+        return {**probe, **({"bytes": amount} if name == "rows" else {}), "seconds": seconds}
+    return {**probe, "seconds": seconds, "rate": amount / seconds}
+
+
+def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
+    """The median of a few; where ranks share cores, of work that goes on until all of them have had their turns.
+
+    Shorter work would end within one turn, as if each rank had a core of its own.
+    """
+    once_s = bench.slowest(work)  # its pages touched, its threads awake
+    # on any node: all repeat what they do together equally often
+    shared = allreduce_scalar(bench.comm, float(bench.placement.crowded), "max", bench.kernels.xp) > 0.0
+    times = 1 + int(SHARED_S / max(once_s, 1e-6)) if shared else 1
+
+    def in_a_row() -> None:
+        for _ in range(times):
+            work()
+
+    return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
+
+
+#: What is timed, and how much of what its rate is of: flops, bytes or entries.
+Work = tuple[Callable[[], object], float]
+
+
+def _in_turn(work: Callable[[Any], object], places: Iterable[Any]) -> Callable[[], object]:
+    """Work on another place each time."""
+    following = cycle(places)
+    return lambda: work(next(following))
+
+
+def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    m, n, k = probe["m"], probe["n"], probe["k"]
+    return gemm_probe(kernels, m, n, k, probe["precision"]), 2.0 * m * n * k
+
+
+def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """C and B, whose rows are long, with a leading dimension; A is a panel as ever."""
+    m, k, ld = probe["m"], probe["k"], probe["ld"]
+    C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
+    C[:] = 0.0
+    filled(kernels, B, 2)
+    A = filled(kernels, kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k), 1)
+    return lambda: kernels.subtract_product(C[:, :m], A, B[:, :m]), 2.0 * m * m * k
+
+
+def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """Both sides in fp32, as HPL-MxP has them; the left one in fp64, as HPL has it."""
+    m, k, name = probe["m"], probe["k"], probe["precision"]
+    T = triangle(kernels, k, name)
+    right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
+    left = filled(kernels, kernels.matrix(PLACES * m, k, name), 2)
+    low = next(iter(native(kernels, on_gpu=on_gpu)), name) if name == "fp32" else name
+
+    def both(place: slice) -> None:
+        kernels.solve_unit_lower(T, right[:, place], low)
+        if name == "fp32":
+            kernels.solve_right_upper(left[place], T, low)
+
+    places = (slice(j * m, (j + 1) * m) for j in range(PLACES))
+    return _in_turn(both, places), float(k) ** 2 * m * (2 if name == "fp32" else 1)
+
+
+def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    k, name = probe["k"], probe["precision"]
+    T, D = (triangle(kernels, k, name) for _ in range(2))
+    singular = kernels.xp.zeros(1)
+
+    def factor() -> None:
+        kernels.copy(T, D)
+        kernels.factor_block(D, singular)
+
+    return factor, 2.0 / 3.0 * k**3
+
+
+def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """A panel of m rows on one rank, loaded and factored: of several, what they tell each other comes on top."""
+    m, k = probe["m"], probe["k"]
+    return _factoring(kernels, m, k, BlockCyclic(m, k, 0, 1), None), panel_flops(m, k)
+
+
+def _factoring(kernels: Kernels, m: int, k: int, rows: BlockCyclic, exchange: Exchange | None) -> Callable[[], object]:
+    """FACT of m rows of a panel of k columns, of which `rows` says who has the others."""
+    source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1 + rows.p)
+    A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
+    L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
+    top, plan = k if rows.p == 0 else 0, panel_plan(k, 8, 2, "right")
+    panel = Panel(A, L1, kernels.buffer(k + 1), rows, 0, top, plan, "right")
+
+    def factor(columns: slice) -> None:
+        kernels.copy(source[:, columns], A)
+        kernels.factor_panel(panel, exchange)
+
+    return _in_turn(factor, (slice(j, j + k) for j in range(0, source.shape[1] - k + 1, k)))
+
+
+def _read(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    m = probe["m"]
+    A, x, y = filled(kernels, kernels.matrix(m, m), 1), kernels.xp.zeros(m), kernels.xp.zeros(m)
+    return lambda: kernels.add_matvec(y, A, x), 8.0 * m * m
+
+
+def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    m, k = probe["m"], GPU_AT if on_gpu else AT
+    low = next(iter(native(kernels, on_gpu=on_gpu)), "fp32")
+    source = filled(kernels, kernels.matrix(m, PLACES * k, "fp32"), 1)
+    targets = [
+        kernels.operand_matrix(kernels.operand_buffer(m, k, low, "left"), m, k, low, "left") for _ in range(PLACES)
+    ]
+    places = [(source[:, j * k : (j + 1) * k], target) for j, target in enumerate(targets)]
+    return _in_turn(lambda place: kernels.cast(place[0], place[1], low), places), float(
+        m * k * (4 + precision(low).bytes)
+    )
+
+
+def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """Columns of a matrix into a panel, as FACT begins."""
+    m, k = probe["m"], probe["k"]
+    A = filled(kernels, kernels.matrix(m, m), 1)
+    panel = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
+    places = [A[:, j : j + k] for j in range(0, m - k + 1, k)]
+    return _in_turn(lambda place: kernels.copy(place, panel), places), 8.0 * m * k
+
+
+def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """NB pivots from all over the matrix into a block row."""
+    m, k = probe["m"], probe["k"]
+    A = filled(kernels, kernels.matrix(m, m), 1)
+    places = []
+    for block in range(0, min(PLACES, m // k - 1) * k, k):
+        below = list(range(block + k, m)) + list(range(block))
+        sources = kernels.indices(below[:: max(1, len(below) // k)][:k])
+        places.append((block, sources, sources, kernels.indices(list(range(k)))))
+    return _in_turn(lambda place: kernels.permute_rows(A, *place), places), 8.0 * k * m
+
+
+def _generate(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    m = probe["m"]
+    system, x = GeneratedSystem(alone(), m, min(m, AT), generator("sqrt-n", m), kernels), kernels.xp.zeros(m)
+    return lambda: system.multiply(x), float(m) ** 2
+
+
+def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    m = probe["m"]
+    return _solving(kernels, alone(), m, min(m, GPU_AT if on_gpu else AT)), float(m) ** 2
+
+
+def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], object]:
+    """U^-1 L^-1 r, L and U in fp32."""
+    A = dist_matrix(grid, n, n, nb, kernels, "fp32")
+    near_one(kernels, A.local, A.rows, A.cols)
+    factors, r = Factored(A, kernels), kernels.xp.ones(A.rows.local_size)
+    return lambda: factors.solve(r)
+
+
+def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
+    """Gauss-Seidel in fp64, in the order and storage that are the default; bytes as the simulation has them."""
+    sparse, box = kernels.sparse, Box(probe["m"], probe["m"], probe["m"])
+    rows = sparse.stencil_rows(box, weights())
+    order = sparse.order(rows, "greedy" if on_gpu else "natural")
+    A = sparse.store(rows, order, "fp64", "fp64", "sell" if on_gpu else "rows")
+    x, b = sparse.halo_vector(A), sparse.xp.zeros(rows.n)
+    return lambda: sparse.relax(A, b, x), rows.n * (27.0 * 12 + 10 * 8)
+
+
+_WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
+    "gemm": _gemm,
+    "ld": _ld,
+    "trsm": _trsm,
+    "factor": _factor,
+    "fact": _fact,
+    "read": _read,
+    "cast": _cast,
+    "copy": _copy,
+    "rows": _rows,
+    "generate": _generate,
+    "solve": _solve,
+    "sweep": _sweep,
+}
+
+
+# --- messages ---------------------------------------------------------------------------------------------------
+
+
+def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
+    """One way between ranks 0 and 1."""
+    comm, buffer = bench.comm, _message(bench.kernels, probe)
+
+    def there_and_back() -> None:
+        for sender in (0, 1):
+            if comm.rank == sender:
+                comm.isend(buffer, 1 - sender).wait()
+            elif comm.rank == 1 - sender:
+                comm.irecv(buffer, sender).wait()
+
+    return _usual(bench, there_and_back) / 2
+
+
+def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
+    """From rank 0 to all."""
+    buffer = _message(bench.kernels, probe)
+    return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
+
+
+def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
+    """What two ranks take longer for a column of a panel that they share than for one that each has alone.
+
+    They exchange candidates, and wait for each other.  They are as far apart as in a grid of two rows; the others wait,
+    as they do in a run that does not look ahead.
+    """
+    comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
+    first = comm.rank in (0, apart)
+    pair = comm.split(int(not first), comm.rank)
+    assert pair is not None, "every rank is in a group"
+    exchange = partial(allreduce_by, pair, combine=better_candidate)
+    ways = ((BlockCyclic(m, k, 0, 1), None), (BlockCyclic(2 * m, k, int(comm.rank > 0), 2), exchange))
+    try:
+        alone_s, shared_s = (
+            _usual(bench, _factoring(bench.kernels, m, k, *how) if first else lambda: None) for how in ways
+        )
+        return max(1e-9, (shared_s - alone_s) / float(k))
+    finally:
+        pair.free()
+
+
+def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
+    """What a message takes in solves with L and U on the squarest grid of all ranks, waits for other ranks included.
+
+    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m²: the rank that has most has s m² entries.  Blocks
+    have k rows; what one rank does with a diagonal block while the others wait is a part of it.
+    """
+    comm, (m, k) = bench.comm, (probe["m"], probe["k"])
+    P, Q = squarest(comm.size)
+    grid, n = make_grid(ProcessGrid(P, Q), comm), round(math.sqrt(P * Q) * m)
+    assert grid is not None, "all ranks are in the grid"
+    try:
+        ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
+        share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
+        rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]  # in turns: cores change their speed
+        more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
+        return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))
+    finally:
+        for group in (grid.all, grid.row, grid.column):
+            group.free()
+
+
+_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pair": _pair, "turn": _turn}
+
+
+def _message(kernels: Kernels, probe: Probe) -> Any:
+    buffer = kernels.buffer(max(1, probe["bytes"] // 8))
+    buffer[:] = 0.0
+    return buffer

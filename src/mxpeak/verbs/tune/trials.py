@@ -1,0 +1,88 @@
+"""Short runs of a benchmark with other settings: each in the journal at once, under what was tried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from mxpeak.runtime.tuned import Store
+from mxpeak.verbs.tune.candidates import Candidate, Layout
+from mxpeak.verbs.tune.groups import Group
+from mxpeak.verbs.tune.job import Job, Record, Task
+from mxpeak.verbs.tune.plan import TunePlan
+
+
+class Trials:
+    """All that runs have measured so far, and the way to have more of them."""
+
+    def __init__(self, plan: TunePlan, store: Store, group: Group):
+        self.plan, self.store, self.group = plan, store, group
+        self.records, self.problem = store.journal()
+
+    def mode(self, benchmark: str) -> str:
+        """Whose rules settings keep; HPL has one way to be run."""
+        return "official" if benchmark == "hpl" else self.plan.mode
+
+    def rates(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> list[float]:
+        """Of all runs of a candidate in a phase."""
+        wanted = {
+            **self.task(benchmark, plan, one, phase),
+            "ranks": one.layout.ranks,
+            "threads": one.layout.threads,
+            "device": self.plan.device,
+        }
+        del wanted["do"]
+        return [
+            r["rate_flops"]
+            for r in self.records
+            if r["kind"] == "trial" and all(r.get(name) == value for name, value in wanted.items())
+        ]
+
+    def task(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> Task:
+        """A trial."""
+        return {
+            "do": "trial",
+            "benchmark": benchmark,
+            "mode": self.mode(benchmark),
+            "size": plan["size"],
+            "settings": dict(one.settings),
+            "phase": phase,
+        }
+
+    def run(self, benchmark: str, plan: Record, batch: Sequence[Candidate], phase: str, until: float) -> bool:
+        """Run a batch in its order; a search goes through it layout by layout.  Whether anything has run.
+
+        A group of ranks begins with one that does not count: it touches memory and starts threads.  Where layouts take
+        turns, each run has ranks of its own, as those of `mxpeak run` are.
+        """
+        before = len(self.records)
+        if phase == "search":
+            batch = sorted(batch, key=lambda one: self.plan.layouts.index(one.layout))
+        turns = len({one.layout for one in batch}) > 1
+        while batch and time.time() < until:
+            layout = batch[0].layout
+            count = next((k for k, one in enumerate(batch) if one.layout != layout), len(batch))
+            tasks = [self.task(benchmark, plan, one, phase) for one in batch[:count]]
+            if phase == "search" or not turns:
+                tasks.insert(0, self.task(benchmark, plan, batch[0], "warm-up"))
+            self.do(layout, tasks, until)
+            batch = batch[count:]
+        return any(r.get("phase") == phase for r in self.records[before:])
+
+    def do(self, layout: Layout, tasks: list[Task], until: float) -> None:
+        """Have tasks done by ranks of this layout, and take up what they have measured."""
+        plan = self.plan
+        self.group.do(
+            Job(
+                ranks=layout.ranks,
+                threads=layout.threads,
+                device=plan.device,
+                kernels=plan.kernels,
+                tasks=tasks,
+                journal=str(self.store.journal_file),
+                until_unix=until,
+                comm=plan.comm,
+                quiet=plan.quiet,
+            )
+        )
+        self.records, _ = self.store.journal()
