@@ -105,7 +105,7 @@ def test_scipys_pointers_to_blas_are_those_that_others_import_later() -> None:
     code = """
 import mxpeak.kernels.host.engine.lapack
 import scipy.linalg.cython_blas, scipy.linalg.cython_lapack
-from mxpeak.kernels.host import blas, lapack
+from mxpeak.kernels.host.engine import blas, lapack
 assert blas.cython_blas is scipy.linalg.cython_blas and lapack.cython_lapack is scipy.linalg.cython_lapack
 scipy.linalg.lu_factor([[1.0]])
 """

@@ -118,7 +118,7 @@ def test_a_matrix_that_does_not_fit_is_refused_with_the_largest_that_does(on_two
 def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import sys\n"
-        "from mxpeak.solvers import panel\n"
+        "from mxpeak.solvers.lu import panel\n"
         "from mxpeak.runtime.launch import launcher\n"
         "from mxpeak.cli.main import main\n"
         "def broken(self, *args):\n"

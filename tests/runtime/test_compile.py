@@ -130,7 +130,7 @@ def test_an_interrupt_ends_the_helpers(done: list[int], monkeypatch: pytest.Monk
 def test_a_helper_compiles_what_it_reads_into_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
     queue, end = os.pipe()
-    os.write(end, bytes([LOADED.index("team")]))
+    os.write(end, bytes([LOADED.index("engine.team")]))
     os.close(end)
     assert first_uses._helper(queue, LOADING, sorted(os.sched_getaffinity(0))).wait() == 0
     os.close(queue)
@@ -195,7 +195,7 @@ def test_every_entry_point_that_is_listed_is_there() -> None:
 
 
 def test_an_entry_point_whose_types_cannot_be_read_is_left_to_the_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    unreadable = first_use.Entry("sparse_slots", "count_slots", "(a_type_of_another_version, int64)")
+    unreadable = first_use.Entry("sparse.slot_format", "count_slots", "(a_type_of_another_version, int64)")
     monkeypatch.setattr(first_use, "entries", lambda name: [unreadable] * 3)
     with pytest.raises(NameError):
         unreadable.is_cold()
