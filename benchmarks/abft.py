@@ -20,8 +20,8 @@ from statistics import median
 
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.host.engine.matrix_engines import chosen
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator

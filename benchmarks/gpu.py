@@ -27,9 +27,11 @@ import mxpeak as mx
 from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.halo import Exchange
+from mxpeak.distributed.sources import GeneratedSystem
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.stencil import coarse_points, weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.choose import choose, resolve

@@ -35,7 +35,7 @@ from delayed import Delayed, Network, lost
 
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.mpi import world
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator

@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
+from mxpeak.distributed.halo import Exchange
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.contract.norms import Tile

@@ -19,7 +19,8 @@ from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.general import distribute, localised
+from mxpeak.distributed.halo import localised
+from mxpeak.distributed.rows import distribute
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.options import Setting

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.general import cuts, distribute, exchange, localised, make_general
-from mxpeak.distributed.stencil import Form
+from mxpeak.distributed.halo import exchange, localised
+from mxpeak.distributed.rows import cuts, distribute
+from mxpeak.distributed.stencil import Form, make_general
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.spans import Spans

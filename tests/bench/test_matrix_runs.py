@@ -20,7 +20,7 @@ from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.general import cuts
+from mxpeak.distributed.rows import cuts
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import Levels, hpg_mxp_flops
 from mxpeak.records import Result, document

@@ -15,7 +15,7 @@ import mxpeak as mx
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports import threads as thread_ranks
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout.grid import ProcessGrid

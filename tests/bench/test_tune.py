@@ -16,7 +16,7 @@ from mxpeak.bench.sparse import smoother_of
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid

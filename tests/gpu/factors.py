@@ -9,8 +9,8 @@ import numpy as np
 
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid

@@ -16,7 +16,7 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
 import torch
 
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.sparse import zeros
+from mxpeak.distributed.spaces import zeros
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import device_failure
 from mxpeak.kernels.contract.norms import Tile

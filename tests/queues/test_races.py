@@ -128,7 +128,7 @@ NOT_MET = {
     ("solvers/lu/lu.py", "_MixedLu.run"),  # one of two: no message may be pending when all ranks leave
 }
 #: Messages between hosts.
-OF_HOSTS = ("distributed/general.py", "comm/exchange.py")
+OF_HOSTS = ("distributed/halo.py", "comm/exchange.py")
 
 
 def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:

@@ -13,7 +13,7 @@ from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid

@@ -21,8 +21,8 @@ from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.lu import BCASTS
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.distributed.dense import DistMatrix, dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import SCALED, Generator, generator
 from mxpeak.layout.grid import ProcessGrid

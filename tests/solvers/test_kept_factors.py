@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.row_moves import RowOrder

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.distributed.vectors import ArraySpace
+from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Basis, LeastSquares, Solve, cycle, gmres_ir, started
 from tests.support.roundoff import U

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.distributed.vectors import ArraySpace
+from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
 from mxpeak.solvers.refine import MOST_STEPS, SAFETY, backward_error, refine
 

@@ -13,8 +13,8 @@ import pytest
 
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel, PanelOutcome

@@ -10,7 +10,7 @@ import numpy as np
 
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout import lcg

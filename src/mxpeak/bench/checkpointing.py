@@ -18,7 +18,7 @@ from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.options import as_text, options, recordable, seconds

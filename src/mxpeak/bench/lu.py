@@ -29,7 +29,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import ResourceError, StoppedError, UsageError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic

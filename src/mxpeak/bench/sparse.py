@@ -17,7 +17,8 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
-from mxpeak.distributed.sparse import SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import Tile

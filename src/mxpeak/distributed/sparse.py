@@ -6,75 +6,17 @@ while the rank computes what needs none of them; in a sweep over all colours: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mxpeak.comm.base import Arrival, Communicator, Envelope, Request, Steps, Task, all_of
+from mxpeak.comm.base import Request
+from mxpeak.distributed.halo import Exchange
 from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
-
-
-def vector_type(kernels: SparseKernels, precision: str) -> Any:
-    """The type of vectors in a precision."""
-    return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
-
-
-def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
-    """A vector of zeros."""
-    return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A rank to talk to: how many rows it needs; where in the halo the entries begin that it sends, and how many."""
-
-    rank: int
-    count: int
-    offset: int
-    received: int
-
-
-class Exchange:
-    """The halo of vectors of one type; `rows` are those that the neighbours need, one neighbour after the other."""
-
-    def __init__(
-        self, kernels: SparseKernels, comm: Communicator, neighbours: Sequence[Neighbour], rows: Indices, precision: str
-    ):
-        self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
-        self._buffer = zeros(kernels, sum(one.count for one in neighbours), precision)
-        self._came = zeros(kernels, sum(one.received for one in neighbours), precision)
-        self._repeated = comm.repeated(list(self._sends()), list(self._receives(self._came))) if neighbours else None
-
-    def begin(self, own: Vector, halo: Vector) -> Request | None:
-        """Send what others need of x, and receive its halo; None where there is nobody.  Collective."""
-        if not self._neighbours:
-            return None
-        self._kernels.gather(own, self._rows, self._buffer)
-        if self._repeated is not None:
-            self._repeated.start()
-            return Arrival(self._repeated, partial(halo.__setitem__, ..., self._came))
-        travel = Task(self._travel(halo))
-        travel.test()  # what is only posted begins now, before the product that hides it
-        return travel
-
-    def _travel(self, halo: Vector) -> Steps:
-        requests = [self._comm.irecv(buffer, rank) for buffer, rank in self._receives(halo)]
-        requests += [self._comm.isend(buffer, rank) for buffer, rank in self._sends()]
-        yield from all_of(requests)
-
-    def _receives(self, halo: Vector) -> Iterator[Envelope]:
-        for one in self._neighbours:
-            yield halo[one.offset : one.offset + one.received], one.rank
-
-    def _sends(self) -> Iterator[Envelope]:
-        at = 0
-        for one in self._neighbours:
-            yield self._buffer[at : at + one.count], one.rank
-            at += one.count
 
 
 class _Work(NamedTuple):

@@ -9,7 +9,10 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, zeros
+from mxpeak.distributed.halo import Exchange, Neighbour, exchange, localised
+from mxpeak.distributed.rows import Block
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import Level, SparseMatrix
 from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
@@ -222,3 +225,29 @@ def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
     """The rows of a part of a box, x fastest."""
     ranges = [range(at, at + size) for at, size in zip(first, shape)]
     return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]
+
+
+def make_general(
+    kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
+) -> StencilProblem:
+    """The matrix in every form, as hierarchies of one level: a cycle is one sweep from zero.  Collective over comm."""
+    clock = kernels.stopwatch
+    begin = clock.mark()
+    rows, partners = localised(kernels, comm, block)
+    generated = clock.mark()
+    ordered = kernels.order(rows, order)
+    found: list[Hierarchy] = []
+    for form in forms:
+        values, exact = value_format(kernels, comm, rows, form.values[0], form.tolerance)
+        vectors = form.vectors_of(values)
+        same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
+        stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)
+        top = outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, vectors), spans)
+        if form.mixed:  # residuals are those of the matrix itself
+            like = stored if exact else same
+            stored = kernels.store(rows, ordered, values if exact else "fp64", "fp64", form.storage, like=like)
+            outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
+        found.append(Hierarchy(Level(top, top.halo_vector()), outer))
+    b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
+    generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
+    return StencilProblem(found, b, generate_s, optimize_s, [ordered.colours], setup_bytes)

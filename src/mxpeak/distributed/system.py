@@ -10,7 +10,8 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.sparse import SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS

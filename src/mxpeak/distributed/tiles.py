@@ -12,7 +12,7 @@ from itertools import accumulate
 from mxpeak.comm.base import Communicator, Transport
 from mxpeak.comm.grid import Grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.norms import Tile

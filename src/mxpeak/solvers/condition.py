@@ -13,7 +13,7 @@ from math import inf, isfinite
 from typing import Any
 
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.vectors import DistSpace
+from mxpeak.distributed.spaces import DistSpace
 
 Vector = Any
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Vector
 from mxpeak.solvers.condition import inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import LeastSquares, cycle, started

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from mxpeak.comm.collectives import allreduce_scalars
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 

@@ -5,9 +5,9 @@ With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 
 
 from __future__ import annotations
 
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import DistSpace
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.sources import GeneratedSystem
+from mxpeak.distributed.spaces import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.scaling import Balance

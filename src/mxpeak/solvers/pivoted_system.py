@@ -13,9 +13,9 @@ from math import inf, isfinite
 from typing import Any, Protocol
 
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.user_matrix import UserMatrix
-from mxpeak.distributed.vectors import DistSpace, max_abs
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.sources import UserMatrix
+from mxpeak.distributed.spaces import DistSpace, max_abs
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.row_moves import RowOrder

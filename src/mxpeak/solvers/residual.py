@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.collectives import allreduce_scalars
-from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import max_abs
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.spaces import max_abs
 from mxpeak.kernels.contract import Kernels
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 
 #: A matrix is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.

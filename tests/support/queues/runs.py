@@ -16,7 +16,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.grid import make_grid
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
 from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem
 from mxpeak.kernels.contract.sparse import Order, Rows

@@ -16,7 +16,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.grid import make_grid
-from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.distributed.dense import DistMatrix, dist_matrix
 from mxpeak.kernels.contract.lu import ROW, VALUE
 from mxpeak.kernels.torch.lu import lu as lu_kernels
 from mxpeak.layout.generators import generator

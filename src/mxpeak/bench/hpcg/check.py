@@ -19,7 +19,8 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.sparse import Level, SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import Level, SparseMatrix
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import CgSystem, Preconditioner
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector

@@ -179,7 +179,8 @@ class FileProblem:
         self._bench.make_ready(tiny, weights(), use_all)
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        from mxpeak.distributed.general import distribute, make_general  # as SciPy above
+        from mxpeak.distributed.rows import distribute  # as SciPy above
+        from mxpeak.distributed.stencil import make_general  # as SciPy above
 
         bench = self._bench
         bench.forget()

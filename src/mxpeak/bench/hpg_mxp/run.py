@@ -40,7 +40,8 @@ from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.sparse import SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.stencil import Hierarchy, StencilProblem
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box

@@ -22,7 +22,7 @@ from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
-from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.distributed.dense import DistMatrix, dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting

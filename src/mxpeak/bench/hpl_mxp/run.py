@@ -30,9 +30,9 @@ from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.comm.grid import Grid
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import DistMatrix, dist_matrix
-from mxpeak.distributed.vectors import max_abs
+from mxpeak.distributed.dense import DistMatrix, dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
+from mxpeak.distributed.spaces import max_abs
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator

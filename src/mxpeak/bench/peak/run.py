@@ -20,7 +20,7 @@ from mxpeak.bench.limits import reading, uncached_bytes
 from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.run import RunConfig
-from mxpeak.distributed.sparse import zeros
+from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import consecutive
 

@@ -18,8 +18,8 @@ import numpy as np
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars, raise_first_error, validate_on_all
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.distributed.user_matrix import UserMatrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import UserMatrix
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import Kernels

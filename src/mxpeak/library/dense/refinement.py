@@ -7,7 +7,7 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
-from mxpeak.distributed.vectors import ArraySpace
+from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block

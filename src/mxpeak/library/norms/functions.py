@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mxpeak.comm.collectives import validate_on_all
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import host_norms

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix, cyclic, whole
 from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import device_norms, host_norms

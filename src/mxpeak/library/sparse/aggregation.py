@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.comm.collectives import run_on_root
-from mxpeak.distributed.general import Block, at_their_owners
+from mxpeak.distributed.rows import Block, at_their_owners
 from mxpeak.kernels.host.engine.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, for_pyamg, fp64, unfit

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
+from mxpeak.distributed.spaces import vector_type, zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.kernels.host.engine.blas import one_thread
 from mxpeak.library.inputs import Array

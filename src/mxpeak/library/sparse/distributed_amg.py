@@ -16,7 +16,8 @@ import scipy.sparse as sparse
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
-from mxpeak.distributed.general import Block, Partner, distribute, numbered, partners
+from mxpeak.distributed.halo import Partner, numbered, partners
+from mxpeak.distributed.rows import Block, distribute
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COMPLEXITY, Grid, complexity, hierarchy

@@ -17,7 +17,8 @@ import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse import csgraph, linalg
 
-from mxpeak.distributed.sparse import SparseMatrix, vector_type
+from mxpeak.distributed.spaces import vector_type
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.kernels.host.engine.subnormals import flushed
 from mxpeak.library.inputs import Array, on_host

@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root, validate_on_all
-from mxpeak.distributed.general import at_their_owners
+from mxpeak.distributed.rows import at_their_owners
 from mxpeak.errors import UsageError
 from mxpeak.library.communicators import communicator
 from mxpeak.library.sparse.inputs import Csr

@@ -13,7 +13,8 @@ import numpy as np
 
 from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.collectives import run_on_root
-from mxpeak.distributed.sparse import SparseMatrix, vector_type
+from mxpeak.distributed.spaces import vector_type
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill, fill_of_any
 from mxpeak.library.sparse.gather import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.distributed.sparse import Level, SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import Level, SparseMatrix
 from mxpeak.distributed.stencil import coarse_points
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector, natural_kind

@@ -16,9 +16,8 @@ import numpy as np
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.comm.collectives import allreduce_scalar, validate_on_all
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed import general
-from mxpeak.distributed.general import Partner
-from mxpeak.distributed.sparse import Exchange
+from mxpeak.distributed import halo
+from mxpeak.distributed.halo import Exchange, Partner
 from mxpeak.kernels.contract.sparse import Order, SparseKernels
 from mxpeak.library.inputs import Array
 
@@ -80,7 +79,7 @@ class RankGroup:
 
     def exchange(self, kernels: SparseKernels, order: Order, precision: str) -> Exchange:
         """The halo of vectors in an order of this rank's rows."""
-        return general.exchange(kernels, self.comm, self.partners, order, precision)
+        return halo.exchange(kernels, self.comm, self.partners, order, precision)
 
     def with_halo(self, own: Array) -> Array:
         """A value for each column of this rank, from one for each row."""

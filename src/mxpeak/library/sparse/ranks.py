@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
-from mxpeak.distributed.general import Block, numbered, partners
+from mxpeak.distributed.halo import numbered, partners
+from mxpeak.distributed.rows import Block
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array, Input

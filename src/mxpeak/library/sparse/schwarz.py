@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.distributed import general
-from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
+from mxpeak.distributed import halo
+from mxpeak.distributed.halo import Exchange
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.library.sparse.amg import Grid, Transfer, chain, stored
 from mxpeak.library.sparse.distributed_amg import Coupling, Overlap, SharedGrid
@@ -110,7 +112,7 @@ class SharedTransfer(Transfer):
     ):
         super().__init__(kernels, side.T, *orders, vectors)
         self._own = side.T.shape[1] - sum(one.received for one in side.partners)
-        self._exchange = general.exchange(kernels, of.comm, side.partners, one_group(self._own), vectors)
+        self._exchange = halo.exchange(kernels, of.comm, side.partners, one_group(self._own), vectors)
 
     def take(self, v: Vector) -> None:
         """Let x be v.  Collective."""

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import zeros
+from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.system import InnerIteration, MixedSystem, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.schedule import lu_steps
 from mxpeak.solvers.abft.lu_faults import Checked, Differing, Fault

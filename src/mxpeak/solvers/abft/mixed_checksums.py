@@ -37,8 +37,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of

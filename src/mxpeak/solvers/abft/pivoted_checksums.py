@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mxpeak.comm.grid import Grid
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.precision import precision

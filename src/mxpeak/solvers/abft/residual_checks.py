@@ -19,7 +19,8 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.distributed.sparse import SparseMatrix, zeros
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, Preconditioner, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS

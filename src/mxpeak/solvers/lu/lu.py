@@ -22,7 +22,7 @@ from typing import Any
 from mxpeak.comm.base import Steps, Task, all_of, together
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.kernels.contract.lu import PanelSolve

@@ -9,7 +9,7 @@ from typing import Any
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import AHEAD, broadcast, one_ring_modified
 from mxpeak.comm.exchange import allreduce_by
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel, better_candidate
 from mxpeak.layout.panel_plan import panel_plan

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from os import sched_yield
 from typing import Any, Protocol
 
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.row_moves import RowOrder

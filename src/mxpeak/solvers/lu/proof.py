@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from math import inf, isfinite, nan, sqrt
 
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import DistSpace
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.sources import GeneratedSystem
+from mxpeak.distributed.spaces import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as

@@ -13,7 +13,7 @@ from typing import Any
 
 from mxpeak.comm.base import Task, behind, together
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring, scatter
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.solvers.lu.panel import FactoredPanel
 from mxpeak.spans import Spans

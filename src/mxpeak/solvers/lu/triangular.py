@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Protocol
 
-from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.layout.block_cyclic import BlockCyclic

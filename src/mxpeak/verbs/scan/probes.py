@@ -10,8 +10,8 @@ from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.base import Transport
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.generators import generator

@@ -22,7 +22,7 @@ from scipy.linalg import LinAlgError, lu_factor, lu_solve, solve_triangular
 
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import convergence_factor, predicted_steps
-from mxpeak.distributed.vectors import ArraySpace
+from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import ResourceError
 from mxpeak.layout import lcg
 from mxpeak.layout.entries import Entries

@@ -34,8 +34,8 @@ from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.grid import squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.configs.run import RunConfig
-from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.distributed.stencil import weights
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Exchange, Panel, better_candidate

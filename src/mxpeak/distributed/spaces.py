@@ -14,12 +14,22 @@ from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.kernels.contract import Kernels, Matrix, SparseKernels, Vector
 
 
 def max_abs(kernels: Kernels, w: Vector) -> float:
     """The largest |w_i| on this rank, NaN if there is one, 0 if it has no entry."""
     return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0
+
+
+def vector_type(kernels: SparseKernels, precision: str) -> Any:
+    """The type of vectors in a precision."""
+    return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
+
+
+def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
+    """A vector of zeros."""
+    return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 
 class Space(Protocol):
