@@ -21,6 +21,7 @@ from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.hpl_mxp.run import run as run_hpl_mxp
 from mxpeak.bench.registry import BENCHMARKS, ReportFormat, register
 from mxpeak.cli.main import main
+from mxpeak.cli.registry import VERBS
 from mxpeak.comm.broadcast import BROADCASTS
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.lu import BCASTS, GENERATORS
@@ -44,13 +45,13 @@ def blocks(section: str) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """What a test registers is known to it alone."""
-    tables: list[Any] = [BENCHMARKS, BROADCASTS, MAKERS, BCASTS, GENERATORS]
+    tables: list[Any] = [BENCHMARKS, VERBS, BROADCASTS, MAKERS, BCASTS, GENERATORS]
     before = [table.copy() for table in tables]
     yield
     for table, entries in zip(tables, before):
         table.clear()
         table.extend(entries) if isinstance(table, list) else table.update(entries)
-    for name in [name for name in sys.modules if name.split(".")[0] == "triad"]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("triad", "nodes")]:
         del sys.modules[name]
 
 
@@ -161,6 +162,30 @@ def test_its_ranks_agree_and_a_wrong_sum_of_one_fails_on_all(triad: None, monkey
     assert [found[0].status for found in run_ranks(3, lambda comm: run(config, comm))] == ["invalid"] * 3
 
 
+def test_a_package_registers_a_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, code in blocks("A verb").items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MXPEAK_IMPORT", "nodes")
+    monkeypatch.setenv("NODES", "3")
+    assert main(["--help"]) == 0
+    assert re.search(r"^ +nodes +print the number of nodes$", capsys.readouterr().out, re.MULTILINE)
+    assert "nodes.command" not in sys.modules
+    assert main(["nodes", "--plus", "2"]) == 0
+    assert capsys.readouterr().out == "5\n"
+    assert main(["help", "nodes"]) == 0
+    assert "--plus K" in capsys.readouterr().out
+    assert main(["completion", "bash"]) == 0
+    assert "'nodes '*) known='--help --plus'" in capsys.readouterr().out
+    del sys.modules["nodes"]
+    with pytest.raises(ValueError, match="the verb nodes is already registered"):
+        import_module("nodes")
+
+
 def test_a_module_that_cannot_be_imported_is_a_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,11 +226,12 @@ def test_the_broadcast_carries_panels_on_ranks() -> None:
 @pytest.mark.parametrize("backend", ["reference", "host", "torch"])
 def test_the_kernel_is_the_same_on_every_backend(backend: str) -> None:
     files = blocks("A kernel")
-    assert list(files) == [f"kernels/{name}/lu.py" for name in ("contract", "reference", "host", "torch")]
+    paths = {"reference": "reference", "host": "host/lu", "torch": "torch/lu"}
+    assert list(files) == [f"kernels/{path}/lu.py" for path in ("contract", *paths.values())]
     made: dict[str, Any] = {"np": np, "Vector": Any}
     exec(files["kernels/contract/lu.py"], made)
     assert made["distance"].__doc__.startswith("max |x_i - y_i|")
-    exec(files[f"kernels/{backend}/lu.py"], made)
+    exec(files[f"kernels/{paths[backend]}/lu.py"], made)
     x, y = (np.random.default_rng(seed).random(101) for seed in (1, 2))
     mine = [pytest.importorskip("torch").from_numpy(v) for v in (x, y)] if backend == "torch" else [x, y]
     assert made["distance"](None, *mine) == np.abs(x - y).max()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,7 +13,6 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.configs.run import RunConfig
-from mxpeak.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +89,6 @@ def register(benchmark: Benchmark) -> None:
             f"report of {benchmark.name}"
         )
     BENCHMARKS[benchmark.name] = benchmark
-
-
-def import_extensions(environ: Mapping[str, str]) -> None:
-    """Import the modules that MXPEAK_IMPORT names: they register benchmarks, generators and broadcasts."""
-    for name in filter(None, environ.get("MXPEAK_IMPORT", "").split(",")):
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise UsageError(
-                f"MXPEAK_IMPORT: cannot import {name}: {error}; use modules that Python can import"
-            ) from None
 
 
 def load(name: str) -> Any:

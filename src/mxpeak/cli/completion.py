@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mxpeak.errors import ExitCode
 
@@ -46,14 +46,10 @@ end
 """
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `completion` to the command line."""
-    parser = verbs.add_parser(
-        "completion",
-        help="print a shell completion script",
-        description="Print a shell script that completes commands, benchmarks and flags.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `completion`."""
+    parser.description = "Print a shell script that completes commands, benchmarks and flags."
+    parser.epilog = EXAMPLES
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="shell: bash, zsh or fish")
     parser.set_defaults(action=completion)
 
@@ -61,7 +57,7 @@ def add_verb(verbs: Any) -> None:
 def completion(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print the script of a shell."""
     if session.rank == 0:
-        words = dict(known_after(args.whole))
+        words = dict(known_after(args.full_parser()))
         print(_fish(words) if args.shell == "fish" else _bash(words, zsh=args.shell == "zsh"), end="")
     return ExitCode.VALID
 

@@ -41,14 +41,12 @@ examples:
 """
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `doctor` to the command line."""
-    parser = verbs.add_parser(
-        "doctor",
-        help="show hardware, software and missing packages",
-        epilog=EXAMPLE,
-        description="Show the processor, memory, BLAS, MPI and GPUs. Exit code 0 means that mxpeak can run on the CPU.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `doctor`."""
+    parser.description = (
+        "Show the processor, memory, BLAS, MPI and GPUs. Exit code 0 means that mxpeak can run on the CPU."
     )
+    parser.epilog = EXAMPLE
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )

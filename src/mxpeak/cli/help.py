@@ -8,19 +8,12 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mxpeak.cli.registry import verbs_by_group
 from mxpeak.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: The commands by purpose, as `mxpeak --help` lists them.
-GROUPS = {
-    "Run": ("run", "resume"),
-    "Results": ("history", "compare", "baseline", "report"),
-    "Machine": ("doctor", "peak", "scan", "tune"),
-    "Plan": ("plan", "simulate", "slurm"),
-    "Other": ("study", "completion", "help"),
-}
 #: The flags that -h shows if a command has more than fit.
 COMMON = (
     *("-N", "--nx", "--rt", "--nb", "--kind", "--structure", "--dtype", "--precision"),
@@ -137,23 +130,19 @@ def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser, commands: dict[str, str], epilog: str) -> str:
-    """Return the usage, the commands by purpose if they are those of GROUPS, and the epilog."""
+    """Return the usage, the commands with the verbs of mxpeak in their groups, and the epilog."""
     lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
-    groups = GROUPS if "doctor" in commands else {"": tuple(commands)}
+    groups = verbs_by_group() if parser.prog == "mxpeak" else {"": list(commands)}
     for title, names in groups.items():
         for name in names:
             lines.append(f"{title if name == names[0] else '':<10}{name:<11} {commands[name]}".rstrip())
     return "\n".join([*lines, "", epilog]) + "\n"
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `help` to the command line."""
-    parser = verbs.add_parser(
-        "help",
-        help="explain exit codes, settings and submissions",
-        description="Explain a topic, or print all flags of a command.",
-        epilog="examples:\n  mxpeak help exit-codes\n  mxpeak help run hpl\n",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `help`."""
+    parser.description = "Explain a topic, or print all flags of a command."
+    parser.epilog = "examples:\n  mxpeak help exit-codes\n  mxpeak help run hpl\n"
     parser.add_argument(
         "topic", nargs="*", metavar="TOPIC", help=f"topic ({', '.join(TOPICS)}) or command (default: mxpeak itself)"
     )
@@ -163,7 +152,7 @@ def add_verb(verbs: Any) -> None:
 def explain(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print a topic, or the help of a command, on rank 0."""
     if session.rank == 0:
-        print(_topic(args.whole, args.topic), end="")
+        print(_topic(args.full_parser(), args.topic), end="")
     return ExitCode.VALID
 
 

@@ -13,13 +13,12 @@ import signal
 import sys
 from contextlib import suppress
 from functools import cache, partial
-from importlib import import_module
 from typing import Any, NoReturn
 
 from mxpeak import __version__
-from mxpeak.bench.registry import BENCHMARKS, Benchmark, import_extensions
 from mxpeak.cli import help
 from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_choice, of_flags
+from mxpeak.cli.registry import VERBS, import_extensions
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import end_in_libraries_too, leave_crashes, on_end, parent_pid, write_exit_code
@@ -89,10 +88,12 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Say what was probably meant by a verb or a benchmark that is unknown."""
+        """Raise for an unknown verb or benchmark, with the one that was probably meant."""
         if action.choices is not None and value not in action.choices:
-            said = of_choice(str(value), [str(one) for one in action.choices], list(BENCHMARKS))
-            raise argparse.ArgumentError(action, said)
+            from mxpeak.bench.registry import BENCHMARKS
+
+            message = of_choice(str(value), [str(choice) for choice in action.choices], list(BENCHMARKS))
+            raise argparse.ArgumentError(action, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help and version once, not on every rank."""
@@ -100,14 +101,16 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    return _parser_of(tuple(BENCHMARKS.values()))
+def parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; with a verb, only this verb has its flags."""
+    asked = tuple(VERBS) if verb is None else (verb,) if verb in VERBS else ()
+    benchmarks = sys.modules.get("mxpeak.bench.registry")
+    return _parser_of(asked, tuple(VERBS.values()), tuple(benchmarks.BENCHMARKS.values()) if benchmarks else ())
 
 
 @cache
-def _parser_of(registered: tuple[Benchmark, ...]) -> argparse.ArgumentParser:
-    """The same, made once for the benchmarks that are registered."""
+def _parser_of(asked: tuple[str, ...], *registered: tuple[object, ...]) -> argparse.ArgumentParser:
+    """Build the parser once for the verbs and benchmarks that are registered."""
     top = Parser(
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
@@ -116,20 +119,22 @@ def _parser_of(registered: tuple[Benchmark, ...]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=Parser)
-    for verb in VERBS:
-        module, add = verb.split(":")
-        getattr(import_module(module), add)(verbs)
+    for name, verb in VERBS.items():
+        of_verb = verbs.add_parser(name, help=verb.summary)
+        if name in asked:
+            verb.add_flags(of_verb)
     return top
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
-    """The command line as values; what no parser knows is an error that points to the verb's own help."""
+    """Return the command line as values; raise for unknown arguments, with a pointer to the help of the verb."""
     cut = argv.index("--") if "--" in argv else len(argv)
-    args, unknown = (top := parser()).parse_known_args(argv[:cut])
-    args.whole = top  # the command line as a whole, for who describes it
+    top = parser(argv[0] if argv else "")
+    args, unknown = top.parse_known_args(argv[:cut])
+    args.full_parser = parser
     if hasattr(args, "flags"):
         unknown += args.flags
-        args.flags = argv[cut + 1 :]  # of another verb, which the job script types
+        args.flags = argv[cut + 1 :]  # of another verb, which the job script runs
     else:
         unknown += argv[cut + 1 :]
     if unknown:
@@ -147,28 +152,6 @@ def completed(argv: list[str]) -> list[str]:
     if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
         return [*NO_ARGUMENTS[:2], *([] if "--quick" in argv else NO_ARGUMENTS[2:]), *argv]
     return argv
-
-
-#: The modules of the verbs and the functions that add their parsers, in the order of the help. A parser's default of
-#: `action` is the function that runs the verb.
-VERBS = (
-    "mxpeak.cli.run:add_verb",
-    "mxpeak.cli.resume:add_verb",
-    "mxpeak.verbs.predict.plan:add_verb",
-    "mxpeak.verbs.predict.simulate:add_verb",
-    "mxpeak.verbs.tune.command:add_verb",
-    "mxpeak.verbs.scan.command:add_verb",
-    "mxpeak.verbs.study.command:add_verb",
-    "mxpeak.cli.report:add_verb",
-    "mxpeak.verbs.compare.command:add_verb",
-    "mxpeak.verbs.compare.command:add_history",
-    "mxpeak.verbs.compare.command:add_baseline",
-    "mxpeak.cli.peak:add_verb",
-    "mxpeak.cli.doctor:add_verb",
-    "mxpeak.verbs.jobs.command:add_verb",
-    "mxpeak.cli.completion:add_verb",
-    "mxpeak.cli.help:add_verb",
-)
 
 
 def main(argv: list[str] | None = None, session: Session | None = None) -> int:

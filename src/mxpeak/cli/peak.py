@@ -24,14 +24,10 @@ examples:
 """
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `peak` to the command line."""
-    parser = verbs.add_parser(
-        "peak",
-        help="measure matrix-multiply and memory speed (10 s)",
-        description="Measure the GEMM, memory-read and triad rates of this machine on all ranks at the same time.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `peak`."""
+    parser.description = "Measure the GEMM, memory-read and triad rates of this machine on all ranks at the same time."
+    parser.epilog = EXAMPLES
     add_options(parser, PlaceConfig)
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=peak)

@@ -29,14 +29,10 @@ It can also be 'last' or 'previous' (in mxpeak-out/), or 'baseline' (see mxpeak 
 TARGETS = {"html": "report.html", "markdown": "-", "csv": "-"}
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `report` to the command line."""
-    parser = verbs.add_parser(
-        "report",
-        help="write an HTML page or a table of results",
-        description="Write the results of one or more runs as an HTML page, a Markdown table or CSV.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `report`."""
+    parser.description = "Write the results of one or more runs as an HTML page, a Markdown table or CSV."
+    parser.epilog = EXAMPLES
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a results folder, a result file, 'last', 'previous' or 'baseline'"
     )

@@ -11,14 +11,13 @@ from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, InputFile, load
 from mxpeak.cli.config_file import read_config, read_text, values_for
+from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, or_similar, resolve
 
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
-#: Options of verbs; each verb adds its own.
-VERB_CONFIGS: list[type] = []
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
 OTHER_VARIABLES = (
     "CONFIG",
@@ -114,7 +113,8 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
 
 def check_variables(environ: Mapping[str, str]) -> None:
     """Stop at an MXPEAK_* variable that nothing reads: it would be ignored."""
-    configs: list[type] = [OutputConfig, *VERB_CONFIGS, *(benchmark.config for benchmark in BENCHMARKS.values())]
+    configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
+    configs += [load(name) for verb in VERBS.values() for name in verb.configs]
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in known:

@@ -31,15 +31,13 @@ examples:
 OWN = ("verb", "action", "folder", "grid", "ranks", "whole")
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `resume` to the command line."""
-    parser = verbs.add_parser(
-        "resume",
-        help="continue a run from its newest checkpoint",
-        description="Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The "
-        "reported time includes both parts of the run, and the result is never official.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `resume`."""
+    parser.description = (
+        "Continue a run of HPL or HPL-MxP that used --checkpoint DIR. The process grid may change. The "
+        "reported time includes both parts of the run, and the result is never official."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument("folder", metavar="DIR", help="folder that --checkpoint named")
     parser.add_argument("--grid", metavar="PxQ", help="process grid (default: unchanged)")
     parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: P*Q)")

@@ -46,17 +46,13 @@ examples:
 PAGE = "report.html"
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `run` and its benchmarks to the command line."""
-    run_parser = verbs.add_parser(
-        "run",
-        help="run one benchmark or all of them",
-        description="Run a benchmark and validate its result.",
-        epilog=EXAMPLES,
-    )
-    choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmarks to `run`, each with its flags."""
+    parser.description = "Run a benchmark and validate its result."
+    parser.epilog = EXAMPLES
+    choices = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
-        parser = _add_benchmark(
+        of_benchmark = _add_benchmark(
             choices,
             benchmark.name,
             benchmark.summary,
@@ -65,10 +61,10 @@ def add_verb(verbs: Any) -> None:
             formats=["text", *([benchmark.report.format] if benchmark.report else [])],
         )
         if benchmark.input:
-            parser.add_argument(
+            of_benchmark.add_argument(
                 "--dat", metavar="FILE", help=f"read an {benchmark.input.name} file; flags override its settings"
             )
-            parser.add_argument(
+            of_benchmark.add_argument(
                 "--print-dat",
                 action="store_true",
                 help=f"print an {benchmark.input.name} file with these settings, then exit",

@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.did_you_mean import flags_after, of_flags
@@ -50,14 +50,10 @@ class Job:
         return self.nodes * self.ranks_a_node
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `slurm` to the command line."""
-    parser = verbs.add_parser(
-        "slurm",
-        help="print a Slurm job script",
-        description="Print a commented Slurm job script. mxpeak does not submit it.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `slurm`."""
+    parser.description = "Print a commented Slurm job script. mxpeak does not submit it."
+    parser.epilog = EXAMPLES
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument(
         "benchmark", choices=names, metavar="BENCHMARK", help=f"benchmark or command: {', '.join(names)}"
@@ -100,7 +96,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             f"--ranks-per-node {ranks} is not a multiple of --gpus-per-node {args.gpus_per_node}, but each "
             f"GPU needs the same number of ranks; use --ranks-per-node {args.gpus_per_node}"
         )
-    _check(args.whole, args.benchmark, args.flags)
+    _check(args.full_parser(), args.benchmark, args.flags)
     job = Job(
         args.benchmark, args.nodes, ranks, args.cpus_per_rank, args.gpus_per_node, args.time, args.partition,
         args.account, args.launcher, tuple(args.flags),

@@ -12,7 +12,7 @@ from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
 from mxpeak.options import count, grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, rate_text, three_digits, to_json
+from mxpeak.records import Caution, rate_text, three_digits
 
 if TYPE_CHECKING:
     from mxpeak.layout.stencil import Box
@@ -30,7 +30,7 @@ TUNED = "tuned"
 Parse = Callable[[str], Any]
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say what is run, where."""
 
     def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
@@ -394,16 +394,10 @@ def wrapped(head: str, text: str) -> list[str]:
 
 
 def show(body: Mapping[str, Any], lines: list[str], to: str | None) -> None:
-    """To stdout and, as asked, as JSON."""
-    text = to_json(body)
-    if to == "-":
-        print(text, end="")
-        return
-    print("\n".join(lines))
+    """Print the lines unless the target is `-`, and write the body as JSON to the target."""
+    if to != "-":
+        print("\n".join(lines))
     if to is not None:
-        from pathlib import Path
+        from mxpeak.cli.output import write_json
 
-        from mxpeak.cli.output import check_file, write_new
-
-        check_file(Path(to))
-        write_new(Path(to), text)
+        write_json(body, to)

@@ -13,7 +13,7 @@ from mxpeak.records import Caution, size_text
 from mxpeak.verbs.predict.flags import (
     LU,
     PREDICTED,
-    add_flags,
+    add_run_flags,
     box_bytes,
     caution_lines,
     cautions_of,
@@ -49,17 +49,15 @@ TRIED, TRIED_BELOW = ("1ringM", "2ringM", "long", "lib"), 3e6
 LIKE_LAST = 0.2
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `plan` to the command line."""
-    parser = verbs.add_parser(
-        "plan",
-        help="choose N, NB, grid and broadcast, and predict the rate",
-        description="Choose N, NB, the process grid and the broadcast for given ranks, nodes and memory. With "
-        "--machine, also predict the rate.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `plan`."""
+    parser.description = (
+        "Choose N, NB, the process grid and the broadcast for given ranks, nodes and memory. With "
+        "--machine, also predict the rate."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
-    add_flags(parser)
+    add_run_flags(parser)
     parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
     parser.set_defaults(action=plan)
 

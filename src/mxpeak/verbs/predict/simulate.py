@@ -11,7 +11,7 @@ from mxpeak.options import integer
 from mxpeak.verbs.predict.flags import (
     LU,
     PREDICTED,
-    add_flags,
+    add_run_flags,
     caution_lines,
     cautions_of,
     forecast_lines,
@@ -42,16 +42,12 @@ examples:
 Predicted: TypeAlias = "tuple[dict[str, Any], list[str]]"
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `simulate` to the command line."""
-    parser = verbs.add_parser(
-        "simulate",
-        help="predict a run on another machine",
-        description="Predict the rate of a run from the kernel rates and network links of a machine.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `simulate`."""
+    parser.description = "Predict the rate of a run from the kernel rates and network links of a machine."
+    parser.epilog = EXAMPLES
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
-    add_flags(parser)
+    add_run_flags(parser)
     what_if = parser.add_argument_group("what if")
     what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="relative speed of single ranks, such as 17:0.9")
     what_if.add_argument("--nics", metavar="K", help="number of network ports to use per node (default: all)")

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import on_ranks
-from mxpeak.cli.request import VERB_CONFIGS, add_options, check_variables
+from mxpeak.cli.request import add_options, check_variables
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import Setting, options, resolve
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import ScanConfig, ScanOutput
-
-VERB_CONFIGS += [ScanConfig, ScanOutput]
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -36,15 +34,13 @@ The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results diff
 """
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `scan` to the command line."""
-    parser = verbs.add_parser(
-        "scan",
-        help="find slow or faulty nodes",
-        description="Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
-        "ranks and ranks with different results.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `scan`."""
+    parser.description = (
+        "Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
+        "ranks and ranks with different results."
     )
+    parser.epilog = EXAMPLES
     add_options(parser, ScanConfig)
     add_options(parser, ScanOutput)
     parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file")

@@ -30,15 +30,13 @@ RESULT, PAGE = "study.json", "study.html"
 PROGRESS_S = 2.0
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `study` to the command line."""
-    parser = verbs.add_parser(
-        "study",
-        help="reproduce the experiments behind the HPL-MxP rules",
-        description="Reproduce the fp64 experiments behind the HPL-MxP matrices. They cover pivots, residuals with and "
-        "without pivoting, and GMRES without a preconditioner.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `study`."""
+    parser.description = (
+        "Reproduce the fp64 experiments behind the HPL-MxP matrices. They cover pivots, residuals with and "
+        "without pivoting, and GMRES without a preconditioner."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument(
         "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: all of them)"
     )

@@ -33,15 +33,13 @@ TUNED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
 LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `tune` to the command line."""
-    parser = verbs.add_parser(
-        "tune",
-        help="find the fastest settings for this machine",
-        description="Measure kernels and messages, and search for fast settings in short runs. Compare the fastest "
-        "settings with the defaults, and store them for mxpeak run.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `tune`."""
+    parser.description = (
+        "Measure kernels and messages, and search for fast settings in short runs. Compare the fastest "
+        "settings with the defaults, and store them for mxpeak run."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument(
         "benchmarks", nargs="*", metavar="BENCHMARK", help=f"benchmarks: {', '.join(TUNED)} (default: all of them)"
     )

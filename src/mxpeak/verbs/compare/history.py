@@ -1,0 +1,81 @@
+"""`mxpeak history`: list past runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.run_history import OUT, read_results, result_files
+from mxpeak.errors import ExitCode
+from mxpeak.options import integer
+from mxpeak.runtime.parent_watch import terminal_width
+from mxpeak.verbs.compare.command import show
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak history
+  mxpeak history hpl --last 50 --json -
+"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `history`."""
+    parser.description = "List past runs."
+    parser.epilog = EXAMPLES
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument(
+        "benchmark",
+        nargs="?",
+        choices=list(BENCHMARKS),
+        metavar="BENCHMARK",
+        help=f"benchmark: {', '.join(BENCHMARKS)}",
+    )
+    parser.add_argument(
+        "--last", type=integer(1), default=20, metavar="K", help="show the last K results (default: 20)"
+    )
+    parser.set_defaults(action=history)
+
+
+def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """List past results."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    from mxpeak.report.columns import table
+    from mxpeak.report.compare import row_of
+
+    found: list[tuple[Path, Mapping[str, Any]]] = []
+    for path in result_files():  # the newest first, and no more of them than are shown
+        here = [one for one in read_results(path) if args.benchmark in (None, one.get("benchmark"))]
+        found = [*((path, one) for one in here), *found]
+        if len(found) >= args.last:
+            break
+    found = found[-args.last :]
+    rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
+    rows += [row_of(one, _when(one), path.parent.name) for path, one in found]
+    kept = ("benchmark", "status", "problem", "result")
+    body = {
+        "schema": "mxpeak.history/1",
+        "results": [{"file": str(path), "start": _when(one), **{k: one.get(k) for k in kept}} for path, one in found],
+    }
+    width = terminal_width(sys.stdout)
+    text = table(rows, width=width, least=(6, 4, 5)) if found else f"no results in {OUT}/\n"
+    if any(row[4].endswith("*") for row in rows):
+        text += "  * uncertain, because the machine's speed changed during the run\n"
+    show(body, text, args.json)
+    return ExitCode.VALID
+
+
+def _when(one: Mapping[str, Any]) -> str:
+    start: Any = (one.get("run") or {}).get("start_unix")
+    try:
+        return f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
+    except (TypeError, ValueError, OverflowError, OSError):  # no time, or none that a calendar has
+        return ""
