@@ -1,7 +1,7 @@
-"""Options: how a flag, a variable or a key of a file becomes a value, and which of them wins.
+"""Options: how the text of a flag, a variable or a file key becomes a value, and which source wins.
 
-A config's fields carry their own flag, help and unit: the command line is built from them, and so are the
-`MXPEAK_*` variables and the keys of a TOML file.  A value's origin (flag, variable, file, default) travels with it.
+The fields of a config carry their parser, help text and group. mxpeak derives the flags, the `MXPEAK_*` variables and
+the keys of a TOML file from them. Each value keeps its origin: flag, variable, file or default.
 """
 
 from __future__ import annotations
@@ -9,47 +9,77 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from mxpeak.errors import UsageError
 
-#: More digits than any number here has; Python refuses to read some thousands of them.
+T = TypeVar("T")
+AnyConfig = TypeVar("AnyConfig")
+
+#: More digits than any number here has. Python refuses to parse numbers with thousands of digits.
 DIGITS = 600
-#: Largest N, NB and thread count worth parsing: beyond them 8 N^2 exceeds any machine, so it is a slip of the finger.
+#: Largest N, NB and thread count that is parsed. Beyond it 8 N^2 exceeds any machine, so it is a typing error.
 LARGEST_N = 100_000_000
+#: Placeholder of the further items of a list in the help.
+LIST = ",..."
 
 
-# --- how one flag's text becomes a value ------------------------------------------------------------------------
+# --- parsers of one value ---------------------------------------------------------------------------------------
 
 
-def shown(text: str) -> str:
-    """A text as errors quote it: whole, if it is not too long."""
+@dataclass(frozen=True, slots=True)
+class ValueParser(Generic[T]):
+    """A parser of one value's text.
+
+    metavar      placeholder of the value in the help; one that begins with a comma follows the name of the option
+    users_path   whether the value names a file or folder that a run writes, or compares with
+    item         the parser of an item, if the value is a list
+    """
+
+    parse: Callable[[str], T]
+    metavar: str = ""
+    users_path: bool = False
+    item: Callable[[str], Any] | None = None
+
+    def __call__(self, text: str) -> T:
+        """Return the value of a text, or raise a UsageError."""
+        return self.parse(text)
+
+
+#: Files and folders that a run writes, or compares with. Only the user sets them, by a flag, a variable or a TOML file;
+#: recorded runs and checkpoints, which may come from other people, cannot.
+users_file = ValueParser(str, "FILE", users_path=True)
+users_folder = ValueParser(str, "DIR", users_path=True)
+
+
+def quoted(text: str) -> str:
+    """Quote a text for an error message, and cut it if it is long."""
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
-def near(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word with the most similar spelling, without regard to case, - and _; None if none is close."""
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """Return the name with the most similar spelling, without regard to case, - and _; None if none is close."""
 
     def plain(text: str) -> str:
         return text.lower().replace("_", "-")
 
-    words = {plain(one): one for one in known}
+    words = {plain(name): name for name in names}
     close = [plain(word)] if plain(word) in words else get_close_matches(plain(word), words, n=1, cutoff=0.6)
     return words[close[0]] if close else None
 
 
-def or_similar(word: str, known: Iterable[str], all_of_them: str) -> str:
-    """Return the end of an error about an unknown name: the most similar known name, and where to find all of them."""
-    meant = near(word, known)
-    return f"see {all_of_them}" if meant is None else f"did you mean {meant}? See {all_of_them}"
+def suggestion(word: str, names: Iterable[str], listing: str) -> str:
+    """Return the end of an error about an unknown name: the closest name, and the command that lists all names."""
+    name = closest(word, names)
+    return f"see {listing}" if name is None else f"did you mean {name}? See {listing}"
 
 
-def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
-    """A parser of whole numbers in [least, most]; it says which bound was broken."""
+def integer(least: int, most: int = LARGEST_N) -> ValueParser[int]:
+    """Return a parser of integers in [least, most]."""
 
     def parse(text: str) -> int:
         try:
@@ -57,17 +87,17 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
         except ValueError:
             digits = ", or has too many digits" * (len(text) > DIGITS)
             raise UsageError(
-                f"{shown(text)} is not an integer{digits}; use an integer from {least} to {most}"
+                f"{quoted(text)} is not an integer{digits}; use an integer from {least} to {most}"
             ) from None
         if not least <= value <= most:
-            raise UsageError(f"{shown(str(value))[1:-1]} is out of range; use an integer from {least} to {most}")
+            raise UsageError(f"{quoted(str(value))[1:-1]} is out of range; use an integer from {least} to {most}")
         return value
 
-    return parse
+    return ValueParser(parse)
 
 
-def count(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
-    """A parser of sizes in [least, most], as people write them: 20000, 20_000, 20k, 2e4."""
+def count(least: int, most: int = LARGEST_N) -> ValueParser[int]:
+    """Return a parser of sizes in [least, most], in any usual notation: 20000, 20_000, 20k, 2e4."""
     whole = integer(least, most)
 
     def parse(text: str) -> int:
@@ -77,53 +107,53 @@ def count(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
         value = Decimal(match[1]).scaleb(int(match[2] or {"k": 3, "M": 6}[match[3]]))
         return whole(str(int(value)) if value == int(value) else text)
 
-    return parse
+    return ValueParser(parse)
 
 
-#: Seconds of a unit of time.
+#: Seconds per unit of time.
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """A parser of times: 90, 90s, 30m, 1.5h; a number alone is one of seconds."""
+    """Parse a time such as 90, 90s, 30m or 1.5h; a number without a unit is in seconds."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([a-z]+)", text.strip())
     if match is None and not text.strip()[-1:].islower():
         return real(0.0)(text)
     if match is None or match[2] not in TIME_UNITS:
-        raise UsageError(f"{shown(text)} is not a time; use seconds, or a number with s, m or h, for example 30m")
+        raise UsageError(f"{quoted(text)} is not a time; use seconds, or a number with s, m or h, for example 30m")
     return float(match[1]) * TIME_UNITS[match[2]]
 
 
-def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
-    """A parser of finite numbers in [least, most]."""
+def real(least: float = -math.inf, most: float = math.inf) -> ValueParser[float]:
+    """Return a parser of finite numbers in [least, most]."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
-            raise UsageError(f"{shown(text)} is not a number; use a number") from None
+            raise UsageError(f"{quoted(text)} is not a number; use a number") from None
         if not math.isfinite(value):
-            raise UsageError(f"{shown(text)} is not a finite number; use a finite number")
+            raise UsageError(f"{quoted(text)} is not a finite number; use a finite number")
         if not least <= value <= most:
             limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
             raise UsageError(f"{value:g} is out of range; use a number {limits}")
         return value
 
-    return parse
+    return ValueParser(parse, "X")
 
 
 def share(text: str) -> float:
-    """A parser of shares below the whole: 5% or 0.05."""
+    """Parse a share below 1, such as 5% or 0.05."""
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
         raise UsageError(
-            f"{shown(text)} is out of range; use a share of at least 0% and below 100%, such as 80% or 0.8"
+            f"{quoted(text)} is out of range; use a share of at least 0% and below 100%, such as 80% or 0.8"
         )
     return value
 
 
 def positive(text: str) -> float:
-    """A parser of finite numbers above 0."""
+    """Parse a finite number above 0."""
     value = real()(text)
     if value <= 0.0:
         raise UsageError(
@@ -132,97 +162,104 @@ def positive(text: str) -> float:
     return value
 
 
-def one_of(*choices: str, digits: bool = False) -> Callable[[str], str]:
-    """A parser of one word out of `choices`; with `digits`, also of HPL's number for it (0, 1, …)."""
-    return known(choices, digits=digits)
+def one_of(*choices: str, digits: bool = False) -> ValueParser[str]:
+    """Return a parser of one word of `choices`; with `digits`, also of its number in HPL.dat (0, 1, …)."""
+    return ValueParser(name_in(choices, digits=digits).parse, f"{{{','.join(choices)}}}")
 
 
-def known(choices: Sequence[str], *, digits: bool = False) -> Callable[[str], str]:
-    """`one_of` a list that may still grow: it is looked at when a text is parsed."""
+def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[str]:
+    """Return a parser of one name of a list to which extensions may add names; the help shows NAME."""
 
     def parse(text: str) -> str:
         if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
-            return choices[int(text)]
+            return list(choices)[int(text)]
         if text not in choices:
-            raise UsageError(f"{shown(text)} is unknown; use one of {', '.join(choices)}")
+            raise UsageError(f"{quoted(text)} is unknown; use one of {', '.join(choices)}")
         return text
 
-    return parse
+    return ValueParser(parse, "NAME")
 
 
 def boolean(text: str) -> bool:
-    """A parser of yes and no as variables and files write them."""
+    """Parse yes or no, as variables and files contain them."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise UsageError(f"{shown(text)} is neither yes nor no; use yes or no")
+    raise UsageError(f"{quoted(text)} is neither yes nor no; use yes or no")
 
 
 def device(text: str) -> str:
-    """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
+    """Parse a device: auto, cpu, cuda, or a numbered device such as cuda:0."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", text):
-        raise UsageError(f"{shown(text)} is not a device; use auto, cpu, cuda or cuda:0")
+        raise UsageError(f"{quoted(text)} is not a device; use auto, cpu, cuda or cuda:0")
     return text
 
 
 def grid_shape(text: str) -> tuple[int, int]:
-    """A parser of grids written PxQ."""
+    """Parse a process grid PxQ."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text)
     if not match or int(match[1]) < 1 or int(match[2]) < 1:
-        raise UsageError(f"{shown(text)} is not a grid; use PxQ with P, Q >= 1, for example 2x4")
+        raise UsageError(f"{quoted(text)} is not a grid; use PxQ with P, Q >= 1, for example 2x4")
     return int(match[1]), int(match[2])
 
 
-def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """A parser of comma-separated lists whose items `parse` takes."""
+def listed(parse: Callable[[str], T]) -> ValueParser[tuple[T, ...]]:
+    """Return a parser of comma-separated lists whose items `parse` reads."""
 
-    def parse_list(text: str) -> tuple[Any, ...]:
+    def parse_list(text: str) -> tuple[T, ...]:
         items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
         if not items:
             raise UsageError("the list is empty; use at least one value")
         return tuple(parse(item) for item in items)
 
-    return parse_list
+    metavar = _metavar(parse)
+    return ValueParser(parse_list, ("NAME" if metavar.startswith("{") else metavar) + LIST, item=parse)
+
+
+def _metavar(parse: Callable[[str], Any]) -> str:
+    """Return the placeholder that a parser has; empty if it is a plain function."""
+    return parse.metavar if isinstance(parse, ValueParser) else ""
 
 
 def memory_budget(text: str) -> str:
-    """Check a memory budget, a share (80%) or a size with its unit (64GiB); it is kept as text until used."""
+    """Check a memory budget, a share (80%) or a size with its unit (64GiB), and return its text."""
     memory_bytes(text, total=2**40)
     return text
 
 
 def memory_bytes(text: str, total: int) -> int:
-    """The budget `text` in bytes, of `total` bytes present: 80% is a share, 64GiB or 64GB a size."""
+    """Return a memory budget in bytes; a share such as 80% refers to `total` bytes."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
     if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
-        raise UsageError(f"{shown(text)} is not a memory budget; use a share such as 80% or a size such as 64GiB")
+        raise UsageError(f"{quoted(text)} is not a memory budget; use a share such as 80% or a size such as 64GiB")
     value = float(match[1])
     return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
 
 
 def duration(text: str) -> str:
-    """Check a time above zero; it is kept as text until used."""
+    """Check a time above zero and return its text."""
     if seconds(text) <= 0:
-        raise UsageError(f"{shown(text)} is not a time above zero; use, for example, 90s, 10m or 1h")
+        raise UsageError(f"{quoted(text)} is not a time above zero; use, for example, 90s, 10m or 1h")
     return text
 
 
 def stall_limits(text: str) -> tuple[float, float] | None:
-    """How long is too long: so many times the longest step, and at least so many seconds; None for `off`."""
+    """Parse the limits after which a rank counts as stalled: a multiple of the longest step, and seconds; None: off."""
     if text == "off":
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
     if not match or float(match[1]) <= 1 or float(match[2] or 60) <= 0:
         raise UsageError(
-            f"{shown(text)} is not a limit; use a factor above 1 such as 10, a factor and seconds such as 10,60, or off"
+            f"{quoted(text)} is not a limit; use a factor above 1 such as 10, a factor and seconds such as 10,60, or "
+            "off"
         )
     return float(match[1]), float(match[2] or 60)
 
 
 def stall_limit(text: str) -> str:
-    """Check a limit on stalls; it is kept as text until used."""
+    """Check the limits for stalled ranks and return their text."""
     stall_limits(text)
     return text
 
@@ -232,36 +269,26 @@ def stall_limit(text: str) -> str:
 
 def option(
     default: Any,
-    *flags: str,
-    aliases: tuple[str, ...] = (),
-    help: str,
     parse: Callable[[str], Any],
+    help: str,
     group: str,
     metavar: str = "",
-    users_path: bool = False,
+    *,
+    flags: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
 ) -> Any:
-    """Return a dataclass field that is also a flag: its names, help, parser, and its group in `--help`.
+    """Return a dataclass field that is also a flag.
 
-    `aliases` are former names of the flag; `--help` does not list them.
-
-    `users_path`: it names a file or folder that a run writes, or compares with.  Only the user sets it, by a flag, a
-    variable or a TOML file; recorded runs and checkpoints, which may come from other people, cannot.
+    The flag, the variable and the file key are the name of the field; `flags` replaces the flag. The placeholder in the
+    help is `metavar`, or else that of the parser, or else the name. `aliases` are former flags, which the help omits.
     """
-    metadata = {
-        "flags": flags,
-        "aliases": aliases,
-        "help": help,
-        "parse": parse,
-        "group": group,
-        "metavar": metavar,
-        "users_path": users_path,
-    }
-    return field(default=default, metadata=metadata)
+    details = {"parse": parse, "help": help, "group": group, "metavar": metavar, "flags": flags, "aliases": aliases}
+    return field(default=default, metadata={"option": details})
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field of a config, as the command line, the environment and a TOML file see it."""
+    """One field of a config, as the command line, the environment and a TOML file use it."""
 
     name: str
     flags: tuple[str, ...]
@@ -270,20 +297,43 @@ class Option:
     group: str
     metavar: str
     default: Any
-    users_path: bool = False
     aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, f: dataclasses.Field[Any]) -> Self:
+        """Return the option of a field, with its flag and placeholder derived from its name and its parser."""
+        details = f.metadata["option"]
+        flags = details["flags"] or ("--" + f.name.replace("_", "-"),)
+        metavar = details["metavar"] or _metavar(details["parse"])
+        if not metavar or metavar.startswith(","):
+            metavar = f.name.upper() + metavar
+        return cls(f.name, default=f.default, **{**details, "flags": flags, "metavar": metavar})
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """Return the environment variable that sets the option."""
         return "MXPEAK_" + self.name.upper()
+
+    @property
+    def single(self) -> Option:
+        """Return the option for one value instead of a list."""
+        item = self.parse.item if isinstance(self.parse, ValueParser) else None
+        return self if item is None else replace(self, parse=item, metavar=self.metavar.removesuffix(LIST))
+
+    @property
+    def users_path(self) -> bool:
+        """Return whether the value names a file or folder that only the user may set."""
+        return isinstance(self.parse, ValueParser) and self.parse.users_path
 
 
 def options(config: type) -> list[Option]:
-    """The options of a config class, in the order of its fields."""
-    return [
-        Option(f.name, default=f.default, **f.metadata) for f in dataclasses.fields(config) if "flags" in f.metadata
-    ]
+    """Return the options of a config class, in the order of its fields."""
+    return [Option.of(f) for f in dataclasses.fields(config) if "option" in f.metadata]
+
+
+def fields_without_flag(config: type) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a config class that only an input file, or a recorded run, can set."""
+    return [f for f in dataclasses.fields(config) if "option" not in f.metadata]
 
 
 def recordable(config: type) -> set[str]:
@@ -291,21 +341,53 @@ def recordable(config: type) -> set[str]:
     return {o.name for o in options(config) if not o.users_path}
 
 
-#: Where a value can come from, the weakest source first.
+# --- values with their origins ----------------------------------------------------------------------------------
+
+#: The sources of a value, the weakest first.
 ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A resolved value and where it came from: one of ORIGINS."""
+    """A value and its origin: one of ORIGINS."""
 
     value: Any
     origin: str
 
     @property
     def strength(self) -> int:
-        """The place of its origin in the order of precedence."""
+        """Return the position of the origin in the order of precedence."""
         return ORIGINS.index(self.origin)
+
+
+@dataclass(frozen=True)
+class Run(Generic[AnyConfig]):
+    """What a run computes: a configuration, and the origin of each value."""
+
+    config: AnyConfig
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def is_default(self, name: str) -> bool:
+        """Return whether no source has set a value."""
+        return self.origins.get(name, "default") == "default"
+
+    def with_values(self, values: Mapping[str, Any], origin: str = "auto") -> Self:
+        """Return the run with other values; those that differ get this origin."""
+        new = {name: value for name, value in values.items() if getattr(self.config, name) != value}
+        if not new:
+            return self
+        config: Any = self.config
+        return replace(self, config=replace(config, **new), origins={**self.origins, **dict.fromkeys(new, origin)})
+
+    def section(self) -> dict[str, dict[str, Any]]:
+        """Return the section `config` of a result: each value with its origin."""
+        return {name: {"value": getattr(self.config, name), "origin": o} for name, o in self.origins.items()}
+
+
+def run_of(config: type[AnyConfig], settings: Mapping[str, Setting]) -> Run[AnyConfig]:
+    """Return the run with these settings."""
+    values = {name: setting.value for name, setting in settings.items()}
+    return Run(config(**values), {name: setting.origin for name, setting in settings.items()})
 
 
 def resolve(
@@ -315,17 +397,17 @@ def resolve(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None = None,
 ) -> dict[str, Setting]:
-    """Every field's value by precedence: flag > variable > --config file > HPL.dat > default.
+    """Return every field's value by precedence: flag > variable > --config file > HPL.dat > default.
 
-    `flags` holds the raw texts that were typed; `dat` values are parsed already.  A bad value names its source.
-    Fields without a flag are those that only HPL.dat can say.
+    `flags` contains the texts from the command line; the values of `dat` are parsed. An error names its source. Only
+    HPL.dat, or a recorded run, can set fields without a flag.
     """
-    silent = {f.name: f for f in dataclasses.fields(config) if "flags" not in f.metadata}
-    known = {o.name for o in options(config)}
+    silent = {f.name: f for f in fields_without_flag(config)}
+    names = {o.name for o in options(config)}
     for name in file:
-        if name not in known and name not in silent:
+        if name not in names and name not in silent:
             raise UsageError(
-                f"--config contains the unknown key {name!r}; {or_similar(name, known, 'mxpeak help settings')}"
+                f"--config contains the unknown key {name!r}; {suggestion(name, names, 'mxpeak help settings')}"
             )
     settings: dict[str, Setting] = {}
     for o in options(config):
@@ -345,7 +427,7 @@ def resolve(
 
 
 def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], dat: Mapping[str, Any]) -> Setting:
-    """Return a setting that only an input file, or the result of a run with one, can hold."""
+    """Return a setting that only an input file, or the result of a run with one, can contain."""
     if f.name in dat:
         return Setting(dat[f.name], "HPL.dat")
     if f.name not in file:
@@ -353,7 +435,7 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
     value = file[f.name]
     if type(value) is not type(f.default):
         raise UsageError(
-            f"--config key {f.name}: {shown(str(value))} is not of the type {type(f.default).__name__}; use a "
+            f"--config key {f.name}: {quoted(str(value))} is not of the type {type(f.default).__name__}; use a "
             "value of this type"
         )
     return Setting(value, "file")
@@ -368,7 +450,7 @@ def parsed(o: Option, text: str, source: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as its flag would be typed: yes and no, commas between the items of a list."""
+    """Return a value as the text of its flag: yes and no, and commas between the items of a list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.errors import UsageError
-from mxpeak.options import DIGITS, integer, shown
+from mxpeak.options import DIGITS, integer, quoted
 
 MOST_VALUES = 20
 
@@ -25,7 +25,7 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
             known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
-            raise UsageError(f"{shown(text)} is unknown; use one of {known}")
+            raise UsageError(f"{quoted(text)} is unknown; use one of {known}")
         return choices[int(text)]
 
     return parse
@@ -69,7 +69,7 @@ class Dat:
         words = self._line(number, name).split()[:count]
         found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
         if words and not found:
-            raise self._error(number, name, f"{shown(words[0])} is not a number; use a number")
+            raise self._error(number, name, f"{quoted(words[0])} is not a number; use a number")
         if found < count:
             raise self._error(number, name, f"{asked}, but the line contains {found}; add the missing values")
         return tuple(self._value(number, name, word, parse) for word in words)
@@ -90,4 +90,4 @@ class Dat:
             raise self._error(number, name, str(error)) from None
 
     def _error(self, number: int, name: str, what: str) -> UsageError:
-        return UsageError(f"{self.source} line {number} ({name}) is {shown(self.lines[number - 1].strip())}: {what}")
+        return UsageError(f"{self.source} line {number} ({name}) is {quoted(self.lines[number - 1].strip())}: {what}")

@@ -25,7 +25,7 @@ import scipy.sparse as sparse
 
 from mxpeak.errors import UsageError
 from mxpeak.foreign import check_readable
-from mxpeak.options import DIGITS, shown
+from mxpeak.options import DIGITS, quoted
 
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
@@ -207,7 +207,7 @@ def _check_kind(path: Path, word: str, known: tuple[str, ...], what: str, instea
 
 
 def _shown(line: str) -> str:
-    return shown(line.rstrip("\n"))
+    return quoted(line.rstrip("\n"))
 
 
 # --- what is wrong with the entries ----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
                 "; use comments only above the line of sizes" if "%" in word else ""
             )
         elif len(word) > DIGITS or not 1 <= int(word) <= header.n:
-            yield f"is in {name} {shown(word)[1:-1]}, but the {name}s are numbered from 1 to {header.n}"
+            yield f"is in {name} {quoted(word)[1:-1]}, but the {name}s are numbered from 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
         fortran = (
             "; use the letter e in exponents"

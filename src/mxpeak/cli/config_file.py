@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.cli.run_history import NAMES, recorded, run_file
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS, options, recordable
+from mxpeak.options import ORIGINS, fields_without_flag, options, recordable
 
 #: Settings of a recorded run that are left out: they belong to a path, or name the file of a report.
 WITH_A_PATH = ("every", "output_file", "device_out")
@@ -60,8 +59,7 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
     said = {name: one["value"] for name, one in settings.items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
-        fields = dataclasses.fields(benchmark.config)
-        mute = {f.name: f.default for f in fields if "flags" not in f.metadata}
+        mute = {f.name: f.default for f in fields_without_flag(benchmark.config)}
         said = {name: value for name, value in said.items() if name not in mute or value != mute[name]}
     for name in ("grid", "node_grid"):
         if said.get(name) is not None:

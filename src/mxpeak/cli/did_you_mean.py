@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from mxpeak.options import near
+from mxpeak.options import closest
 
 #: How other codes spell what is spelled otherwise here; rocHPL's -p and -q are a node's part of the grid.
 SPELLINGS = {
@@ -28,8 +28,8 @@ def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> st
     choices = f"(choose from {', '.join(known)})"
     if value not in known and value in benchmarks and "run" in known:
         return f"{value!r} is a benchmark; did you mean: mxpeak run {value}?"
-    meant = near(value, known)
-    if meant is None and "run" in known and (benchmark := near(value, benchmarks)):
+    meant = closest(value, known)
+    if meant is None and "run" in known and (benchmark := closest(value, benchmarks)):
         meant = f"run {benchmark}"
     return f"{value!r} is unknown {choices}" + ("" if meant is None else f"; did you mean {meant}?")
 
@@ -48,7 +48,7 @@ def of_flags(
             foreign.append(f"; {name} is for {', '.join(elsewhere[name])}")
             continue
         if name.startswith("-") and not _is_number(name):
-            meant = SPELLINGS.get(name) or near(name, [one for one in flags if one.startswith("--")])
+            meant = SPELLINGS.get(name) or closest(name, [one for one in flags if one.startswith("--")])
         else:
             meant = f"--dat {word}" if word.endswith(".dat") and "--dat" in flags else None
         if meant is not None:

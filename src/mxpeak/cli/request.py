@@ -14,7 +14,7 @@ from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, Setting, options, or_similar, resolve
+from mxpeak.options import Option, Setting, options, resolve, suggestion
 
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping
     groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
-        kind: dict[str, Any] = {"metavar": (metavars or {}).get(o.name) or o.metavar or o.name.upper()}
+        kind: dict[str, Any] = {"metavar": (metavars or {}).get(o.name, o.metavar)}
         if isinstance(o.default, bool):
             kind = {"action": "store_const", "const": "yes"}
         group.add_argument(*o.flags, dest=o.name, default=argparse.SUPPRESS, help=_help(o), **kind)
@@ -118,7 +118,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in known:
-            raise UsageError(f"the variable {name} is unknown; {or_similar(name, known, 'mxpeak help settings')}")
+            raise UsageError(f"the variable {name} is unknown; {suggestion(name, known, 'mxpeak help settings')}")
 
 
 def _request(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any, ClassVar, TypeVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
@@ -40,31 +41,13 @@ class GridConfig(RunConfig):
 
     panels_on_host: ClassVar[bool] = False
 
-    P: tuple[int, ...] | None = option(
-        None, "-P", help="number of process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
-    )
-    Q: tuple[int, ...] | None = option(
-        None, "-Q", help="number of process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
-    )
+    P: tuple[int, ...] | None = option(None, listed(integer(1)), "number of process rows", "grid", flags=("-P",))
+    Q: tuple[int, ...] | None = option(None, listed(integer(1)), "number of process columns", "grid", flags=("-Q",))
     grid: tuple[tuple[int, int], ...] | None = option(
-        None,
-        "--grid",
-        help="process grid PxQ, as an alternative to -P and -Q",
-        metavar="PxQ,...",
-        parse=listed(grid_shape),
-        group="grid",
+        None, listed(grid_shape), "process grid PxQ, as an alternative to -P and -Q", "grid", "PxQ,..."
     )
-    order: str = option(
-        "row",
-        "--order",
-        help="order in which ranks fill the grid",
-        metavar="{row,column}",
-        parse=one_of(*ORDERS),
-        group="grid",
-    )
-    node_grid: tuple[int, int] | None = option(
-        None, "--node-grid", help="part of the process grid on each node", metavar="PxQ", parse=grid_shape, group="grid"
-    )
+    order: str = option("row", one_of(*ORDERS), "order in which ranks fill the grid", "grid")
+    node_grid: tuple[int, int] | None = option(None, grid_shape, "part of the process grid on each node", "grid", "PxQ")
     idle_ranks: bool = False
 
     @staticmethod
@@ -89,6 +72,10 @@ class GridConfig(RunConfig):
             return max(P * Q for P, Q in zip(self.P, self.Q))
         sides = self.P or self.Q or (math.prod(self.node_grid or (1,)),)
         return math.lcm(*sides)
+
+    def grid_choices(self, ranks: int) -> list[dict[str, Any]]:
+        """Return the process grids to run on `ranks` ranks, as choices for `cases_of`."""
+        return [{"P": P, "Q": Q} for P, Q in self.grids(ranks)]
 
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
         """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
@@ -124,6 +111,22 @@ class GridConfig(RunConfig):
         if self.Q is not None:
             return tuple((_cofactor("-Q", q, ranks), q) for q in self.Q)
         return (squarest(ranks),)
+
+
+AnyCase = TypeVar("AnyCase", bound=GridCase)
+
+
+def each(name: str, values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the choices of one field: each of these values."""
+    return [{name: value} for value in values]
+
+
+def cases_of(case: type[AnyCase], config: GridConfig, *choices: Iterable[Mapping[str, Any]]) -> Iterator[AnyCase]:
+    """Yield a case for each combination of the choices, the last varying fastest; other fields come from the config."""
+    for combination in product(*choices):
+        chosen = {name: value for choice in combination for name, value in choice.items()}
+        shared = {f.name: getattr(config, f.name) for f in fields(case) if f.name not in chosen}
+        yield case(**shared, **chosen)
 
 
 def squarest(ranks: int) -> tuple[int, int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
-from mxpeak.configs.grid import GridCase, GridConfig, squarest
+from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each, squarest
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, count, duration, integer, known, listed, option, real
+from mxpeak.options import boolean, count, duration, integer, listed, name_in, option, real, users_file, users_folder
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -39,88 +38,44 @@ class LuCase(GridCase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LuConfig(GridConfig, ABC):
-    """A benchmark that factors matrices: their orders and blocks, and how panels travel over the grid."""
+class LuConfig(GridConfig):
+    """Options of the benchmarks that factor matrices.
+
+    case    the class of a case
+    loops   the options whose lists are combined, in HPL's loop order after the grid and N
+    """
+
+    case: ClassVar[type[LuCase]]
+    loops: ClassVar[tuple[str, ...]]
 
     n: tuple[int, ...] | None = option(
         None,
-        "-N",
-        "--n",
-        help="order of the matrix (default: the largest that fits in --mem)",
-        metavar="N,...",
-        parse=listed(count(1)),
-        group="problem",
+        listed(count(1)),
+        "order of the matrix (default: the largest that fits in --mem)",
+        "problem",
+        flags=("-N", "--n"),
     )
-    nb: tuple[int, ...] = option(
-        (192,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
-    )
+    nb: tuple[int, ...] = option((192,), listed(integer(1)), "block size", "problem")
     bcast: tuple[str, ...] = option(
-        ("1ringM",),
-        "--bcast",
-        help="panel broadcast algorithm: " + ", ".join(BCASTS),
-        metavar="NAME,...",
-        parse=listed(known(BCASTS, digits=True)),
-        group="grid",
+        ("1ringM",), listed(name_in(BCASTS, digits=True)), "panel broadcast algorithm: " + ", ".join(BCASTS), "grid"
     )
     depth: tuple[int, ...] = option(
-        (1,),
-        "--depth",
-        help="look-ahead depth: 0 or 1 (larger values act as 1)",
-        metavar="D,...",
-        parse=listed(integer(0, 99)),
-        group="grid",
+        (1,), listed(integer(0, 99)), "look-ahead depth: 0 or 1 (larger values act as 1)", "grid", "D,..."
     )
 
-    target: float | None = option(
-        None,
-        "--target",
-        help="stop if X GFLOP/s can no longer be reached",
-        metavar="X",
-        parse=real(0.0),
-        group="measuring",
-    )
+    target: float | None = option(None, real(0.0), "stop if X GFLOP/s can no longer be reached", "measuring")
     baseline: str | None = option(
-        None,
-        "--baseline",
-        help="compare progress with an earlier result: FILE or 'last'",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="measuring",
+        None, users_file, "compare progress with an earlier result: FILE or 'last'", "measuring"
     )
 
     checkpoint: str | None = option(
-        None,
-        "--checkpoint",
-        help="write checkpoints to DIR; continue with mxpeak resume DIR",
-        metavar="DIR",
-        parse=str,
-        users_path=True,
-        group="measuring",
+        None, users_folder, "write checkpoints to DIR; continue with mxpeak resume DIR", "measuring"
     )
-    every: str = option(
-        "10m",
-        "--every",
-        help="time between checkpoints, such as 90s, 10m or 1h",
-        metavar="TIME",
-        parse=duration,
-        group="measuring",
-    )
+    every: str = option("10m", duration, "time between checkpoints, such as 90s, 10m or 1h", "measuring", "TIME")
     soak: str | None = option(
-        None,
-        "--soak",
-        help="repeat each case for TIME; fail unless all results are bitwise identical",
-        metavar="TIME",
-        parse=duration,
-        group="measuring",
+        None, duration, "repeat each case for TIME; fail unless all results are bitwise identical", "measuring", "TIME"
     )
-    abft: bool = option(
-        False,
-        "--abft",
-        help="detect bit flips in the LU with checksums; correct single errors",
-        parse=boolean,
-        group="measuring",
-    )
+    abft: bool = option(False, boolean, "detect bit flips in the LU with checksums; correct single errors", "measuring")
     # What `mxpeak resume` says.
     resumed: bool = False
 
@@ -144,9 +99,11 @@ class LuConfig(GridConfig, ABC):
             raise UsageError("the order of the matrix is missing; add -N")
         return orders
 
-    @abstractmethod
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:
-        """Every combination of the lists; `n` stands in where the config leaves N open."""
+        """Yield every combination of the lists, in HPL's loop order; `n` is used if the config leaves N open."""
+        defaults = {f.name: f.default for f in fields(self.case)}
+        lists = [each(name, getattr(self, name) or (defaults[name],)) for name in self.loops]
+        return cases_of(self.case, self, self.grid_choices(ranks), each("n", self.orders(n)), *lists)
 
     def with_sample(self) -> Self:
         """The same with an order and a process grid where it says none: an input file needs both."""

@@ -18,6 +18,8 @@ from mxpeak.options import (
     real,
     share,
     stall_limit,
+    users_file,
+    users_folder,
 )
 
 #: What --kernels may name.
@@ -28,44 +30,16 @@ BACKENDS = ("auto", "reference", "host", "torch")
 class PlaceConfig:
     """Where something computes: device, kernels, ranks, threads and memory."""
 
-    device: str = option(
-        "auto",
-        "--device",
-        help="device to compute on",
-        metavar="{auto,cpu,cuda,cuda:0,...}",
-        parse=device,
-        group="where",
-    )
+    device: str = option("auto", device, "device to compute on", "where", "{auto,cpu,cuda,cuda:0,...}")
     kernels: str = option(
-        "auto",
-        "--kernels",
-        help="kernels: host (CPU), torch (any device) or reference (slow)",
-        metavar=f"{{{','.join(BACKENDS)}}}",
-        parse=one_of(*BACKENDS),
-        group="where",
+        "auto", one_of(*BACKENDS), "kernels: host (CPU), torch (any device) or reference (slow)", "where"
     )
-    comm: str = option(
-        "auto",
-        "--comm",
-        help="communication between ranks",
-        metavar="{auto,solo,mpi,torch}",
-        parse=one_of("auto", "solo", "mpi", "torch"),
-        group="where",
-    )
-    ranks: int | None = option(
-        None, "--ranks", help="start R local ranks with mpiexec", metavar="R", parse=integer(1, 4096), group="where"
-    )
+    comm: str = option("auto", one_of("auto", "solo", "mpi", "torch"), "communication between ranks", "where")
+    ranks: int | None = option(None, integer(1, 4096), "start R local ranks with mpiexec", "where", "R")
     threads: int | None = option(
-        None,
-        "--threads",
-        help="threads per rank (default: an equal share of the cores)",
-        metavar="T",
-        parse=integer(1, 4096),
-        group="where",
+        None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "where", "T"
     )
-    mem: str = option(
-        "80%", "--mem", help="memory budget per node, such as 80%% or 64GiB", parse=memory_budget, group="where"
-    )
+    mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
 
     #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
@@ -96,71 +70,38 @@ class PlaceConfig:
 class RunConfig(PlaceConfig):
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
-    quick: bool = option(
-        False, "--quick", help="use a small problem that runs in a few seconds", parse=boolean, group="measuring"
-    )
-    repeat: int = option(
-        1, "--repeat", help="time each case at least K times", metavar="K", parse=integer(1, 10_000), group="measuring"
-    )
+    quick: bool = option(False, boolean, "use a small problem that runs in a few seconds", "measuring")
+    repeat: int = option(1, integer(1, 10_000), "time each case at least K times", "measuring", "K")
     warmup: str = option(
         "gemm",
-        "--warmup",
-        help="warm-up before timing: none, gemm (measures the limit) or full",
-        metavar="{none,gemm,full}",
-        parse=one_of("none", "gemm", "full"),
-        group="measuring",
+        one_of("none", "gemm", "full"),
+        "warm-up before timing: none, gemm (measures the limit) or full",
+        "measuring",
     )
     min_gflops: float | None = option(
-        None,
-        "--min-gflops",
-        help="exit with code 4 if the best rate is below X GFLOP/s",
-        metavar="X",
-        parse=real(0.0),
-        group="measuring",
+        None, real(0.0), "exit with code 4 if the best rate is below X GFLOP/s", "measuring"
     )
     min_share: float | None = option(
-        None,
-        "--min-share",
-        help="exit with code 4 if rate divided by limit is below X",
-        metavar="X",
-        parse=share,
-        group="measuring",
+        None, share, "exit with code 4 if rate divided by limit is below X", "measuring", "X"
     )
 
-    watchdog: str = option(
-        "10,60",
-        "--watchdog",
-        help="end the run if a rank makes no progress",
-        metavar="{K[,S],off}",
-        parse=stall_limit,
-        group="measuring",
-    )
+    watchdog: str = option("10,60", stall_limit, "end the run if a rank makes no progress", "measuring", "{K[,S],off}")
     study: str | None = option(
         None,
-        "--scaling-study",
+        one_of("weak", "strong"),
+        "scaling study: weak (constant memory per rank) or strong (constant size)",
+        "measuring",
+        flags=("--scaling-study",),
         aliases=("--study",),
-        help="scaling study: weak (constant memory per rank) or strong (constant size)",
-        metavar="{weak,strong}",
-        parse=one_of("weak", "strong"),
-        group="measuring",
     )
     ranks_list: tuple[int, ...] | None = option(
         None,
-        "--ranks-list",
-        help="rank counts for --scaling-study (default: 1,2,4,... and all cores)",
-        metavar="R,...",
-        parse=listed(integer(1)),
-        group="measuring",
+        listed(integer(1)),
+        "rank counts for --scaling-study (default: 1,2,4,... and all cores)",
+        "measuring",
+        "R,...",
     )
-    trace: str | None = option(
-        None,
-        "--trace",
-        help="write a timeline for ui.perfetto.dev to FILE",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="output",
-    )
+    trace: str | None = option(None, users_file, "write a timeline for ui.perfetto.dev to FILE", "output")
 
     @property
     def report_to(self) -> str:
@@ -190,26 +131,11 @@ class RunConfig(PlaceConfig):
 class ShowConfig:
     """What is shown of something that measures: its JSON, its progress."""
 
-    json: str | None = option(
-        None,
-        "--json",
-        help="write JSON to FILE; use - to print only JSON",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="output",
-    )
+    json: str | None = option(None, users_file, "write JSON to FILE; use - to print only JSON", "output")
     progress: str = option(
-        "auto",
-        "--progress",
-        help="show progress on stderr: auto, always or never",
-        metavar="{auto,always,never}",
-        parse=one_of("auto", "always", "never"),
-        group="output",
+        "auto", one_of("auto", "always", "never"), "show progress on stderr: auto, always or never", "output"
     )
-    quiet: bool = option(
-        False, "--quiet", help="print one line per result, without progress or notes", parse=boolean, group="output"
-    )
+    quiet: bool = option(False, boolean, "print one line per result, without progress or notes", "output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,68 +143,16 @@ class OutputConfig(ShowConfig):
     """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
 
     out: str | None = option(
-        None,
-        "--out",
-        help="folder for the result files (default: a new folder in mxpeak-out/)",
-        metavar="DIR",
-        parse=str,
-        users_path=True,
-        group="output",
+        None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
     )
-    format: str | None = option(
-        None,
-        "--format",
-        help="format on stdout: text or the benchmark's own report",
-        metavar="NAME",
-        parse=str,  # registered benchmarks bring formats: `cli.request` knows them all
-        group="output",
-    )
-    events: str | None = option(
-        None,
-        "--events",
-        help="write events in JSON Lines format to FILE",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="output",
-    )
-    prometheus: str | None = option(
-        None,
-        "--prometheus",
-        help="write metrics for Prometheus to FILE",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="output",
-    )
+    format: str | None = option(None, str, "format on stdout: text or the benchmark's own report", "output", "NAME")
+    events: str | None = option(None, users_file, "write events in JSON Lines format to FILE", "output")
+    prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     color: str = option(
-        "auto",
-        "--color",
-        help="when to color the output: auto, always or never",
-        metavar="{auto,always,never}",
-        parse=one_of("auto", "always", "never"),
-        group="output",
+        "auto", one_of("auto", "always", "never"), "when to color the output: auto, always or never", "output"
     )
     verbose: bool = option(
-        False,
-        "-v",
-        "--verbose",
-        help="show the time of each phase and the cores of each rank",
-        parse=boolean,
-        group="output",
+        False, boolean, "show the time of each phase and the cores of each rank", "output", flags=("-v", "--verbose")
     )
-    tuned: str = option(
-        "yes",
-        "--tuned",
-        help="use tuned settings for all options that are not set",
-        metavar="{yes,no}",
-        parse=one_of("yes", "no"),
-        group="output",
-    )
-    dry_run: bool = option(
-        False,
-        "--dry-run",
-        help="show settings, memory and expected time without running",
-        parse=boolean,
-        group="output",
-    )
+    tuned: str = option("yes", one_of("yes", "no"), "use tuned settings for all options that are not set", "output")
+    dry_run: bool = option(False, boolean, "show settings, memory and expected time without running", "output")

@@ -24,95 +24,52 @@ class SparseConfig(RunConfig):
 
     both_ways: ClassVar[bool] = False
 
-    nx: int | None = option(
-        None,
-        "--nx",
-        help="grid points per rank in each direction (default: 104)",
-        metavar="NX",
-        parse=integer(1),
-        group="problem",
-    )
-    ny: int | None = option(
-        None,
-        "--ny",
-        help="grid points per rank in the y direction (default: as in x)",
-        metavar="NY",
-        parse=integer(1),
-        group="problem",
-    )
-    nz: int | None = option(
-        None,
-        "--nz",
-        help="grid points per rank in the z direction (default: as in x)",
-        metavar="NZ",
-        parse=integer(1),
-        group="problem",
-    )
+    nx: int | None = option(None, integer(1), "grid points per rank in each direction (default: 104)", "problem")
+    ny: int | None = option(None, integer(1), "grid points per rank in the y direction (default: as in x)", "problem")
+    nz: int | None = option(None, integer(1), "grid points per rank in the z direction (default: as in x)", "problem")
     npx: int | None = option(
-        None,
-        "--npx",
-        help="number of ranks in the x direction (default: a grid close to a cube)",
-        metavar="PX",
-        parse=integer(1),
-        group="grid",
+        None, integer(1), "number of ranks in the x direction (default: a grid close to a cube)", "grid", "PX"
     )
-    npy: int | None = option(
-        None, "--npy", help="number of ranks in the y direction", metavar="PY", parse=integer(1), group="grid"
-    )
-    npz: int | None = option(
-        None, "--npz", help="number of ranks in the z direction", metavar="PZ", parse=integer(1), group="grid"
-    )
+    npy: int | None = option(None, integer(1), "number of ranks in the y direction", "grid", "PY")
+    npz: int | None = option(None, integer(1), "number of ranks in the z direction", "grid", "PZ")
     storage: str = option(
         "auto",
-        "--storage",
-        help="storage format of sparse matrices: auto, rows, ell, sell or packed",
-        metavar="{auto,rows,ell,sell,packed}",
-        parse=one_of("auto", "rows", "ell", "sell", "packed"),
-        group="precision and rules",
+        one_of("auto", "rows", "ell", "sell", "packed"),
+        "storage format of sparse matrices: auto, rows, ell, sell or packed",
+        "precision and rules",
     )
     smoother: str = option(
         "auto",
-        "--smoother",
-        help="order of Gauss-Seidel sweeps: auto, natural, reference or coloured",
-        metavar="{auto,natural,reference,coloured}",
-        parse=one_of("auto", "natural", "reference", "coloured"),
-        group="precision and rules",
+        one_of("auto", "natural", "reference", "coloured"),
+        "order of Gauss-Seidel sweeps: auto, natural, reference or coloured",
+        "precision and rules",
     )
     colouring: str = option(
         "greedy",
-        "--colouring",
-        help="coloring algorithm for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
-        metavar="{greedy,jpl}",
-        parse=one_of("greedy", "jpl"),
-        group="precision and rules",
+        one_of("greedy", "jpl"),
+        "coloring algorithm for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
+        "precision and rules",
     )
     mode: str = option(
         "official",
-        "--mode",
-        help="rules: official (the published rules) or explore (allows more settings)",
-        metavar="{official,explore}",
-        parse=one_of("official", "explore"),
-        group="precision and rules",
+        one_of("official", "explore"),
+        "rules: official (the published rules) or explore (allows more settings)",
+        "precision and rules",
     )
     rt: float | None = option(
         None,
-        "--rt",
-        help="measuring time, such as 90, 30m or 1h (default: 60; the rules require 1800)",
-        metavar="SECONDS",
-        parse=seconds,
-        group="measuring",
+        seconds,
+        "measuring time, such as 90, 30m or 1h (default: 60; the rules require 1800)",
+        "measuring",
+        "SECONDS",
     )
-    abft: bool = option(
-        False, "--abft", help="detect bit flips in solves and matrices", parse=boolean, group="measuring"
-    )
+    abft: bool = option(False, boolean, "detect bit flips in solves and matrices", "measuring")
     # What this is of a benchmark whose limit is that of memory.
     warmup: str = option(
         "gemm",
-        "--warmup",
-        help="warm-up before timing; none does not measure the limit (read bandwidth)",
-        metavar="{none,gemm,full}",
-        parse=one_of("none", "gemm", "full"),
-        group="measuring",
+        one_of("none", "gemm", "full"),
+        "warm-up before timing; none does not measure the limit (read bandwidth)",
+        "measuring",
     )
 
     @staticmethod

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
-from mxpeak.options import Option, as_text, options, or_similar, parsed
+from mxpeak.options import Option, as_text, options, parsed, suggestion
 from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.parent_watch import child_environment
@@ -245,7 +245,7 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
     for name in settings:
         if name not in known:
             where = f"mxpeak run {benchmark} --help"
-            raise UsageError(f"{benchmark} has no setting {name!r}; {or_similar(name, known, where)}")
+            raise UsageError(f"{benchmark} has no setting {name!r}; {suggestion(name, known, where)}")
     if launched():
         asked = f"mpiexec -n R mxpeak run {benchmark} ..."
         raise UsageError(f"mxpeak.run starts its own ranks, so it cannot run under a launcher; use {asked}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, integer, listed, one_of, option, real
+from mxpeak.options import boolean, integer, listed, name_in, one_of, option, real
 
 #: Formats of HPG-MxP's matrices, and of the vectors of its inner iteration.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
@@ -17,71 +17,39 @@ VECTOR_PRECISIONS = ("fp64", "fp32")
 class HpgMxpConfig(SparseConfig):
     """All that `mxpeak run hpg-mxp` can be told."""
 
-    nonsymmetric: bool = option(
-        False,
-        "--nonsymmetric",
-        help="use a nonsymmetric matrix (-1.5 below and -0.5 above in z)",
-        parse=boolean,
-        group="problem",
-    )
-    matrix: str | None = option(
-        None, "--matrix", help="use a matrix from a Matrix Market file", metavar="FILE.mtx", parse=str, group="problem"
-    )
-    threshold: float = option(
-        1e-9,
-        "--threshold",
-        help="relative residual at which validation solves stop",
-        metavar="X",
-        parse=real(1e-15, 1.0),
-        group="problem",
-    )
-    iterations: int = option(
-        300, "--iterations", help="number of iterations per timed solve", metavar="K", parse=integer(1), group="problem"
-    )
+    nonsymmetric: bool = option(False, boolean, "use a nonsymmetric matrix (-1.5 below and -0.5 above in z)", "problem")
+    matrix: str | None = option(None, str, "use a matrix from a Matrix Market file", "problem", "FILE.mtx")
+    threshold: float = option(1e-9, real(1e-15, 1.0), "relative residual at which validation solves stop", "problem")
+    iterations: int = option(300, integer(1), "number of iterations per timed solve", "problem", "K")
     precision: str = option(
         "auto",
-        "--precision",
-        help="matrix format in the inner iteration: "
+        name_in(("auto", *SPARSE_PRECISIONS)),
+        "matrix format in the inner iteration: "
         + ", ".join(SPARSE_PRECISIONS)
         + " or auto (the smallest exact format)",
-        metavar="NAME",
-        parse=one_of("auto", *SPARSE_PRECISIONS),
-        group="precision and rules",
+        "precision and rules",
     )
     mg_precision: tuple[str, ...] | None = option(
         None,
-        "--mg-precision",
-        help="format of multigrid matrices: one, or one per level (default: --precision)",
-        metavar="NAME,...",
-        parse=listed(one_of("auto", *SPARSE_PRECISIONS)),
-        group="precision and rules",
+        listed(one_of("auto", *SPARSE_PRECISIONS)),
+        "format of multigrid matrices: one, or one per level (default: --precision)",
+        "precision and rules",
     )
     krylov_precision: str = option(
         "fp32",
-        "--krylov-precision",
-        help="vector format in the inner iteration: " + ", ".join(VECTOR_PRECISIONS),
-        metavar="NAME",
-        parse=one_of(*VECTOR_PRECISIONS),
-        group="precision and rules",
+        name_in(VECTOR_PRECISIONS),
+        "vector format in the inner iteration: " + ", ".join(VECTOR_PRECISIONS),
+        "precision and rules",
     )
     value_tolerance: float = option(
-        0.0,
-        "--value-tolerance",
-        help="relative error allowed in stored values with --mode explore",
-        metavar="X",
-        parse=real(0.0, 1.0),
-        group="precision and rules",
+        0.0, real(0.0, 1.0), "relative error allowed in stored values with --mode explore", "precision and rules"
     )
-    restart: int = option(
-        30, "--restart", help="GMRES restart length", metavar="K", parse=integer(1, 1000), group="precision and rules"
-    )
+    restart: int = option(30, integer(1, 1000), "GMRES restart length", "precision and rules", "K")
     validation: str = option(
         "standard",
-        "--validation",
-        help="compare solvers on up to 8 ranks (standard) or all ranks (fullscale)",
-        metavar="{standard,fullscale}",
-        parse=one_of("standard", "fullscale"),
-        group="precision and rules",
+        one_of("standard", "fullscale"),
+        "compare solvers on up to 8 ranks (standard) or all ranks (fullscale)",
+        "precision and rules",
     )
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
@@ -53,94 +51,47 @@ class HplCase(LuCase):
 class HplConfig(LuConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
+    case = HplCase
+    loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")
     panels_on_host: ClassVar[bool] = True
     GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
     CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
 
     n: tuple[int, ...] | None = option(
         None,
-        "-N",
-        "--n",
-        help="order of the matrix (default: the largest that fits in --mem)",
-        metavar="N,...",
-        parse=listed(count(1)),
-        group="problem",
+        listed(count(1)),
+        "order of the matrix (default: the largest that fits in --mem)",
+        "problem",
+        flags=("-N", "--n"),
     )
-    nb: tuple[int, ...] = option(
-        (192,),
-        "--nb",
-        help="block size (default: 192, or 512 on a GPU)",
-        metavar="NB,...",
-        parse=listed(integer(1)),
-        group="problem",
-    )
-    seed: int = option(
-        100, "--seed", help="random seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
-    )
+    nb: tuple[int, ...] = option((192,), listed(integer(1)), "block size (default: 192, or 512 on a GPU)", "problem")
+    seed: int = option(100, integer(0, 2**31 - 1), "random seed of the matrix", "problem", "S")
     split: float = option(
-        0.0,
-        "--split",
-        help="fraction of columns in the split update (default: 0, or 0.5 on a GPU)",
-        metavar="FRACTION",
-        parse=real(0.0, 1.0),
-        group="grid",
+        0.0, real(0.0, 1.0), "fraction of columns in the split update (default: 0, or 0.5 on a GPU)", "grid", "FRACTION"
     )
     pfact: tuple[str, ...] = option(
-        ("right",),
-        "--pfact",
-        help="panel factorization: left, crout or right",
-        metavar="NAME,...",
-        parse=listed(one_of(*FACTS, digits=True)),
-        group="grid",
+        ("right",), listed(one_of(*FACTS, digits=True)), "panel factorization: left, crout or right", "grid"
     )
     rfact: tuple[str, ...] = option(
         ("right",),
-        "--rfact",
-        help="recursive variant of the panel factorization: left, crout or right",
-        metavar="NAME,...",
-        parse=listed(one_of(*FACTS, digits=True)),
-        group="grid",
+        listed(one_of(*FACTS, digits=True)),
+        "recursive variant of the panel factorization: left, crout or right",
+        "grid",
     )
     nbmin: tuple[int, ...] = option(
-        (8,),
-        "--nbmin",
-        help="number of columns at which the panel recursion stops",
-        metavar="K,...",
-        parse=listed(integer(1)),
-        group="grid",
+        (8,), listed(integer(1)), "number of columns at which the panel recursion stops", "grid", "K,..."
     )
     ndiv: tuple[int, ...] = option(
-        (2,),
-        "--ndiv",
-        help="number of parts per level of the panel recursion",
-        metavar="K,...",
-        parse=listed(integer(2)),
-        group="grid",
+        (2,), listed(integer(2)), "number of parts per level of the panel recursion", "grid", "K,..."
     )
     swap: str = option(
         "mix",
-        "--swap",
-        help="row-swap algorithm: bin (binary exchange), long (spread and roll) or mix",
-        metavar="{bin,long,mix}",
-        parse=one_of(*SWAPS, digits=True),
-        group="grid",
+        one_of(*SWAPS, digits=True),
+        "row-swap algorithm: bin (binary exchange), long (spread and roll) or mix",
+        "grid",
     )
-    swap_threshold: int = option(
-        64,
-        "--swap-threshold",
-        help="largest number of columns for which --swap mix uses bin",
-        metavar="K",
-        parse=integer(0),
-        group="grid",
-    )
-    threshold: float = option(
-        16.0,
-        "--threshold",
-        help="largest scaled residual that passes; 0 skips the check",
-        metavar="X",
-        parse=real(),
-        group="problem",
-    )
+    swap_threshold: int = option(64, integer(0), "largest number of columns for which --swap mix uses bin", "grid", "K")
+    threshold: float = option(16.0, real(), "largest scaled residual that passes; 0 skips the check", "problem")
 
     # Read only from HPL.dat.  mxpeak does not use the forms, the equilibration and the alignment (`UNUSED`): reports
     # print them with that remark.
@@ -149,37 +100,3 @@ class HplConfig(LuConfig):
     equilibration: bool = True
     alignment: int = 8
     output_file: str = "HPL.out"
-
-    def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplCase]:
-        """Every combination of the lists, in HPL's loop order; `n` stands in where the config leaves N open."""
-        lists = (
-            self.grids(ranks),
-            self.orders(n),
-            self.nb,
-            self.depth,
-            self.bcast,
-            self.rfact,
-            self.pfact,
-            self.nbmin,
-            self.ndiv,
-        )
-        for (P, Q), n_, nb, depth, bcast, rfact, pfact, nbmin, ndiv in product(*lists):
-            yield HplCase(
-                n=n_,
-                nb=nb,
-                P=P,
-                Q=Q,
-                order=self.order,
-                node_grid=self.node_grid,
-                pfact=pfact,
-                nbmin=nbmin,
-                ndiv=ndiv,
-                rfact=rfact,
-                bcast=bcast,
-                depth=depth,
-                swap=self.swap,
-                swap_threshold=self.swap_threshold,
-                split=self.split,
-                seed=self.seed,
-                threshold=self.threshold,
-            )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
-from mxpeak.configs.grid import GridCase, GridConfig
+from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each
 from mxpeak.configs.norms import DTYPE_NAMES, DTYPES, KIND_NAMES, LAYOUTS, NORM_KINDS, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.options import boolean, count, integer, listed, one_of, option, real
@@ -80,151 +81,86 @@ class NormsConfig(GridConfig):
 
     n: tuple[int, ...] | None = option(
         None,
-        "-N",
-        "--n",
-        help="number of columns, and of rows without -m (default: 10240)",
-        metavar="N,...",
-        parse=listed(count(1)),
-        group="problem",
+        listed(count(1)),
+        "number of columns, and of rows without -m (default: 10240)",
+        "problem",
+        flags=("-N", "--n"),
     )
     m: tuple[int, ...] | None = option(
-        None,
-        "-m",
-        help="number of rows (default: the number of columns)",
-        metavar="M,...",
-        parse=listed(count(1)),
-        group="problem",
+        None, listed(count(1)), "number of rows (default: the number of columns)", "problem", flags=("-m",)
     )
-    nb: tuple[int, ...] = option(
-        (512,),
-        "--nb",
-        help="block size of the distribution and the tiles",
-        metavar="NB,...",
-        parse=listed(integer(1)),
-        group="problem",
-    )
+    nb: tuple[int, ...] = option((512,), listed(integer(1)), "block size of the distribution and the tiles", "problem")
     seed: tuple[int, ...] = option(
-        (100,),
-        "--seed",
-        help="random seed of the matrix",
-        metavar="S,...",
-        parse=listed(integer(0, 2**31 - 1)),
-        group="problem",
+        (100,), listed(integer(0, 2**31 - 1)), "random seed of the matrix", "problem", "S,..."
     )
     kind: tuple[str, ...] = option(
         (*NORM_KINDS, "all"),
-        "--kind",
-        help="norms to compute: max, one, inf, fro, or all (all four in one pass)",
-        metavar="NAME,...",
-        parse=listed(_called(KIND_NAMES)),
-        group="norms",
+        listed(_called(KIND_NAMES)),
+        "norms to compute: max, one, inf, fro, or all (all four in one pass)",
+        "norms",
+        "NAME,...",
     )
     structure: tuple[str, ...] = option(
         ("general",),
-        "--structure",
-        help="matrix structure, which selects the entries to read: " + ", ".join(STRUCTURES),
-        metavar="NAME,...",
-        parse=listed(one_of(*STRUCTURES)),
-        group="norms",
+        listed(one_of(*STRUCTURES)),
+        "matrix structure, which selects the entries to read: " + ", ".join(STRUCTURES),
+        "norms",
     )
     dtype: tuple[str, ...] = option(
         ("float64",),
-        "--dtype",
-        help=f"data type of the entries: {', '.join(DTYPES)}, or a short name such as fp64, c64 or d",
-        metavar="NAME,...",
-        parse=listed(_called(DTYPE_NAMES)),
-        group="norms",
+        listed(_called(DTYPE_NAMES)),
+        f"data type of the entries: {', '.join(DTYPES)}, or a short name such as fp64, c64 or d",
+        "norms",
+        "NAME,...",
     )
     layout: tuple[str, ...] = option(
         ("C",),
-        "--layout",
-        help="local storage order: C (by rows), F (by columns) or tiles",
-        metavar="{C,F,tiles},...",
-        parse=listed(one_of(*LAYOUTS)),
-        group="norms",
+        listed(one_of(*LAYOUTS)),
+        "local storage order: C (by rows), F (by columns) or tiles",
+        "norms",
+        "{C,F,tiles},...",
     )
     uplo: tuple[str, ...] = option(
-        ("lower",),
-        "--uplo",
-        help="triangle to read: lower or upper",
-        metavar="NAME,...",
-        parse=listed(one_of("lower", "upper")),
-        group="norms",
+        ("lower",), listed(one_of("lower", "upper")), "triangle to read: lower or upper", "norms"
     )
     diag: tuple[str, ...] = option(
         ("nonunit",),
-        "--diag",
-        help="diagonal of a triangular matrix: nonunit (stored) or unit (ones)",
-        metavar="NAME,...",
-        parse=listed(one_of("nonunit", "unit")),
-        group="norms",
+        listed(one_of("nonunit", "unit")),
+        "diagonal of a triangular matrix: nonunit (stored) or unit (ones)",
+        "norms",
     )
     kl: tuple[int, ...] = option(
-        (20,),
-        "--kl",
-        help="number of diagonals below the main diagonal of a band matrix",
-        metavar="K,...",
-        parse=listed(integer(0)),
-        group="norms",
+        (20,), listed(integer(0)), "number of diagonals below the main diagonal of a band matrix", "norms", "K,..."
     )
     ku: tuple[int, ...] = option(
-        (100,),
-        "--ku",
-        help="number of diagonals above the main diagonal of a band matrix",
-        metavar="K,...",
-        parse=listed(integer(0)),
-        group="norms",
+        (100,), listed(integer(0)), "number of diagonals above the main diagonal of a band matrix", "norms", "K,..."
     )
     deterministic: bool = option(
-        False,
-        "--deterministic",
-        help="compute bitwise identical results for any grid, layout and thread count",
-        parse=boolean,
-        group="norms",
+        False, boolean, "compute bitwise identical results for any grid, layout and thread count", "norms"
     )
 
     # What these two are of a benchmark whose rate is that of memory.
     warmup: str = option(
         "gemm",
-        "--warmup",
-        help="warm-up before timing; none does not measure the limit (read bandwidth)",
-        metavar="{none,gemm,full}",
-        parse=one_of("none", "gemm", "full"),
-        group="measuring",
+        one_of("none", "gemm", "full"),
+        "warm-up before timing; none does not measure the limit (read bandwidth)",
+        "measuring",
     )
-    min_gflops: float | None = option(None, "--min-gflops", help="", metavar="X", parse=real(0.0), group="measuring")
+    min_gflops: float | None = option(None, real(0.0), "", "measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
         """Every combination, those of one matrix after each other; `n` stands in where the config leaves N open."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
             raise UsageError("the size of the matrix is missing; add -N")
-        matrices = (self.grids(ranks), self.m or (None,), sizes, self.nb, self.seed, self.dtype, self.layout)
-        for (P, Q), m, n_, nb, seed, dtype, layout in product(*matrices):
-            for structure, uplo, diag, kl, ku, kind in self._read():
-                yield NormsCase(
-                    m=n_ if m is None else m,
-                    n=n_,
-                    nb=nb,
-                    P=P,
-                    Q=Q,
-                    order=self.order,
-                    node_grid=self.node_grid,
-                    seed=seed,
-                    dtype=dtype,
-                    layout=layout,
-                    structure=structure,
-                    uplo=uplo,
-                    diag=diag,
-                    kl=kl,
-                    ku=ku,
-                    kind=kind,
-                    deterministic=self.deterministic,
-                )
+        shapes = [{"m": n_ if m is None else m, "n": n_} for m in self.m or (None,) for n_ in sizes]
+        matrices = [each(name, getattr(self, name)) for name in ("nb", "seed", "dtype", "layout")]
+        return cases_of(NormsCase, self, self.grid_choices(ranks), shapes, *matrices, self._regions())
 
-    def _read(self) -> Iterator[tuple[str, str | None, str | None, int | None, int | None, str]]:
-        """What is read of a matrix, and which norm is taken: each structure with the options that it takes."""
-        for name in self.structure:
-            takes = STRUCTURES[name]
-            lists = (getattr(self, one) if one in takes else (None,) for one in ("uplo", "diag", "kl", "ku"))
-            yield from product((name,), *lists, dict.fromkeys(self.kind))  # a kind named twice is one
+    def _regions(self) -> Iterator[dict[str, Any]]:
+        """Yield each structure with the options that it uses, and each norm."""
+        for structure in self.structure:
+            used = STRUCTURES[structure]
+            lists = {o: getattr(self, o) if o in used else (None,) for o in ("uplo", "diag", "kl", "ku")}
+            for values in product(*lists.values(), dict.fromkeys(self.kind)):  # a repeated kind is measured once
+                yield dict(zip((*lists, "kind"), values), structure=structure)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
-from mxpeak.options import near
+from mxpeak.options import closest
 
 Table = Mapping[str, Any]
 
@@ -173,7 +173,7 @@ def find_machine(asked: str) -> Machine:
         return machine_from(asked, known, "machines.toml")
     path = Path(asked)
     if not os.path.exists(path):
-        close = near(asked, known)
+        close = closest(asked, known)
         hint = f"did you mean {close}?" if close else f"use one of {', '.join(known)}"
         raise UsageError(f"--machine {asked} is neither a known machine nor a file; {hint}")
     own = _read(path)
@@ -342,7 +342,7 @@ class _Reader:
         allowed = {"title", *NUMBERS, *(f"{kind}.{precision}" for kind in CURVES for precision in PRECISIONS)}
         for key, _ in keys:
             if key not in allowed:
-                close = near(key, allowed)
+                close = closest(key, allowed)
                 self.fail(key, f"the key is unknown; did you mean {close}?" if close else "unknown")
 
     def number(self, key: str) -> Any:

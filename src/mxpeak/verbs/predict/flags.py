@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.configs.grid import ORDERS, squarest
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.configs.grid import squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
-from mxpeak.options import count, grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
+from mxpeak.options import Option, integer, memory_bytes, options
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, rate_text, three_digits
 
@@ -27,94 +31,44 @@ WIDTH = 80
 #: What --machine calls this machine, as it was measured.
 TUNED = "tuned"
 
-Parse = Callable[[str], Any]
+
+def _flags() -> list[Option]:
+    """Return the flags that describe a run; those of `mxpeak run` take one value, and have another help text here."""
+    of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
+
+    def flag(name: str, help: str, **changes: Any) -> Option:
+        return replace(of_run[name], help=help, **changes)
+
+    low, bcasts = ", ".join(PRECISIONS), ", ".join(BCASTS)
+    nodes = flag("ranks", "number of nodes, as an alternative to --ranks", parse=integer(1), metavar="K")
+    mem = "memory per device, as a share or size (default: 90%%; 80%% without --machine)"
+    side = "number of ranks in the {} direction (default: a grid close to a cube)"
+    return [
+        flag("ranks", "number of ranks, one per device (default: one full node)", parse=integer(1)),
+        replace(nodes, flags=("--nodes",)),
+        flag("ranks", "ranks per node (default: as described for the machine)", flags=("--ranks-per-node",)),
+        flag("mem", mem, metavar="80%|64GiB"),
+        flag("n", "order of the matrix (default: the largest that fits)"),
+        flag("nb", "block size (default: the smallest with fast products)"),
+        flag("precision", f"low precision: {low} (default: the machine's lowest; fp32 for hpg-mxp)", group="problem"),
+        *(flag(f"n{x}", f"grid points per rank in the {x} direction", parse=integer(8)) for x in "xyz"),
+        flag("grid", "process grid (default: as square as possible)"),
+        flag("node_grid", "part of the process grid on each node (default: the least communication)"),
+        flag("order", "order in which ranks fill the grid (default: column; row without --machine)"),
+        flag("bcast", f"panel broadcast algorithm: {bcasts} (default: chosen by plan; 2ringM for simulate)"),
+        flag("depth", "look-ahead depth: 0 or 1 (default: 1)", parse=integer(0, 1)),
+        flag("split", "fraction of columns in the split update (default: 0.5; 0 without --machine)"),
+        *(flag(f"np{x}", side.format(x), metavar=f"NP{x.upper()}") for x in "xyz"),
+    ]
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what is run, where."""
-
-    def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
-        group.add_argument(*names, type=parse, help=help, metavar=metavar)
-
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--machine", metavar="FILE|NAME", help="built-in name, machine file, or 'tuned' (by mxpeak tune)"
-    )
-    flag(
-        where, "--ranks", parse=integer(1), help="number of ranks, one per device (default: one full node)", metavar="R"
-    )
-    flag(where, "--nodes", parse=integer(1), help="number of nodes, as an alternative to --ranks", metavar="K")
-    flag(
-        where,
-        "--ranks-per-node",
-        parse=integer(1, 4096),
-        help="ranks per node (default: as described for the machine)",
-        metavar="R",
-    )
-    flag(
-        where,
-        "--mem",
-        parse=memory_budget,
-        help="memory per device, as a share or size (default: 90%%; 80%% without --machine)",
-        metavar="80%|64GiB",
-    )
-    problem = parser.add_argument_group("problem")
-    flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: the largest that fits)", metavar="N")
-    flag(problem, "--nb", parse=integer(1), help="block size (default: the smallest with fast products)", metavar="NB")
-    flag(
-        problem,
-        "--precision",
-        parse=one_of(*PRECISIONS),
-        help="low precision: " + ", ".join(PRECISIONS) + " (default: the machine's lowest; fp32 for hpg-mxp)",
-        metavar="NAME",
-    )
-    for name in ("nx", "ny", "nz"):
-        flag(
-            problem,
-            f"--{name}",
-            parse=integer(8),
-            help=f"grid points per rank in the {name[1]} direction",
-            metavar=name.upper(),
-        )
-    grid = parser.add_argument_group("grid")
-    flag(grid, "--grid", parse=grid_shape, help="process grid (default: as square as possible)", metavar="PxQ")
-    flag(
-        grid,
-        "--node-grid",
-        parse=grid_shape,
-        help="part of the process grid on each node (default: the least communication)",
-        metavar="PxQ",
-    )
-    flag(
-        grid,
-        "--order",
-        parse=one_of(*ORDERS),
-        help="order in which ranks fill the grid (default: column; row without --machine)",
-        metavar="{row,column}",
-    )
-    flag(
-        grid,
-        "--bcast",
-        parse=known(BCASTS, digits=True),
-        help=f"panel broadcast algorithm: {', '.join(BCASTS)} (default: chosen by plan; 2ringM for simulate)",
-        metavar="NAME",
-    )
-    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead depth: 0 or 1 (default: 1)", metavar="D")
-    flag(
-        grid,
-        "--split",
-        parse=real(0.0, 1.0),
-        help="fraction of columns in the split update (default: 0.5; 0 without --machine)",
-        metavar="FRACTION",
-    )
-    for name in ("npx", "npy", "npz"):
-        flag(
-            grid,
-            f"--{name}",
-            parse=integer(1),
-            help=f"number of ranks in the {name[2]} direction (default: a grid close to a cube)",
-            metavar=name.upper(),
-        )
+    """Add the flags that describe a run and its machine."""
+    groups = {title: parser.add_argument_group(title) for title in ("where", "problem", "grid")}
+    machine = "built-in name, machine file, or 'tuned' (by mxpeak tune)"
+    groups["where"].add_argument("--machine", metavar="FILE|NAME", help=machine)
+    for o in _flags():
+        groups[o.group].add_argument(*o.flags, type=o.parse, help=o.help, metavar=o.metavar)
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
 
 
@@ -123,8 +77,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def machine_of(args: argparse.Namespace) -> Machine:
     """The machine that --machine names, with as many ranks a node as --ranks-per-node says."""
-    from dataclasses import replace
-
     from mxpeak.perf.simulation.machines import find_machine
 
     machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)

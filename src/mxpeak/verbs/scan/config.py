@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import PlaceConfig, ShowConfig
-from mxpeak.options import count, integer, one_of, option, share
+from mxpeak.options import count, integer, name_in, one_of, option, share, users_file
 from mxpeak.precision import PRECISIONS
 
 
@@ -24,53 +24,20 @@ class ScanConfig(PlaceConfig):
 
     n: int | None = option(
         None,
-        "-N",
-        "--n",
-        help="order of each rank's matrix (default: sized for one second per round)",
-        metavar="N",
-        parse=count(1),
-        group="problem",
+        count(1),
+        "order of each rank's matrix (default: sized for one second per round)",
+        "problem",
+        flags=("-N", "--n"),
     )
-    nb: int = option(
-        320,
-        "--nb",
-        help="block size (default: 320; 512 with 16-bit products; 1024 on a GPU)",
-        metavar="NB",
-        parse=integer(1),
-        group="problem",
-    )
+    nb: int = option(320, integer(1), "block size (default: 320; 512 with 16-bit products; 1024 on a GPU)", "problem")
     precision: str | None = option(
-        None,
-        "--precision",
-        help="operand precision: " + ", ".join(PRECISIONS) + " (default: as in hpl-mxp)",
-        metavar="NAME",
-        parse=one_of(*PRECISIONS),
-        group="problem",
+        None, name_in(PRECISIONS), f"operand precision: {', '.join(PRECISIONS)} (default: as in hpl-mxp)", "problem"
     )
-    rounds: int = option(
-        5,
-        "--rounds",
-        help="number of rounds in which all ranks measure",
-        metavar="K",
-        parse=integer(1, 1000),
-        group="measuring",
-    )
+    rounds: int = option(5, integer(1, 1000), "number of rounds in which all ranks measure", "measuring", "K")
     warmup: str = option(
-        "full",
-        "--warmup",
-        help="warm-up before the first round: none, gemm or full",
-        metavar="{none,gemm,full}",
-        parse=one_of("none", "gemm", "full"),
-        group="measuring",
+        "full", one_of("none", "gemm", "full"), "warm-up before the first round: none, gemm or full", "measuring"
     )
-    tolerance: float = option(
-        0.05,
-        "--tolerance",
-        help="largest slowdown that is not reported (default: 5%%)",
-        metavar="5%",
-        parse=share,
-        group="measuring",
-    )
+    tolerance: float = option(0.05, share, "largest slowdown that is not reported (default: 5%%)", "measuring", "5%")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +45,11 @@ class ScanOutput(ShowConfig):
     """What a scan shows and writes."""
 
     write_exclude: str | None = option(
-        None,
-        "--write-exclude",
-        help="write hosts with slow ranks or wrong results to FILE",
-        metavar="FILE",
-        parse=str,
-        users_path=True,
-        group="output",
+        None, users_file, "write hosts with slow ranks or wrong results to FILE", "output"
     )
     exclude_format: str = option(
         "slurm",
-        "--exclude-format",
-        help="format of --write-exclude: slurm (node[003,007-009]) or hostfile (one host per line)",
-        metavar="{slurm,hostfile}",
-        parse=one_of("slurm", "hostfile"),
-        group="output",
+        one_of("slurm", "hostfile"),
+        "format of --write-exclude: slurm (node[003,007-009]) or hostfile (one host per line)",
+        "output",
     )
