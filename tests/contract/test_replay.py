@@ -40,7 +40,7 @@ class FakeRecorder:
 
 def test_work_is_run_then_recorded_then_replayed_and_what_is_not_used_is_forgotten() -> None:
     recorder, done = FakeRecorder(), []
-    replay = Replay(recorder, most=2)
+    replay = Replay(recorder, max_graphs=2)
 
     def run(*keys: str) -> tuple[int, int, int]:
         for key in keys:

@@ -1,1 +1,1 @@
-"""Any device that torch knows: library calls, and Triton kernels for what libraries lack."""
+"""Run kernels on any torch device: library calls, and Triton kernels where libraries have none."""

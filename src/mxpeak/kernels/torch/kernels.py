@@ -1,4 +1,4 @@
-"""The torch backend: `kernels.contract.Kernels` on the tensors of one device."""
+"""Implement `kernels.contract.Kernels` on the tensors of one torch device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mxpeak.kernels.torch.lu.panel import Host
 
 
 class TorchKernels(TorchLu, TorchGenerated):
-    """Libraries for products and solves on a device, kernels of our own for the rest."""
+    """Kernels on a torch device: libraries for products and solves, and our own kernels for everything else."""
 
     name = "torch"
     background = True
@@ -55,8 +55,6 @@ class TorchKernels(TorchLu, TorchGenerated):
 
             self._sparse = TorchSparse(self.device, self.threads, lambda: self.host.sparse)
         return self._sparse
-
-    # --- the order of work
 
     @property
     def stopwatch(self) -> Device:
@@ -110,7 +108,7 @@ class TorchKernels(TorchLu, TorchGenerated):
 
 
 def _library_version() -> str:
-    """The BLAS that torch multiplies with."""
+    """Return the name and version of the BLAS that torch uses."""
     if torch.version.hip is not None:
         return f"rocBLAS of ROCm {torch.version.hip}"
     for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):

@@ -1,4 +1,4 @@
-"""Dense solves on a device: the library's LU, or a blocked one with the operands of its updates rounded."""
+"""Solve dense systems on a device: with the library's LU, or a blocked LU with rounded operands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mxpeak.kernels.torch.lu.blas import fp32_products
 
 Tensor = Any
 
-#: Entries that are worked on at a time where torch's operations leave copies.
+#: Entries per strip if torch operations make copies.
 STRIP = 1 << 24
-#: Bytes of those copies for each entry, and those of the libraries' own workspace.
+#: Bytes of those copies per entry, and bytes of the library's workspace.
 COPIES, LIBRARY = 32, 1 << 26
 
 
 class TorchDense:
-    """Tensors on a device, matrices and blocks by rows; `width`: columns of a panel of the rounded LU."""
+    """Dense kernels on a device, with row-major matrices and blocks; `width` is the number of columns per panel."""
 
     def __init__(self, device: Device, width: int = pivoted_lu.WIDTH):
         self.device, self._width = device, width
@@ -51,8 +51,6 @@ class TorchDense:
             return False
         return dtype.kind == "c" or not self.device.multiplies(precision)
 
-    # --- memory
-
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         is_complex, copy = dtype.kind == "c", dtype.itemsize if copied else 0
         factors = (8 if precision == "fp64" else 4) * (2 if is_complex else 1)
@@ -71,10 +69,8 @@ class TorchDense:
         )
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Tensor:
-        """Without gaps: triangular solves copy every other matrix."""
+        """Return contiguous storage, because triangular solves copy any other matrix."""
         return self.device.empty(n, n, dtype=torch_type(dtype))
-
-    # --- passes over A
 
     def scaled_copy(self, A: Tensor, scales: tuple[Tensor, Tensor] | None, W: Tensor) -> tuple[Tensor, Tensor, float]:
         rows, columns = self.device.empty(A.shape[0]), self.device.zeros(A.shape[1])
@@ -102,12 +98,10 @@ class TorchDense:
             by_row[s] = size.sum(dim=1, dtype=torch.float64)
             by_column += size.sum(dim=0, dtype=torch.float64)
 
-    # --- the LU, and products
-
     def factor(self, W: Tensor, precision: str) -> PivotedLU:
-        """The library takes columns, so it is passed W^T; the rounded LU moves rows, which lie as rows.
+        """Factor W; row i of L U is row `rows[i]` of W.
 
-        Row i of L U is row `rows[i]` of what was factored.
+        The library is column-major and receives W^T. The rounded LU moves rows, which are contiguous.
         """
         if precision in ("fp64", "fp32"):
             rows, singular = pivoted_lu.factor_whole(W.T)
@@ -116,12 +110,12 @@ class TorchDense:
         return PivotedLU(W, rows, transposed=False, singular=int(singular))
 
     def factor_unless(self, vain: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
-        """The library does not stop half-way."""
+        """Factor W without an early exit, because the library cannot stop half-way."""
         F = self.factor(W, "fp32")
         return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Tensor, *, transposed: bool = False) -> Tensor:
-        """Triangular solves read row- and column-major matrices as they lie."""
+        """Solve with F; triangular solves read row-major and column-major matrices without copies."""
         solve = torch.linalg.solve_triangular
         if transposed == F.transposed:
             Z = solve(F.LU, B.index_select(0, F.rows), upper=False, unitriangular=True)
@@ -139,17 +133,17 @@ class TorchDense:
 
 
 def largest_order(per_entry: int, per_row: int, free: int) -> int:
-    """The largest n whose copies, factors and work fit into so many bytes."""
+    """Return the largest n for which copies, factors and workspace fit into `free` bytes."""
     small = min(_root(per_entry + COPIES, per_row, free - LIBRARY), isqrt(STRIP))
     return max(small, _root(per_entry, per_row, free - LIBRARY - COPIES * STRIP))
 
 
 def _root(a: int, b: int, c: int) -> int:
-    """The largest n with a·n² + b·n <= c, or 0."""
+    """Return the largest n with a·n² + b·n <= c, or 0."""
     return (isqrt(b * b + 4 * a * c) - b) // (2 * a) if c > 0 else 0
 
 
 def _strips(A: Tensor) -> Iterator[slice]:
-    """A's rows, so many at a time."""
+    """Yield A's rows in strips."""
     height = max(1, STRIP // max(A.shape[1], 1))
     return (slice(i, min(i + height, A.shape[0])) for i in range(0, A.shape[0], height))

@@ -1,4 +1,4 @@
-"""Generated matrices on a device: by Triton's kernels, or a panel of columns at a time by torch's operations."""
+"""Generate matrices on a device with Triton, or in panels of columns with torch operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxpeak.layout.entries import MIX, Entries
 
 Tensor = Any
 
-#: Entries made at a time where torch's operations make them.
+#: Entries per panel with torch operations.
 STRIP = 1 << 21
 
 
@@ -31,14 +31,14 @@ class TorchGenerated:
     ) -> None:
         if A.numel() == 0:
             return
-        made = recipe(rows, cols, entries, self.device)
+        tables = recipe(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_generate
 
-            launch_generate(A, made, diagonal)
+            launch_generate(A, tables, diagonal)
             return
         for columns in _panels(*A.shape):
-            A[:, columns] = _values(made, columns, diagonal)
+            A[:, columns] = _values(tables, columns, diagonal)
 
     def generate_with_sums(
         self,
@@ -61,14 +61,14 @@ class TorchGenerated:
         y.zero_()
         if not (len(y) and len(x)):
             return
-        made = recipe(rows, cols, entries, self.device)
+        tables = recipe(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_matvec
 
-            launch_matvec(self.device, y, made, diagonal, x)
+            launch_matvec(self.device, y, tables, diagonal, x)
             return
         for columns in _panels(len(y), len(x)):
-            y.addmv_(_values(made, columns, diagonal), x[columns])
+            y.addmv_(_values(tables, columns, diagonal), x[columns])
 
     def generated_row_sums(
         self, sums: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None
@@ -76,43 +76,43 @@ class TorchGenerated:
         sums.zero_()
         if not (len(sums) and cols.local_size):
             return
-        made = recipe(rows, cols, entries, self.device)
+        tables = recipe(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_row_sums
 
-            launch_row_sums(self.device, sums, made, diagonal)
+            launch_row_sums(self.device, sums, tables, diagonal)
             return
         for columns in _panels(len(sums), cols.local_size):
-            sums += _values(made, columns, diagonal).abs().sum(dim=1)
+            sums += _values(tables, columns, diagonal).abs().sum(dim=1)
 
     def signs(self, v: Tensor, cols: BlockCyclic, seed: int) -> None:
         a, c = jumps(cols, 1)
         x = a * np.uint64(lcg.state(seed, 1 + cols.to_global(0))) + c
-        words = self.device.tensor(x.view(np.int64))  # X's highest bit is the sign of the word
+        words = self.device.tensor(x.view(np.int64))  # the highest bit of X is the sign of the word
         v.copy_(torch.where(words < 0, -1.0, 1.0))
 
 
 def _panels(rows: int, columns: int) -> Iterator[slice]:
-    """Columns in panels of STRIP entries."""
+    """Divide columns into panels of STRIP entries."""
     width = max(1, STRIP // max(rows, 1))
     for begin in range(0, columns, width):
         yield slice(begin, min(begin + width, columns))
 
 
-def _values(made: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
-    """All rows of some columns, in fp64."""
-    i, j = made.i[:, None], made.j[columns]
-    scale, shift, alpha, beta = made.reals
-    if made.kind == UNIT_FACTORS:
+def _values(tables: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
+    """Return all rows of some columns in fp64."""
+    i, j = tables.i[:, None], tables.j[columns]
+    scale, shift, alpha, beta = tables.reals
+    if tables.kind == UNIT_FACTORS:
         A = torch.minimum(i, j).to(torch.float64) * alpha * beta + torch.where(i < j, -beta, -alpha).where(i != j, 1.0)
     else:
-        x = made.a[columns] * made.starts[:, None] + made.c[columns]
-        A = scale * _normal(x) if made.kind == GAUSSIAN else shift + scale * (_as_real(x) * 2.0**-64)
+        x = tables.a[columns] * tables.starts[:, None] + tables.c[columns]
+        A = scale * _normal(x) if tables.kind == GAUSSIAN else shift + scale * (_as_real(x) * 2.0**-64)
     return A if diagonal is None else torch.where(i == j, diagonal[:, None], A)
 
 
 def _as_real(x: Tensor) -> Tensor:
-    """Unsigned words as fp64, rounded once: both halves are exact."""
+    """Convert unsigned words to fp64 with one rounding; both halves are exact."""
     return _high(x) * 2.0**32 + _low(x)
 
 
@@ -125,7 +125,7 @@ def _low(x: Tensor) -> Tensor:
 
 
 def _normal(x: Tensor) -> Tensor:
-    """`layout.entries.normal` of the mixed words; a shift of signed words brings in ones, which are masked off."""
+    """Apply `layout.entries.normal` to mixed words; the ones that a shift of signed words inserts are masked."""
     z = (x ^ ((x >> 32) & 0xFFFFFFFF)) * (MIX - 2**64)
     z = z ^ ((z >> 29) & (2**35 - 1))
     u, v = (_high(z) + 0.5) * 2.0**-32, (_low(z) + 0.5) * 2.0**-32

@@ -1,1 +1,1 @@
-"""Devices, messages, graphs and compilation for the kernels of torch."""
+"""Provide devices, messages, graphs and compilation for the torch kernels."""

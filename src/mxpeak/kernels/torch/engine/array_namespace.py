@@ -1,4 +1,4 @@
-"""torch as an array namespace whose new arrays lie on one device, and are fp64 where no type is named."""
+"""Adapt torch to the array API: new arrays are on one device and default to fp64."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import array_api_compat.torch as compat
 import numpy as np
 import torch
 
-#: What makes new arrays, and those of them whose type no number tells.
+#: Functions that make new arrays, and those whose dtype does not follow from an argument.
 MAKERS = ("arange", "empty", "eye", "linspace", "ones", "zeros")
 FLOATING = ("empty", "eye", "linspace", "ones", "zeros")
-#: Powers of two that bring every fp64 number to zero or beyond the range, and the largest that is a number itself.
+#: Exponents beyond which 2^e scales every fp64 number to zero or infinity, and the largest e for which 2^e is finite.
 FARTHEST, LARGEST = 2200, 1022
 
 
 class Namespace:
-    """The array API's functions on torch's tensors: `array_api_compat.torch`, with NumPy's defaults and a device."""
+    """The array API on torch tensors: `array_api_compat.torch` with NumPy's defaults on one device."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -32,29 +32,29 @@ class Namespace:
         return function
 
     def asarray(self, values: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None) -> torch.Tensor:
-        """Numbers, an array or a tensor as a tensor on the device; Python's floats become fp64."""
-        known = values if isinstance(values, torch.Tensor) else np.asarray(values)
-        made: torch.Tensor = compat.asarray(known, dtype=dtype, device=self._device, copy=copy)
-        return made
+        """Return numbers, an array or a tensor as a tensor on the device; Python floats become fp64."""
+        array = values if isinstance(values, torch.Tensor) else np.asarray(values)
+        tensor: torch.Tensor = compat.asarray(array, dtype=dtype, device=self._device, copy=copy)
+        return tensor
 
     def full(self, shape: Any, value: complex, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A new tensor, each entry of which is `value`; a Python float's type is fp64."""
-        made: torch.Tensor = compat.full(shape, value, dtype=dtype or self.asarray(value).dtype, device=self._device)
-        return made
+        """Return a new tensor filled with `value`; a Python float becomes fp64."""
+        tensor: torch.Tensor = compat.full(shape, value, dtype=dtype or self.asarray(value).dtype, device=self._device)
+        return tensor
 
     @staticmethod
     def ldexp(x: torch.Tensor, exponents: int | torch.Tensor) -> torch.Tensor:
-        """x_i · 2^e_i in fp64, rounded once, whole numbers of any size: torch's own is neither.
+        """Return x_i · 2^e_i in fp64, rounded once, for integers e_i of any size.
 
-        A power may be no number of its own: then in three factors, the largest last.  Where one before it rounds, what
-        comes of the last is zero anyway.
+        torch.ldexp rounds twice and limits e. If 2^e is not finite, x is multiplied by three factors, the largest one
+        last. If an earlier factor rounds, the final result is zero anyway.
         """
         if isinstance(exponents, int) and abs(exponents) <= LARGEST:
             return x * 2.0**exponents
-        left = torch.as_tensor(exponents, dtype=torch.int64, device=x.device).clamp(-FARTHEST, FARTHEST)
+        remaining = torch.as_tensor(exponents, dtype=torch.int64, device=x.device).clamp(-FARTHEST, FARTHEST)
         factors = []
         for _ in range(3):
-            k = left.clamp(-LARGEST, LARGEST)
+            k = remaining.clamp(-LARGEST, LARGEST)
             factors.append(((k + 1023) << 52).view(torch.float64))
-            left = left - k
+            remaining = remaining - k
         return x * factors[2] * factors[1] * factors[0]

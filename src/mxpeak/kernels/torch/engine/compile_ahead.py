@@ -1,9 +1,9 @@
-"""Triton's kernels compiled ahead: a use is gone through once without computing, and all that it asks for at a time.
+"""Compile Triton kernels in parallel before their first use.
 
-Triton compiles a kernel where it is launched, one after the other, anew for each form of its arguments.  In a rehearsal
-launches only ask for their forms, which threads compile side by side: Triton's compiler lets go of the interpreter
-lock.  Numbers that come of it mean nothing; vectors of solvers are full of ones, for which none stops early.  It is a
-help and no more: what a rehearsal fails at is left to the use itself, which compiles where it launches.
+Triton compiles a kernel when it is launched, serially, and again for each specialization. During a rehearsal, `launch`
+only requests the specialization, and threads compile all of them in parallel (Triton's compiler releases the
+interpreter lock). Results of a rehearsal have no meaning; solver vectors are filled with ones so that no loop stops
+early. If a rehearsal fails, each kernel is compiled at its first launch instead.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from typing import Any
 
-#: Letters of an error that are told.
-MOST = 200
-#: The kernels that a rehearsal has met; None outside of one.
+#: Maximum number of characters of an error that are printed.
+MAX_ERROR_LENGTH = 200
+#: Kernels launched in the current rehearsal; None outside of a rehearsal.
 _met: ContextVar[dict[Any, None] | None] = ContextVar("met", default=None)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch a kernel; in a rehearsal ask for its form instead."""
+    """Launch a kernel, or request its compilation during a rehearsal."""
     met = _met.get()
     if met is None:
         kernel[grid](*args, **constants)
@@ -33,13 +33,13 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def is_rehearsing() -> bool:
-    """Whether launches compute nothing."""
+    """Return whether launches only compile."""
     return _met.get() is not None
 
 
 @contextmanager
 def rehearsal() -> Iterator[dict[Any, None]]:
-    """Launches compute nothing inside, and are noted."""
+    """Turn launches into compilation requests and collect the kernels."""
     met: dict[Any, None] = {}
     token = _met.set(met)
     try:
@@ -49,7 +49,7 @@ def rehearsal() -> Iterator[dict[Any, None]]:
 
 
 def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
-    """Go through a use without computing, and compile all that it launches on these cores."""
+    """Run `use` without computing, and compile all kernels that it launches on these cores."""
     met: dict[Any, None] = {}
 
     def go_through() -> None:
@@ -63,16 +63,18 @@ def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
 
     try:
         with rehearsal() as met:
-            copy_context().run(go_through)  # Triton 3.6 stays in its mode once a compilation has failed
-    except Exception as error:  # whatever Triton has changed, or a use finds in numbers without meaning
+            copy_context().run(
+                go_through
+            )  # after a failed compilation, Triton 3.6 does not leave its asynchronous mode
+    except Exception as error:  # Triton may have changed, or `use` may reject meaningless numbers
         for kernel in met:
             with suppress(Exception):
-                kernel.device_caches.clear()  # what has failed would fail at its launch again
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:MOST]}"
+                kernel.device_caches.clear()  # otherwise the failed specialization would fail again at its launch
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_ERROR_LENGTH]}"
         print(f"kernels are compiled one after the other, not in parallel: {why}", file=sys.stderr, flush=True)
 
 
 def _to(cores: Sequence[int]) -> None:
-    """Let a thread compute on any of these cores, whichever its maker is bound to."""
+    """Allow a thread to run on these cores, regardless of the affinity of its parent."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

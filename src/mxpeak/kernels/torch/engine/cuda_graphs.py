@@ -1,7 +1,8 @@
-"""Operations that are several short launches, recorded as graphs when they come back and replayed from then on.
+"""Record operations of several short launches as graphs and replay them.
 
-A colour of a coarse level is less work than its launch.  A graph holds addresses and sizes, not tensors: so its key has
-every address that its launches see, and all else that they are told belongs to the owner of the `Replay`.
+On a coarse level, launching the kernel of one color costs more than running it. A graph contains addresses and sizes
+instead of tensors. The key of a graph therefore has every address that its launches use; all other arguments are fixed
+for the owner of the `Replay`.
 """
 
 from __future__ import annotations
@@ -16,27 +17,29 @@ from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
 
 Work = Callable[[], None]
-#: Graphs that one owner keeps: a restart cycle has about four operations on each of its vectors.
-MOST = 512
+#: Maximum number of graphs per owner: a restart cycle has about four operations on each of its vectors.
+MAX_GRAPHS = 512
 
 
 class Recorder(Protocol):
-    """What makes graphs."""
+    """An object that records graphs."""
 
     def is_busy(self) -> bool:
-        """Whether nothing can be recorded now: somebody does, whose graph the work becomes a part of, or rehearses."""
+        """Return whether recording is impossible, because another graph is being recorded or kernels are being
+        compiled.
+        """
 
     def record(self, work: Work) -> Work:
-        """Let `work` begin its launches, without running them; returns what runs them all."""
+        """Record the launches of `work` without running them, and return a function that runs them."""
 
 
 class GraphRecorder:
-    """CUDA's and HIP's graphs.  What is recorded neither waits for the device nor makes tensors that it keeps."""
+    """Record CUDA or HIP graphs; recorded work must not wait for the device or allocate tensors that it keeps."""
 
     def __init__(self, device: Device):
-        self._stream = torch.cuda.Stream(device.where)  # the default one cannot be recorded
+        self._stream = torch.cuda.Stream(device.where)  # the default stream cannot be recorded
         self._pool = torch.cuda.graph_pool_handle()
-        self._first: torch.cuda.CUDAGraph | None = None  # kept: torch gives up a pool that has no graph any more
+        self._first: torch.cuda.CUDAGraph | None = None  # torch frees a pool that has no graph
 
     def is_busy(self) -> bool:
         return compile_ahead.is_rehearsing() or bool(torch.cuda.is_current_stream_capturing())
@@ -44,7 +47,9 @@ class GraphRecorder:
     def record(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")  # other threads may go on
+            graph.capture_begin(
+                pool=self._pool, capture_error_mode="thread_local"
+            )  # other threads may continue to launch
             try:
                 work()
             finally:
@@ -55,24 +60,24 @@ class GraphRecorder:
 
 
 class Replay:
-    """Runs work: the first time as it is, the second time recording it, from the third on as the graph that came of it.
+    """Run work directly the first time, record it the second time, and replay the graph from the third time on.
 
-    Of `most` keys those that were used longest ago are forgotten; without a recorder work is only run.
+    The least recently used graphs beyond `max_graphs` are dropped. Without a recorder, work is run directly.
     """
 
-    def __init__(self, recorder: Recorder | None, most: int = MOST):
-        self._recorder, self._most = recorder, most
+    def __init__(self, recorder: Recorder | None, max_graphs: int = MAX_GRAPHS):
+        self._recorder, self._max_graphs = recorder, max_graphs
         self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()
 
     def __call__(self, key: Hashable, work: Work) -> None:
-        """Run the work that `key` stands for; equal keys, equal work."""
+        """Run `work`, or replay its graph; equal keys must mean equal work."""
         if self._recorder is None or self._recorder.is_busy():
             work()
             return
         if key not in self._graphs:
-            work()  # compiles what is not compiled yet, which no recording may do
+            work()  # compiles its kernels, which is not possible while recording
             self._graphs[key] = None
-            if len(self._graphs) > self._most:
+            if len(self._graphs) > self._max_graphs:
                 self._graphs.popitem(last=False)
             return
         graph = self._graphs[key]

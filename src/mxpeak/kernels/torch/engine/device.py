@@ -1,7 +1,7 @@
-"""Where tensors live: one device, its two queues of work, its clock and its memory.
+"""Manage one device: its tensors, its two streams, its clock and its memory.
 
-Work is begun in order and goes on in the background.  What is begun in the side stream may run at the same time as what
-is begun after it: the critical path of an LU then hides under its update.
+Work is asynchronous and ordered within a stream. Work in the side stream may overlap work that is started later in the
+main stream; this hides the critical path of an LU behind its update.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from mxpeak.errors import ResourceError
 from mxpeak.installation import install_command
 from mxpeak.kernels.torch.engine import compile_ahead
 
-# Products and sums are contracted to FMAs unless a kernel asks otherwise; said aloud, for Triton warns where it is not.
+# Products and sums are contracted to FMAs unless a kernel disables this. The variable is set explicitly because Triton
+# warns if it is missing.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import torch
 
-#: The type of each precision that tensors have; tf32 is a way to multiply fp32 numbers.
+#: The torch type of each precision; tf32 is a way to multiply fp32 numbers.
 TYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -32,12 +33,12 @@ TYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
-#: A line of the device's memory in bytes, and the distances at which rows of a matrix, or of an operand, would fall
-#: into the same channels of memory or the same sets of a cache.
+#: Size of a cache line in bytes, and the distances at which rows of a matrix, or of an operand, would map to the same
+#: memory channels or cache sets.
 LINE, FAR, NEAR = 128, 4096, 1024
-#: The compute capabilities of NVIDIA's chips whose products in fp64 are as quick as those in fp32: A100, H100 and H200.
+#: Compute capabilities of NVIDIA GPUs whose fp64 products are as fast as fp32: A100, H100 and H200.
 FAST_FP64 = ((8, 0), (9, 0))
-#: CUDA and ROCm devices are both called cuda by torch.
+#: torch calls both CUDA and ROCm devices cuda.
 GPU = "cuda"
 
 
@@ -45,9 +46,9 @@ GPU = "cuda"
 class Device:
     """A device that kernels compute on.
 
-    triton    whether Triton kernels do what libraries lack; otherwise forms made of torch's own operations
+    triton    whether Triton kernels are available; otherwise torch operations replace them
     poison    whether new tensors are filled with NaN (tests)
-    lag       how many steps of a computation may be under way at a time (`spans.Stopwatch`)
+    lag       how many steps of a computation may be in flight (`spans.Stopwatch`)
     """
 
     where: torch.device
@@ -58,50 +59,49 @@ class Device:
     _main: Any = field(default=None, repr=False)
 
     def has(self, x: torch.Tensor) -> bool:
-        """Whether a tensor is in its memory."""
+        """Return whether a tensor is in this device's memory."""
         return bool(x.device == self.where)
 
     @property
     def is_gpu(self) -> bool:
-        """Whether work goes on in the background."""
+        """Return whether the device is a GPU, so that work is asynchronous."""
         return str(self.where.type) == GPU
 
     @property
     def chip(self) -> Any:
-        """What torch knows of a GPU."""
+        """Return torch's properties of the GPU."""
         return torch.cuda.get_device_properties(self.where)
 
     def multiplies(self, precision: str) -> bool:
-        """Whether a GPU's matrix units take numbers of this format, and there is a product that uses them."""
+        """Return whether the GPU has matrix units for this format and a product that uses them."""
         if not self.is_gpu or (precision == "fp8" and not self.triton):
             return False
         if torch.version.hip is not None:
-            # Before gfx950, AMD's FP8 is another format; and its library multiplies FP32 numbers in full only.
+            # Before gfx950, AMD's FP8 is a different format, and its library has no TF32.
             return precision in ("fp16", "bf16") or (precision == "fp8" and "gfx95" in str(self.chip.gcnArchName))
         least = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}[precision]
         return (int(self.chip.major), int(self.chip.minor)) >= least
 
     @property
     def has_fast_fp64(self) -> bool:
-        """Whether its products in fp64 are as quick as those in fp32; so they are on AMD's MI200 and MI300."""
+        """Return whether fp64 products are as fast as fp32 products; true for AMD MI200 and MI300."""
         if not self.is_gpu:
             return False
         if torch.version.hip is not None:
             return str(self.chip.gcnArchName).startswith(("gfx90a", "gfx94"))
         return (int(self.chip.major), int(self.chip.minor)) in FAST_FP64
 
-    # --- the order of work
-
     def wait(self) -> None:
-        """Return once everything that was begun has ended."""
+        """Wait until all started work has finished."""
         if self.is_gpu:
             torch.cuda.synchronize(self.where)
 
     @contextmanager
     def side_stream(self, begun: Any = None) -> Iterator[None]:
-        """What is begun inside runs together with what is begun outside later.
+        """Start work in the side stream, which overlaps work that is started later in the main stream.
 
-        It begins after the mark `begun` (None: after all that was begun before), and after what was begun inside.
+        The work starts after the mark `begun`, or after all work started before if `begun` is None, and after earlier
+        work in the side stream.
         """
         if not self.is_gpu:
             yield
@@ -118,7 +118,7 @@ class Device:
 
     @contextmanager
     def main_stream(self) -> Iterator[None]:
-        """Within the side stream: what is begun inside is begun outside of it."""
+        """Start work in the main stream from within the side stream."""
         if self._main is None:
             yield
             return
@@ -126,14 +126,12 @@ class Device:
             yield
 
     def join(self) -> None:
-        """What is begun from here on begins after all that was begun in the side stream."""
+        """Make later work wait for all work in the side stream."""
         if self._side is not None:
             torch.cuda.current_stream(self.where).wait_stream(self._side)
 
-    # --- its clock
-
     def mark(self) -> Any:
-        """Now, in the order of the work."""
+        """Record the current time in the order of the work."""
         if not self.is_gpu:
             return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -141,7 +139,7 @@ class Device:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """The time between two marks, once the later one is past."""
+        """Return the seconds between two marks, after waiting for the later one."""
         if not self.is_gpu:
             return float(end - begin)
         end.synchronize()
@@ -149,41 +147,39 @@ class Device:
 
     @property
     def bus(self) -> str:
-        """A GPU's address on the PCI bus."""
+        """Return the GPU's address on the PCI bus."""
         return _bus(self.chip)
 
-    # --- its memory
-
     def memory(self) -> tuple[int, int]:
-        """Bytes that a GPU has, and those that could be had now; of the host's others know."""
+        """Return the GPU's memory in bytes, total and available; for the CPU return no limit."""
         if not self.is_gpu:
             return 2**63, 2**63
         free, total = torch.cuda.mem_get_info(self.where)
         cached = torch.cuda.memory_reserved(self.where) - torch.cuda.memory_allocated(self.where)
         return int(total), int(free + cached)
 
-    # --- tensors
-
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """A new tensor, uninitialised; full of NaN where poisoned, of ones in a rehearsal: nobody stops for these."""
-        made = torch.empty(shape, dtype=dtype, device=self.where)
+        """Return an uninitialized tensor, filled with NaN if poisoned, or with ones during a rehearsal so that no loop
+        stops early.
+        """
+        tensor = torch.empty(shape, dtype=dtype, device=self.where)
         if compile_ahead.is_rehearsing():
-            made.fill_(1)
+            tensor.fill_(1)
         elif self.poison and dtype.is_floating_point:
-            made.view(torch.uint8).fill_(0xFF)  # NaN in every format
-        return made
+            tensor.view(torch.uint8).fill_(0xFF)  # NaN in every format
+        return tensor
 
     def zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """A new tensor of zeros."""
+        """Return a new tensor of zeros."""
         return torch.zeros(shape, dtype=dtype, device=self.where)
 
     def tensor(self, values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A few numbers, or a NumPy array, as a tensor here."""
+        """Return numbers or a NumPy array as a tensor on this device."""
         return torch.as_tensor(values, dtype=dtype).to(self.where)
 
 
 def count() -> int:
-    """How many GPUs torch can use."""
+    """Return the number of GPUs that torch can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
@@ -197,20 +193,20 @@ def _bus(chip: Any) -> str:
 
 
 def open_device(name: str, number: int = 0) -> Device:
-    """The device called `name`: cpu, cuda (of several, that of this number), cuda:0 …
+    """Open the device called `name`: cpu, cuda (number `number` modulo the number of GPUs), or cuda:0, cuda:1, ...
 
-    A machine without it, or a driver that does not fit, is an error that says what is there.
+    Raises ResourceError with the available devices if there is no such device or its driver does not fit.
     """
     if name == "cpu":
         return Device(torch.device("cpu"), triton=False)
-    found = count()
-    if not found:
+    gpus = count()
+    if not gpus:
         raise ResourceError(f"device {name} is not available: {_why_none()}, or use the device cpu")
-    index = number % found if name == GPU else int(name.split(":")[1])
-    if index >= found:
-        there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
+    index = number % gpus if name == GPU else int(name.split(":")[1])
+    if index >= gpus:
+        there = "cuda:0" if gpus == 1 else f"cuda:0 to cuda:{gpus - 1}"
         raise ResourceError(
-            f"device {name} does not exist, because this machine has {found} GPU{'s' * (found > 1)}; use {there}"
+            f"device {name} does not exist, because this machine has {gpus} GPU{'s' * (gpus > 1)}; use {there}"
         )
     where = torch.device(GPU, index)
     torch.cuda.set_device(where)
@@ -218,13 +214,13 @@ def open_device(name: str, number: int = 0) -> Device:
 
 
 def name_of(name: str) -> str:
-    """What the GPU called `name` is called by its vendor, without opening it; the first one of several."""
+    """Return the vendor's name of the GPU called `name` without opening it; for cuda, of the first GPU."""
     index = 0 if name == GPU else int(name.split(":")[1])
     return str(torch.cuda.get_device_properties(index).name) if index < count() else ""
 
 
 def _why_none() -> str:
-    """Why torch sees no GPU."""
+    """Return the reason why torch finds no GPU."""
     if torch.version.cuda is None and torch.version.hip is None:
         return (
             f"torch {torch.__version__} is a build for CPUs only; run {install_command('gpu')} to install a "
@@ -232,6 +228,6 @@ def _why_none() -> str:
         )
     try:
         torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:  # a driver that is missing, or too old for this torch
+    except (RuntimeError, AssertionError) as error:  # the driver is missing, or too old for this torch
         return " ".join(str(error).split())
     return "torch finds no GPU; check CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"

@@ -1,9 +1,9 @@
-"""Tables from which a rank's entry (i, j) is one multiply-add of the row's state and the column's jump.
+"""Tabulate jumps of the random number generator, so that an entry (i, j) costs one multiply-add.
 
     X(i, j) = a_j·X(i, 0) + c_j mod 2^64       a_j, c_j: the jump from the rank's first column to column j
 
-So tiles are made in any order; `layout.entries` says what becomes of X.  Words of 64 bits are stored as int64,
-which wraps as they do.
+Tiles can therefore be generated in any order. `layout.entries` defines the conversion of X to an entry. 64-bit words
+are stored as int64, which wraps in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`Entries` as kernels take them, for one rank's rows and columns.
+    """`Entries` as kernel arguments, for the rows and columns of one rank.
 
     reals       scale, shift, alpha, beta
     starts      X of the rank's first entry in each local row
@@ -47,7 +47,7 @@ class Recipe:
 
 @lru_cache(maxsize=16)
 def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Device) -> Recipe:
-    """The tables for these rows and columns; kept, for a solve asks for them again and again."""
+    """Return the tables for these rows and columns, cached because a solve needs them repeatedly."""
     draw = entries.first + rows.to_global(0) + cols.to_global(0) * entries.n
     a, c = jumps(rows, 1)
     starts = a * np.uint64(lcg.state(entries.seed, draw)) + c
@@ -57,9 +57,9 @@ def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Devic
 
 
 def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """(A, C) of the jumps from a rank's first index to each of its own, `stride` draws an index.
+    """Return (A, C) of the jumps from a rank's first index to each of its indices, with `stride` draws per index.
 
-    Within a block all have the same; from block to block one jump more: a(A x + C) + c = (a A) x + (a C + c).
+    All blocks share the jumps within a block; each further block adds one jump: a(A x + C) + c = (a A) x + (a C + c).
     """
     within = [lcg.jump(k * stride) for k in range(min(part.nb, part.local_size))]
     across, step = [lcg.jump(0)], lcg.jump(part.P * part.nb * stride)
@@ -72,6 +72,6 @@ def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def global_indices(part: BlockCyclic, device: Device) -> Tensor:
-    """The global index of each of a rank's local ones."""
+    """Return the global index of each local index."""
     il = torch.arange(part.local_size, device=device.where)
     return (il // part.nb * part.P + part.p) * part.nb + il % part.nb

@@ -1,7 +1,7 @@
-"""How tensors become messages: as arrays over the same memory, as device memory, or staged through host memory.
+"""Convert tensors to messages: arrays over the same memory, device memory, or copies in pinned host memory.
 
-Message passing knows neither streams nor bf16.  So what it gets is promised with an event: by then what it reads has
-been computed, and what it writes nobody reads any more.  Formats that NumPy lacks travel as bytes.
+Message passing knows neither streams nor bf16. It therefore receives an `AsyncBuffer` with an event: after the event,
+the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent as bytes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from mxpeak.async_buffer import AsyncBuffer
 from mxpeak.errors import UsageError
 from mxpeak.kernels.torch.engine.device import Device
 
-#: Types that NumPy and MPI know; all others travel as bytes.
+#: Types that NumPy and MPI support; all others are sent as bytes.
 KNOWN = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 
-#: Entries of the buffer that a device's messages are tested with: more than one packet, and odd.
+#: Entries of the buffer for testing device messages: odd, and more than one packet.
 TEST_SIZE = 100_003
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor, by rows or by columns, as one vector of a type that NumPy knows."""
+    """Return the memory of a contiguous tensor as one vector of a type that NumPy supports."""
     line = tensor.view(-1) if tensor.is_contiguous() else tensor.t().view(-1)
     return line if line.dtype in KNOWN else line.view(torch.uint8)
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of fp64 numbers; those of other formats are not combined by message passing."""
+    """Return the memory of an fp64 tensor; message passing reduces no other format."""
     if tensor.dtype != torch.float64:
         raise UsageError(
             f"reductions over ranks need fp64, but the tensor has the type {tensor.dtype}; use tensor.double()"
@@ -38,29 +38,29 @@ def _doubles(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class HostTensors:
-    """Tensors in host memory: NumPy arrays that share it."""
+    """Tensors in host memory, exchanged as NumPy arrays over the same memory."""
 
     name = "host memory"
 
     def outgoing(self, buffer: Any) -> Any:
-        """An array over the tensor's memory."""
+        """Return an array over the tensor's memory."""
         return flat(buffer).numpy() if isinstance(buffer, torch.Tensor) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
-        """An array over the tensor's memory."""
+        """Return an array over the tensor's memory."""
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, None]:
-        """An array over the tensor's memory."""
+        """Return an array over the memory of an fp64 tensor."""
         return (_doubles(buffer).numpy() if isinstance(buffer, torch.Tensor) else buffer), None
 
 
 class StagedTensors:
-    """Tensors on a GPU, through pinned host memory.
+    """Tensors on a GPU, exchanged through pinned host memory.
 
-    Copies go over a stream of their own, behind all that had been begun on the current one when the message was: so a
-    message neither overtakes the work that makes it nor waits for work begun later, and once it is here, every stream
-    may read it.  torch keeps freed pinned memory by size and hands it out again when the copies from it have ended.
+    Copies have their own stream, and wait for the work that was in the current stream when the message was started. A
+    message therefore never reads unfinished data, and never waits for later work. After its arrival, every stream may
+    read it. torch caches freed pinned memory by size and reuses it after the copies from it have finished.
     """
 
     name = "pinned host memory"
@@ -70,14 +70,14 @@ class StagedTensors:
         self._copies = torch.cuda.Stream(device.where)
 
     def outgoing(self, buffer: Any) -> Any:
-        """A copy in pinned memory, promised."""
+        """Return an asynchronous copy in pinned memory."""
         return self._copy(flat(buffer)) if self._carries(buffer) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Pinned memory, to be copied to the device."""
+        """Return pinned memory, and a function that copies it to the device."""
         if not self._carries(buffer):
             return buffer, None
-        begun = torch.cuda.current_stream(self._where).record_event()  # it may still be read by what was begun before
+        begun = torch.cuda.current_stream(self._where).record_event()  # earlier work may still read the buffer
         pinned = _pinned(flat(buffer))
 
         def land() -> None:
@@ -87,7 +87,7 @@ class StagedTensors:
         return pinned.numpy(), land
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """A copy in pinned memory, to be copied back: vectors that are summed over ranks are short."""
+        """Return a copy in pinned memory, and a function that copies it back; reduced vectors are short."""
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)
@@ -115,9 +115,9 @@ def _pinned(line: torch.Tensor) -> torch.Tensor:
 
 
 class DirectTensors:
-    """Tensors on a GPU, in whose memory message passing reads and writes: MPI that is GPU-aware.
+    """Tensors on a GPU, exchanged in place by a GPU-aware MPI.
 
-    It is told of a tensor once all that had been begun on the current stream has ended.
+    MPI receives a tensor only after all earlier work in the current stream has finished.
     """
 
     name = "device memory"
@@ -129,36 +129,36 @@ class DirectTensors:
         self.device_id = str(torch.cuda.get_device_properties(device.where).uuid)
 
     def outgoing(self, buffer: Any) -> Any:
-        """The tensor's own memory, promised."""
+        """Return the tensor's memory as an asynchronous buffer."""
         if not isinstance(buffer, torch.Tensor):
             return buffer
         return AsyncBuffer(flat(buffer), torch.cuda.current_stream(self._device.where).record_event())
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
-        """The tensor's own memory, promised."""
+        """Return the tensor's memory as an asynchronous buffer."""
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """A copy on the host: vectors that are summed over ranks are short, and NaN must win over numbers."""
+        """Return a host copy, because reduced vectors are short and NaN must win over numbers."""
         return self._staged.numbers(buffer)
 
     def staged(self) -> StagedTensors:
-        """The same through pinned host memory."""
+        """Return the transport through pinned host memory."""
         return self._staged
 
     def known(self, number: int) -> torch.Tensor:
-        """Odd bytes: number, number + 7, number + 14, …"""
+        """Return a test pattern of bytes: number, number + 7, number + 14, ..."""
         return (torch.arange(TEST_SIZE, device=self._device.where) * 7 + number).to(torch.uint8)
 
     def unknown(self) -> torch.Tensor:
-        """Bytes of zero."""
+        """Return zeroed bytes."""
         return torch.zeros(TEST_SIZE, dtype=torch.uint8, device=self._device.where)
 
     def equal(self, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Byte by byte."""
+        """Return whether two tensors are bitwise equal."""
         return bool(torch.equal(a, b))
 
 
 def tensor_transport(device: Device) -> HostTensors | DirectTensors:
-    """What carries this device's tensors: a GPU's by its own memory, which is to be tested before it is relied on."""
+    """Return the transport of a device's tensors; GPU memory must be tested before messages rely on it."""
     return DirectTensors(device) if device.is_gpu else HostTensors()

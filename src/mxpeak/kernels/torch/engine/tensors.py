@@ -1,4 +1,4 @@
-"""Tensors from outside: the device that they lie on, and arrays of the same memory."""
+"""Convert arrays and tensors of users to tensors on their device, and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mxpeak.kernels.torch.engine.device import GPU, Device, open_device
 
 
 def device_named(name: str) -> Device:
-    """The GPU called cuda (torch's current one), or cuda:N; the current one stays what it is."""
+    """Open the GPU called cuda (torch's current GPU) or cuda:N, without changing the current GPU."""
     if not torch.cuda.is_available():
-        return open_device(name)  # says why there is none
+        return open_device(name)  # raises with the reason
     current = torch.cuda.current_device()
     with torch.cuda.device(current):
         opened = open_device(f"{GPU}:{current}" if name == GPU else name)
@@ -26,34 +26,34 @@ def device_named(name: str) -> Device:
 
 @cache
 def device_at(name: str) -> Device:
-    """The device called cpu, cuda:0 … on which tensors lie, opened once."""
+    """Return the device with this name, opened once."""
     where = torch.device(name)
     return Device(where, triton=where.type == GPU and find_spec("triton") is not None)
 
 
 def plain(A: torch.Tensor) -> torch.Tensor:
-    """The absolute values as they lie in memory: without gradient, and nothing to conjugate or negate on reading.
+    """Return a tensor without gradient and without pending negation; only its absolute values may be used.
 
-    A conjugate view is conjugated back, which costs nothing: only absolute values are taken of such entries.
+    A conjugated view is conjugated back at no cost, because this does not change absolute values.
     """
     A = A.detach().resolve_neg()
     return A.conj() if A.is_conj() else A
 
 
 def on_device(values: Any, device: Device, dtype: np.dtype[Any]) -> torch.Tensor:
-    """An array or a tensor as a tensor on a device, of the type that NumPy calls so; copied only where it must be."""
+    """Return an array or a tensor as a tensor on a device with this NumPy type, without a copy if possible."""
     A = values.detach() if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
     return A.to(device=device.where, dtype=torch_type(dtype)).resolve_conj().resolve_neg()
 
 
 def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    """The type of this name."""
-    found: torch.dtype = getattr(torch, dtype.name)
-    return found
+    """Return the torch type with the name of a NumPy type."""
+    named: torch.dtype = getattr(torch, dtype.name)
+    return named
 
 
 def array_of(A: torch.Tensor) -> Any:
-    """A tensor as an array: on the CPU of the same memory, from a GPU a copy."""
+    """Return a tensor as an array, over the same memory if the tensor is on the CPU."""
     A = A.detach().cpu().resolve_conj().resolve_neg()
     if A.dtype == torch.bfloat16:
         return A.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -61,9 +61,10 @@ def array_of(A: torch.Tensor) -> Any:
 
 
 def tensor_of(A: Any) -> torch.Tensor:
-    """An array as a tensor, of the same memory where torch can have it: not with negative strides or foreign bytes.
+    """Return an array as a tensor over the same memory, or a copy if strides are negative or the byte order is
+    foreign.
 
-    Nothing here writes to an input, so torch need not warn of arrays that are read-only.
+    Inputs are never written to, so torch's warning about read-only arrays is suppressed.
     """
     if any(stride < 0 for stride in A.strides) or not A.dtype.isnative:
         A = np.array(A, A.dtype.newbyteorder("="))

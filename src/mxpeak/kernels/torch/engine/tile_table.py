@@ -1,9 +1,9 @@
-"""Tiles as a table that a kernel goes through, and the blocks in which it does so: integers only.
+"""Lay out tiles as a table of integers for norm kernels, and choose the blocks in which kernels read them.
 
-A tile is a number of lines, each contiguous if it can be: rows of a row-major tile, columns of a column-major one.  A
-program takes a strip of lines, C positions wide, and goes down it R lines at a time.  Its sum of
-each line and of each position is a partial one; partial sums are stored in slots, no two of the same line (position) in
-one slot, so that adding up the slots gives the same bits every time.
+A tile is a set of lines, contiguous if possible: the rows of a row-major tile, the columns of a column-major one. A
+program reads a strip of lines, C positions wide, R lines at a time. It stores partial sums per line and per position
+in slots. Partial sums of the same line (or position) have different slots, so adding the slots is bitwise
+reproducible.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
-#: Columns of the table: `Piece.row` fills them, `triton/norm_blocks.py` names them for the kernels.
+#: Number of columns of the table: `Piece.row` fills them, and `triton/norm_blocks.py` names them for the kernels.
 COLUMNS = 17
-#: Tiles of one launch: the device computes on them while the next are put into a table.
+#: Tiles per launch: the device computes on them while the host builds the next table.
 BATCH = 512
-#: Bytes that a thread loads at once; threads of a program, so many of them along a line; bytes of a line in a block.
+#: Bytes per vector load, threads per program, threads along a line, and bytes of a line in a block.
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
-#: Such loads of a thread in a step: where there is little to keep of each entry, and where there is much.
+#: Vector loads per thread and step, if a kernel keeps little or much per entry.
 MANY, FEW = 4, 2
 MOST_POSITIONS = 256
-#: Warps of a program; AMD's are of 64 threads.
+#: Warps per program; an AMD warp has 64 threads.
 WARPS = THREADS // (64 if torch.version.hip else 32)
-#: Programs that fill a large device, and lines that a program takes at most.
+#: Number of programs that fill a large device, and maximum number of lines per program.
 PROGRAMS, MOST_LINES = 4096, 1024
-#: A band edge beyond which there is none, such that sums with it are integers of 64 bits.
+#: Width of an unlimited band, such that sums with it fit in 64 bits.
 FAR = 2**61
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The entries of a step: U·BL lines, K·BP positions; lanes go along BP, warps along BL, a thread along K and U."""
+    """The entries of one step: U·BL lines and K·BP positions, with lanes along BP, warps along BL, and K and U per
+    thread.
+    """
 
     U: int
     K: int
@@ -46,18 +48,18 @@ class Block:
 
     @property
     def lines(self) -> int:
-        """R."""
+        """Return the number of lines R."""
         return self.U * self.BL
 
     @property
     def positions(self) -> int:
-        """C."""
+        """Return the number of positions C."""
         return self.K * self.BP
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tile as lines; `turned`: they are its columns."""
+    """A tile as lines; if `turned`, the lines are its columns."""
 
     A: torch.Tensor
     turned: bool
@@ -67,17 +69,17 @@ class Piece:
     position_map: IndexMap
     line_stride: int
     stride: int
-    band: Band  # of lines as rows
+    band: Band  # with lines as rows
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:
-        """Whether it is turned, its lines are contiguous, and they begin where vectors can be loaded."""
+        """Return whether the piece is turned, has contiguous lines, and has lines aligned for vector loads."""
         step = self.line_stride * self.A.element_size()
         aligned = self.A.data_ptr() % VECTOR == 0 and (step % VECTOR == 0 or self.line_map.size == 1)
         return self.turned, self.stride == 1, self.stride == 1 and aligned
 
     def row(self, line_slot: int, position_slot: int) -> tuple[int, ...]:
-        """Its row of the table; strides are in real numbers."""
+        """Return the piece's row of the table, with strides in real numbers."""
         line, position, parts = self.line_map, self.position_map, 2 if self.A.is_complex() else 1
         return (
             self.A.data_ptr(),
@@ -102,11 +104,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pieces of one kind, as one launch takes them.
+    """Pieces of one kind that one launch processes.
 
-    strip            lines of a program
-    strips, wide     programs down and across the largest piece, in so far as they can meet the band
-    by_line          first and last line + 1 of the sums along lines, and their slots; by_position the same across them
+    strip            lines per program
+    strips, wide     programs down and across the largest piece, as far as they can meet the band
+    by_line          first line, last line + 1 and number of slots of the sums along lines
+    by_position      the same for the sums across them
     """
 
     pieces: list[Piece]
@@ -125,7 +128,7 @@ class Batch:
 
 
 def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
-    """What meets the band, in the order of rows and columns, a launch at a time."""
+    """Yield the tiles that meet the band in order of rows and columns, one batch per launch."""
     pieces = [
         as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0)) if meets(tile, band)
     ]
@@ -136,7 +139,7 @@ def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
 
 
 def meets(tile: Tile, band: Band) -> bool:
-    """Whether a tile can have an entry in the band: its corners say so."""
+    """Return whether the corners of a tile allow an entry in the band."""
     (m, n), rows, cols = tile.A.shape, tile.rows, tile.cols
     if not m or not n:
         return False
@@ -145,9 +148,9 @@ def meets(tile: Tile, band: Band) -> bool:
 
 
 def as_lines(tile: Tile, band: Band) -> Piece:
-    """The tile's rows or columns as lines: of which one is contiguous, the longer ones of two, else the closer ones."""
+    """Return a tile as lines: contiguous ones if possible, then the longer ones, then the closer ones."""
     (m, n), (down, right) = tile.A.shape, tile.A.stride()
-    apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry means nothing
+    apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry has no meaning
     turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
     if turned:
         return Piece(
@@ -157,7 +160,7 @@ def as_lines(tile: Tile, band: Band) -> Piece:
 
 
 def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
-    """Pieces of one kind, cut into programs, each with slots of its own for its partial sums."""
+    """Divide pieces of one kind among programs, each with separate slots for its partial sums."""
     turned, unit, aligned = kind
     most_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
     block = block_of(pieces[0].A, most_lines, longest, aligned, loads)
@@ -187,11 +190,11 @@ def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, load
 
 
 def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int) -> Block:
-    """The block of a step, for lines of a type so many and so long."""
+    """Return the block of a step for lines of this number and length."""
     size = A.element_size()
     vector = max(1, VECTOR // size) if aligned else 1
     entries = THREADS * loads * VECTOR // size
-    longest = _power(max(length, vector))  # Triton compiles no aligned load of less than a vector
+    longest = _power(max(length, vector))  # Triton compiles no aligned load shorter than a vector
     C = min(WIDTH // size, MOST_POSITIONS, longest)
     R = min(entries // C, _power(lines))
     C = min(entries // R, longest)
@@ -201,36 +204,36 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
 
 
 def strip_of(pieces: Sequence[Piece], block: Block) -> int:
-    """How many lines a program takes, a multiple of R."""
+    """Return the number of lines per program, a multiple of R."""
     entries = sum(p.line_map.size * p.position_map.size for p in pieces)
     wanted = min(MOST_LINES, entries // (PROGRAMS * block.positions))
     return max(1, wanted // block.lines) * block.lines
 
 
 def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """A slot for each (first, size), such that those that overlap have not the same."""
+    """Return a slot for each (first, size) span, different for spans that overlap."""
     once = sorted(set(spans))
     if any(first + size > following for (first, size), (following, _) in pairwise(once)):
         return list(range(len(spans)))
     used: dict[int, int] = {}
-    found = []
+    slot_of_each = []
     for first, _ in spans:
-        found.append(used.get(first, 0))
-        used[first] = found[-1] + 1
-    return found
+        slot_of_each.append(used.get(first, 0))
+        used[first] = slot_of_each[-1] + 1
+    return slot_of_each
 
 
 def _reached(these: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
-    """The most blocks of `size` of these indices that `count` consecutive ones of the others meet in the band."""
+    """Return the largest number of blocks of `size` indices that `count` consecutive other indices meet in the band."""
     blocks = -(-these.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
 
 
 def _span(index_map: IndexMap, count: int) -> int:
-    """The most that the first and the last of so many indices are apart."""
+    """Return the largest distance between the first and the last of `count` local indices."""
     return count + -(-count // index_map.nb) * (index_map.jump - index_map.nb)
 
 
 def _power(size: int) -> int:
-    """The least power of two that is not below."""
+    """Return the smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()

@@ -1,7 +1,7 @@
-"""Products and solves by the device's libraries, and an LU without pivoting where they have none.
+"""Multiply and solve by the device's libraries, and factor without pivoting if they cannot.
 
-Products accumulate in place: the library takes any leading dimension.  Its triangular solves take none, so a block goes
-through a buffer, in strips: it costs a copy, and little memory compared with a matrix that fills it.
+Products accumulate in place, because the library accepts any leading dimension. Its triangular solves do not, so a
+block is copied through a buffer in strips. The buffer needs little memory even if a matrix fills the device.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mxpeak.kernels.torch.lu.cast import TF32
 
 Tensor = Any
 
-#: Entries of a strip that goes through a buffer.
+#: Entries of a strip in the buffer.
 STRIP = 1 << 25
 #: Columns of a strip of the LU without pivoting.
 NARROW = 32
-#: Operands that are multiplied in less than FP32.
+#: Operand types below FP32.
 HALF, EIGHTH = (torch.float16, torch.bfloat16), torch.float8_e4m3fn
 
 
 @contextmanager
 def fp32_products(how: str) -> Iterator[None]:
-    """Products of FP32 numbers in full (ieee) or by the tensor cores' TF32 (tf32), whatever was set before."""
+    """Set FP32 products to full precision (ieee) or to TF32 tensor cores (tf32), and restore the setting afterwards."""
     setting = torch.backends.cuda.matmul
     before = setting.fp32_precision
     setting.fp32_precision = how
@@ -40,13 +40,13 @@ def fp32_products(how: str) -> Iterator[None]:
 
 @contextmanager
 def by_cusolver(A: Tensor) -> Iterator[None]:
-    """Factorizations by cuSOLVER: left to itself torch takes a tall panel for many small matrices."""
+    """Select cuSOLVER for factorizations; by default torch treats a tall panel as many small matrices."""
     if not A.is_cuda or torch.version.hip is not None:
         yield
         return
     prefer = torch.backends.cuda.preferred_linalg_library
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that this is experimental
+        warnings.simplefilter("ignore", UserWarning)  # the selection is experimental
         before = prefer()
         prefer("cusolver")
         try:
@@ -55,11 +55,8 @@ def by_cusolver(A: Tensor) -> Iterator[None]:
             prefer(before)
 
 
-# --- products
-
-
 def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str) -> None:
-    """C -= A B: by the library, or by Triton's product where `gemm` says so or the library has none."""
+    """Compute C -= A B with the library, or with Triton if `gemm` selects it or the library has no such product."""
     if A.dtype == TF32:
         _subtract(C, A.view(C.dtype), B.view(C.dtype), "tf32")
     elif A.dtype not in (*HALF, EIGHTH):
@@ -69,15 +66,15 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
 
         launch_subtract_product(C, A, B)
     elif device.is_gpu and torch.version.hip is None:
-        if A.dtype == EIGHTH:  # every FP8 number is an FP16 one
+        if A.dtype == EIGHTH:  # every FP8 number is an FP16 number
             A, B = A.to(torch.float16), B.to(torch.float16)
         torch.addmm(C, A, B, out_dtype=torch.float32, alpha=-1, out=C)
-    else:  # a CPU, and ROCm's library, multiply no halves into singles
+    else:  # CPUs and ROCm's library cannot accumulate FP16 products in FP32
         _subtract(C, A.to(C.dtype), B.to(C.dtype), "ieee")
 
 
 def _knows(device: Device, A: Tensor) -> bool:
-    """Whether Triton compiles products of such numbers for the device: FP8's not for NVIDIA's before sm_89."""
+    """Return whether Triton compiles products of this type for the device; FP8 needs sm_89 on NVIDIA."""
     if A.dtype != EIGHTH or not device.is_gpu or torch.version.hip is not None:
         return True
     major, minor = torch.cuda.get_device_capability(device.where)
@@ -89,11 +86,8 @@ def _subtract(C: Tensor, A: Tensor, B: Tensor, how: str) -> None:
         torch.addmm(C, A, B, alpha=-1, out=C)
 
 
-# --- triangular solves
-
-
 def solve_right_upper(B: Tensor, U: Tensor) -> None:
-    """B = B U^-1."""
+    """Compute B = B U^-1."""
     for part in strips(B, B.shape[1]):
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
@@ -102,7 +96,7 @@ def solve_right_upper(B: Tensor, U: Tensor) -> None:
 
 
 def solve_unit_lower(L: Tensor, B: Tensor) -> None:
-    """B = L^-1 B."""
+    """Compute B = L^-1 B."""
     for turned in strips(B.T, B.shape[0]):
         part = turned.T
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
@@ -112,21 +106,18 @@ def solve_unit_lower(L: Tensor, B: Tensor) -> None:
 
 
 def strips(B: Tensor, length: int, entries: int = STRIP) -> Iterator[Tensor]:
-    """B in strips of so many entries, of rows of this length."""
+    """Divide B into strips of `entries` entries, with rows of this length."""
     rows = max(1, entries // max(length, 1))
     for begin in range(0, B.shape[0], rows):
         yield B[begin : begin + rows]
 
 
-# --- the diagonal block
-
-
 def factor_block(device: Device, D: Tensor, singular: Tensor) -> None:
-    """D = L U without pivoting, in place; `singular` becomes 0 or 1 + the first column whose pivot is zero."""
+    """Factor D = L U without pivoting, in place; set `singular` to 1 + the first column with a zero pivot, or to 0."""
     if D.shape[0] == 0:
         singular.zero_()
     elif device.is_gpu:
-        # The library turns every NaN into 0.  What was not finite before makes the factors NaN all over.
+        # The library replaces NaN by 0. Input that was not finite therefore sets all factors to NaN here.
         spoilt = (D * 0.0).sum()
         LU, _, info = torch.linalg.lu_factor_ex(D, pivot=False)
         torch.add(LU, spoilt, out=D)
@@ -136,7 +127,7 @@ def factor_block(device: Device, D: Tensor, singular: Tensor) -> None:
 
 
 def _factor_blocked(D: Tensor, singular: Tensor) -> None:
-    """The same from left to right, in strips of columns."""
+    """Factor D from left to right, in strips of columns."""
     n = D.shape[0]
     singular.zero_()
     for j0 in range(0, n, NARROW):
@@ -149,7 +140,7 @@ def _factor_blocked(D: Tensor, singular: Tensor) -> None:
 
 
 def _factor_strip(S: Tensor, singular: Tensor, j0: int) -> None:
-    """The columns of a strip, one by one; that of a zero pivot stays as it is."""
+    """Factor a strip column by column; a column with a zero pivot is left unchanged."""
     for j in range(S.shape[1]):
         pivot = S[j, j]
         is_zero = pivot == 0

@@ -1,4 +1,4 @@
-"""Rounding to the types that products take, and copies between row-major and column-major blocks."""
+"""Round to the types of operands, and copy between row-major and column-major blocks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mxpeak.kernels.torch.engine.device import TYPES, Device
 
 Tensor = Any
 
-#: The type of operands that are multiplied as TF32: FP32's bits under another name.  Products are told their operands
-#: and nothing else; with FP32's own type, FP32 operands could not be told from these.
+#: Type of TF32 operands: the bits of FP32 under another name, because a product distinguishes TF32 from FP32 operands
+#: only by their type.
 TF32 = torch.int32
-#: What operands of a precision are stored in.
+#: Storage type of the operands of each precision.
 OPERANDS = {**TYPES, "tf32": TF32}
-#: Halfway between FP8's largest number, 448, and the next that there would be: a tie, whose even neighbour is 448.
+#: Midpoint between FP8's largest number, 448, and the next one if there were one: a tie that rounds to even, 448.
 FP8_EDGE = 464.0
 
 
 def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None:
-    """target = source rounded to nearest even."""
+    """Set target = source, rounded to nearest even."""
     bits = _bits(target)
     by_rows = source.stride(1) == 1 or source.shape[1] == 1
     if device.triton and source.numel() and target.dtype == OPERANDS[precision] and by_rows:
@@ -34,14 +34,14 @@ def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None
 
 
 def _bits(target: Tensor) -> Tensor:
-    """The FP32 numbers of an operand that is multiplied as TF32."""
+    """Return the FP32 view of a TF32 operand."""
     return target.view(torch.float32) if target.dtype == TF32 else target
 
 
 def rounded(x: Tensor, precision: str) -> Tensor:
-    """The numbers of x in a precision, in its type."""
+    """Return x rounded to a precision, in the type of that precision."""
     if precision == "fp8":
-        # Conversions disagree about what is too large: some give the largest number, some NaN.
+        # Conversions of numbers that are too large differ: some return the largest number, others NaN.
         return x.masked_fill(x.abs() > FP8_EDGE, torch.nan).to(TYPES[precision])
     if precision == "tf32":
         return _rounded_to_tf32(x.to(torch.float32))
@@ -49,14 +49,14 @@ def rounded(x: Tensor, precision: str) -> Tensor:
 
 
 def _rounded_to_tf32(x: Tensor) -> Tensor:
-    """13 bits off: half of the last place kept is added before, less one where that place is 0."""
+    """Drop 13 bits after adding half of the last bit kept, minus one if that bit is 0 (round to nearest even)."""
     bits = x.view(torch.int32)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF
     return torch.where(torch.isnan(x), x, nearest.view(torch.float32))
 
 
 def copy(device: Device, source: Tensor, target: Tensor) -> None:
-    """target = source, in whatever orders they lie."""
+    """Set target = source for any storage orders."""
     if device.triton and _crossed(source, target):
         from mxpeak.kernels.torch.triton.cast import launch_copy
 
@@ -66,7 +66,9 @@ def copy(device: Device, source: Tensor, target: Tensor) -> None:
 
 
 def _crossed(source: Tensor, target: Tensor) -> bool:
-    """Whether one lies by rows and the other by columns: then the library's copy uses up a line for one number."""
+    """Return whether one is row-major and the other column-major; the library's copy then uses one cache line per
+    entry.
+    """
     if source.dim() != 2 or min(source.shape) < 2:
         return False
     return {source.stride().index(1), target.stride().index(1)} == {0, 1}

@@ -1,4 +1,4 @@
-"""HPL and HPL-MxP on a device: libraries for products and solves, kernels of our own for the rest."""
+"""HPL and HPL-MxP kernels on a device: libraries for products and solves, our own kernels for everything else."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Tensor = Any
 
 
 def _by_substitution(B: Tensor) -> PanelSolve:
-    """Return how a device's library solves for the right-hand sides B: in their own precision."""
+    """Return how the library solves for the right-hand sides B: in their own precision."""
     return PanelSolve("fp64" if B.dtype == torch.float64 else "fp32", LIBRARY)
 
 
 class TorchLu:
-    """`LuKernels` on the tensors of a device; panels of several ranks are factored by the `host`.
+    """`LuKernels` on the tensors of a device; the `host` factors panels that are distributed over ranks.
 
-    Three choices of equal results, of which a device may like either:
+    Three options select between methods with equal results, depending on the device:
 
-    trsm        solves in fp32 with the diagonal block by the `library`, or by products and its own blocks' `inverse`
-    gemm        products of 16-bit operands by the `library`, or by `triton`
-    panel_on    where one rank has a whole panel: it is factored on the `device`, or on the `host`
+    trsm        solve in fp32 with the `library`, or by products with inverted diagonal blocks (`inverse`)
+    gemm        multiply 16-bit operands with the `library` or with `triton`
+    panel_on    factor a panel that is on one rank on the `device` or on the `host`
     """
 
     def __init__(self, device: Device, host: panel.Host):
@@ -38,8 +38,6 @@ class TorchLu:
         self.trsm = "inverse" if device.is_gpu and not torch.version.hip else "library"
         self.panel_on = "device"
         self.gemm = "triton" if torch.version.hip else "library"
-
-    # --- arrays
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Tensor:
         dtype = TYPES[precision]
@@ -66,7 +64,7 @@ class TorchLu:
         return precision not in ("fp64", "fp32") and not self.device.multiplies(precision)
 
     def cuts_show(self, precision: str) -> bool:
-        return True  # libraries choose among their kernels by the shape
+        return True  # libraries select kernels by shape
 
     def panel(self, buffer: Tensor, rows: int, columns: int) -> Tensor:
         ld = leading_dimension(rows, buffer.itemsize, LINE, FAR)
@@ -108,8 +106,6 @@ class TorchLu:
     def cast(self, source: Tensor, target: Tensor, precision: str) -> None:
         cast.cast(self.device, source, target, precision)
 
-    # --- panel
-
     def bring_panel(self, work: Panel) -> Panel:
         return panel.brought(self.device, work) if self.panel_library(work.rows.P) is None else work
 
@@ -122,8 +118,6 @@ class TorchLu:
     def panel_library(self, ranks: int) -> str | None:
         return panel.LIBRARY if ranks == 1 and self.panel_on == "device" else None
 
-    # --- rows
-
     def permute_rows(self, A: Tensor, block: int, sources: Tensor, targets: Tensor, block_rows: Tensor) -> None:
         rows.permute_rows(A, block, sources, targets, block_rows)
 
@@ -132,8 +126,6 @@ class TorchLu:
 
     def scatter_rows(self, source: Tensor, indices: Tensor, A: Tensor) -> None:
         rows.scatter_rows(source, indices, A)
-
-    # --- matrix products and solves
 
     def factor_block(self, D: Tensor, singular: Tensor) -> None:
         blas.factor_block(self.device, D, singular)
@@ -189,8 +181,6 @@ class TorchLu:
         self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
         triangle.add_triangle_matvec(self.device, y, A, x, rows, cols, part, form)
-
-    # --- maxima, sums and scaling
 
     def max_abs_upper(self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic) -> float:
         return triangle.max_abs_upper(self.device, A, rows, cols)

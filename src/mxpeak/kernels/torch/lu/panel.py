@@ -1,7 +1,7 @@
-"""FACT: on the device by its library where one rank has the whole panel, else by the host's kernels.
+"""Factor panels (FACT): with the device's library if one rank has the whole panel, otherwise with host kernels.
 
-A panel of several ranks exchanges a pivot's row once a column, of which a device knows nothing: the panel travels to
-the host's memory, is factored there by all its threads while the device updates (rocHPL §III-A), and travels back.
+A panel that is distributed over ranks exchanges a pivot row per column, which a device cannot do. Such a panel is
+copied to the host, factored there by all threads while the device updates (rocHPL §III-A), and copied back.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 Tensor = Any
-#: What factors a panel on the device.
+#: The library function that factors panels on the device.
 LIBRARY = "torch.linalg.lu_factor_ex"
 
 
 class Host(Protocol):
-    """The host for a device, which computes what the device leaves to it."""
+    """The host service for a device: work that the device cannot do."""
 
     threads: int
 
     @property
     def sparse(self) -> HostSparse:
-        """Its sparse kernels, for a user's rows."""
+        """Return the host's sparse kernels, which build matrices from rows of users."""
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """FACT of a panel in its memory."""
+        """Factor a panel in host memory."""
 
 
 def factor_here(panel: Panel) -> None:
-    """P A = L U on the device; the plan's variants are the library's business.
+    """Factor P A = L U on the device; the library ignores the plan's variants.
 
-    Among entries of one size, and where a NaN stands, the library chooses as it likes.
+    The library may choose any of several entries of equal magnitude, and any entry among NaN.
     """
     jb, rows = panel.L1.shape[0], panel.rows
     with by_cusolver(panel.A):
@@ -55,13 +55,13 @@ def factor_here(panel: Panel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Brought(Panel):
-    """A panel of a device that is on its way to the host's memory: to these copies of A, L1 and the pivots."""
+    """A panel of a device that is being copied to host memory (A, L1 and the pivots)."""
 
     copies: tuple[Tensor, ...]
 
 
 def brought(device: Device, panel: Panel) -> Panel:
-    """A panel on its way to the host."""
+    """Start to copy a panel to the host."""
     if not device.is_gpu:
         return panel
     copies = []
@@ -73,7 +73,7 @@ def brought(device: Device, panel: Panel) -> Panel:
 
 
 def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-    """The same by the host's kernels, in step with the other ranks of the process column."""
+    """Factor a panel with the host's kernels, together with the other ranks of the process column."""
     if not device.is_gpu:
         return _factored(host, _in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
     if not isinstance(panel, Brought):
@@ -87,29 +87,29 @@ def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange 
 
 
 def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-    """A panel in the host's memory, and its pivots."""
+    """Factor a panel in host memory and return its pivots."""
     outcome = host.factor_panel(panel, exchange)
     return replace(outcome, pivots=np.array(panel.pivots, np.float64))
 
 
 def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
-    """What travels."""
+    """Return the parts of a panel that are copied."""
     return panel.A, panel.L1, panel.pivots
 
 
 def _in_memory(panel: Panel, arrays: Iterable[Any]) -> Panel:
-    """A panel whose parts are these arrays."""
+    """Return a panel with these arrays as its parts."""
     A, L1, pivots = arrays
     return replace(panel, A=A, L1=L1, pivots=pivots)
 
 
 def _flat(part: Tensor) -> Tensor:
-    """A column-major panel with all that lies between its columns: one piece, which is copied at full speed."""
+    """Return a column-major panel including the gaps between its columns, so that one contiguous copy suffices."""
     if part.dim() == 1 or part.numel() == 0:
         return part.reshape(-1)
     return part.as_strided((part.stride(1) * (part.shape[1] - 1) + part.shape[0],), (1,))
 
 
 def _shaped_like(part: Tensor, piece: Tensor) -> Any:
-    """A piece of the host's memory as an array of a panel's shape and strides."""
+    """Return host memory as an array with the shape and strides of a panel."""
     return piece.as_strided(part.shape, part.stride(), 0).numpy()

@@ -1,12 +1,12 @@
-"""LU with partial pivoting on one device: by its library as a whole, or blocked with the updates' operands rounded.
+"""LU with partial pivoting on one device: by the library, or blocked with rounded operands in the updates.
 
     P [A11; A21] = [L11; L21] U11        a panel, by the library, in FP32
     A = P A                              one gather and one scatter of the rows that move
     U12 = L11^-1 A12
     A22 = A22 - L21 U12                  operands in the low precision, sums in FP32
 
-The next panel's columns are updated first, and that panel is factored during the rest of the update.  Pivots stay on
-the device: nothing waits for the host before all is done.
+The columns of the next panel are updated first, and that panel is factored during the rest of the update. Pivots stay
+on the device, so the host waits only at the end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
 
-#: Columns of a panel, an estimate: C is read and written once a panel, so that an update does width/4 flops a byte, and
-#: 512 keep tensor cores of 500 TFLOP/s busy from a memory of 4 TB/s; wider ones put more into the panels, in FP32.
+#: Columns of a panel (an estimate). C is read and written once per panel, so an update does width/4 flops per byte:
+#: 512 columns keep tensor cores of 500 TFLOP/s busy at 4 TB/s. Wider panels move more work into FP32.
 WIDTH = 512
-#: Columns of a strip whose rows move: so wide that launches do not count, and the rows on their way take little memory.
+#: Columns of a strip of moved rows: wide enough to hide launch overhead, and small compared with A.
 STRIP = 16384
 
 
 def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
-    """P A = L U in place, A column-major without gaps.
+    """Factor P A = L U in place, for a contiguous column-major A.
 
-    Returns rows, row i of L U being row rows[i] of A, and 1 + the first column whose pivot is zero, or 0; both stay on
+    Returns `rows` (row i of L U is row rows[i] of A) and 1 + the first column with a zero pivot, or 0; both stay on
     the device.
     """
     n = A.shape[0]
@@ -45,16 +45,16 @@ def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH) -> tuple[Tensor, Tensor]:
-    """The same for a row-major A of FP32 numbers (or complex ones of it), operands of the updates in a precision."""
+    """Factor a row-major fp32 (or complex64) A, with the operands of the updates rounded to `precision`."""
     lu = _Lu(device, A, precision, min(width, A.shape[0]))
     lu.run()
     return lu.rows, lu.singular()
 
 
 def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
-    """Bytes that `factor_rounded` needs besides A, for each of its rows: operands, panel, rows on their way.
+    """Return the bytes per row that `factor_rounded` needs in addition to A: operands, panel and moved rows.
 
-    Complex operands are rounded again for each panel, in copies of both widths.
+    Complex operands are rounded again for each panel, into copies of both widths.
     """
     itemsize = 8 if is_complex else 4
     operand = 3 * itemsize if is_complex else cast.OPERANDS[precision].itemsize
@@ -62,38 +62,38 @@ def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
 
 
 def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
-    """The swaps of row k with row p_k >= k, k = 0, 1 … in turn, as one move: A[targets] = A[sources].
+    """Combine the swaps of row k with row p_k >= k (k = 0, 1, ...) into one move: A[targets] = A[sources].
 
-    p counts from 1.  Row k is first touched by a swap before its own if an earlier k' has p_k' = k, and then holds what
-    row k' held before swap k', and so on: a forest, whose roots are found by doubling.  Targets may occur twice, and
-    then with the same source.
+    p counts from 1. If an earlier swap k' has p_k' = k, row k holds, before its own swap, the content of row k' before
+    swap k', and so on. The swaps form a forest, whose roots are found by doubling. Targets may be repeated, always
+    with the same source.
     """
     count = len(pivots)
     k = torch.arange(count, device=pivots.device)
-    # Among NaN a library may find any pivot; an index outside of A would stop the whole device.
+    # With NaN a library may return any pivot; an index outside of A would stop the device.
     p = torch.maximum(pivots.to(torch.int64) - 1, k).clamp(max=height - 1)
     source = _last_before(p, k)
     for _ in range(count.bit_length()):
-        source = source[source]  # what row k holds before swap k
+        source = source[source]  # content of row k before swap k
     order = torch.argsort(p, stable=True)
     again = p[order[1:]] == p[order[:-1]]
     before = torch.full_like(p, -1).index_copy(0, order[1:], torch.where(again, order[:-1], -1))
     is_last = torch.ones_like(p, dtype=torch.bool).index_copy(0, order[:-1], ~again)
     top = torch.where(before < 0, p, source[before.clamp(min=0)])
-    leaves = is_last & (p >= count)  # the others end within the first rows, which `top` tells
+    leaves = is_last & (p >= count)  # the others end within the first rows, which `top` covers
     return torch.cat([k, torch.where(leaves, p, k)]), torch.cat([top, torch.where(leaves, source, top)])
 
 
 def _last_before(p: Tensor, k: Tensor) -> Tensor:
-    """The last k' < k with p_k' = k; k itself where there is none."""
+    """Return the last k' < k with p_k' = k, or k if there is none."""
     count = len(p)
-    target = torch.where((p < count) & (p != k), p, count)  # the others into one slot more
-    found = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
-    return torch.where(found < 0, k, found)
+    target = torch.where((p < count) & (p != k), p, count)  # one extra slot for the others
+    last = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
+    return torch.where(last < 0, k, last)
 
 
 class _Lu:
-    """One factorization under way."""
+    """State of one factorization."""
 
     def __init__(self, device: Device, A: Tensor, precision: str, width: int):
         n = A.shape[0]
@@ -110,7 +110,7 @@ class _Lu:
         return buffer[:, : self.width]
 
     def run(self) -> None:
-        """All panels."""
+        """Factor all panels."""
         n = self.A.shape[0]
         self._factor_panel(0)
         for j0 in range(0, n, self.width):
@@ -120,14 +120,14 @@ class _Lu:
                 self._eliminate(j0, j1, j2)
 
     def singular(self) -> Tensor:
-        """1 + the first column without a non-zero pivot, or 0."""
+        """Return 1 + the first column without a non-zero pivot, or 0."""
         zeros = self._zeros.to(torch.int64)
         steps = torch.arange(len(zeros), device=zeros.device)
         first = torch.where(zeros > 0, zeros + steps * self.width, self.A.shape[0] + 1).amin()
         return torch.where(first > self.A.shape[0], 0, first)
 
     def _panel_of(self, j0: int) -> tuple[Tensor, Tensor]:
-        """The panel whose first column is j0, column-major without gaps, and its pivots."""
+        """Return the contiguous column-major panel with first column j0, and its pivots."""
         m = self.A.shape[0] - j0
         jb = min(self.width, m)
         return self._panel[: m * jb].view(jb, m).T, self._pivots[:jb]
@@ -139,7 +139,9 @@ class _Lu:
             torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
 
     def _move_rows(self, j0: int, j1: int) -> None:
-        """A's rows by the panel's pivots, on both sides of it; the factored panel into its columns."""
+        """Move A's rows by the panel's pivots on both sides of the panel, and copy the factored panel into its
+        columns.
+        """
         panel, pivots = self._panel_of(j0)
         targets, sources = moves(pivots, panel.shape[0])
         for begin in range(0, self.A.shape[1], STRIP):
@@ -150,7 +152,7 @@ class _Lu:
         self._copy(panel, self.A[j0:, j0:j1])
 
     def _eliminate(self, j0: int, j1: int, j2: int) -> None:
-        """U12, and A22 without the panel's part of it; the next panel is factored meanwhile."""
+        """Compute U12 and A22 -= L21 U12, and factor the next panel meanwhile."""
         A, device = self.A, self.device
         blas.solve_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
         L, U = self._rounded(A[j1:, j0:j1], A[j0:j1, j1:])
@@ -163,7 +165,7 @@ class _Lu:
         device.join()
 
     def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
-        """Operands: the left one by rows, the right one by columns, as products read them."""
+        """Round the operands: L21 row-major and U12 column-major, as products read them."""
         if self._operands is None:
             return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
         (m, k), columns = L21.shape, U12.shape[1]
@@ -183,6 +185,6 @@ class _Lu:
 
 
 def _rounded_parts(x: Tensor, precision: str) -> Tensor:
-    """Complex numbers whose parts are rounded one by one."""
+    """Round the real and imaginary parts of complex numbers."""
     parts = cast.rounded(torch.view_as_real(x), precision).to(torch.float32)
     return torch.view_as_complex(parts.contiguous())

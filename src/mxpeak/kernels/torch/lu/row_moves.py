@@ -1,6 +1,6 @@
-"""Moving rows of a row-major matrix (phase RS): contiguous pieces, which the library's gathers read as fast as copies.
+"""Move rows of a row-major matrix (phase RS) with the library's gathers, which read rows as fast as copies.
 
-In strips of columns: the rows on their way need memory, of which a matrix of a benchmark leaves little.
+Rows move in strips of columns, because a benchmark's matrix leaves little memory for copies.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 
 Tensor = Any
 
-#: Columns of a strip: long enough for launches not to count, short enough for two panels' rows to be little.
+#: Columns of a strip: wide enough to hide launch overhead, and small compared with the matrix.
 STRIP = 16384
 
 
 def permute_rows(A: Tensor, block: int, sources: Tensor, targets: Tensor, block_rows: Tensor) -> None:
-    """A[block+i] = A[sources[i]] and A[targets[t]] = A[block+block_rows[t]], as the rows were before."""
+    """Set A[block+i] = A[sources[i]] and A[targets[t]] = A[block+block_rows[t]], from the rows before the move."""
     for part in _strips(A):
         incoming = part.index_select(0, sources)
         outgoing = part[block:].index_select(0, block_rows)
@@ -26,12 +26,12 @@ def permute_rows(A: Tensor, block: int, sources: Tensor, targets: Tensor, block_
 
 
 def gather_rows(A: Tensor, rows: Tensor, out: Tensor) -> None:
-    """out[k] = A[rows[k]]."""
+    """Set out[k] = A[rows[k]]."""
     torch.index_select(A, 0, rows, out=out)
 
 
 def scatter_rows(source: Tensor, rows: Tensor, A: Tensor) -> None:
-    """A[rows[k]] = source[k]."""
+    """Set A[rows[k]] = source[k]."""
     A.index_copy_(0, rows, source)
 
 

@@ -1,14 +1,14 @@
-"""Solves with the triangle of a panel's block for many right-hand sides: products, and inverses on its diagonal.
+"""Solve with a panel's diagonal block for many right-hand sides, by products and inverted diagonal blocks.
 
-On an H100 the library solves for L21 at a quarter of the rate of its products in fp32, for U12 at a third, and those in
-fp16 are nine times as fast.
-X = B U^-1 by blocks of 256 columns, and X = L^-1 B by blocks of 256 rows:
+On an H100 the library solves for L21 at a quarter of the rate of its fp32 products, and for U12 at a third; fp16
+products are nine times as fast. The solves use blocks of 256: columns for X = B U^-1, rows for X = L^-1 B:
 
     X_j = (B_j - Σ_(i<j) X_i U_ij) U_jj^-1                X_j = L_jj^-1 (B_j - Σ_(i<j) L_ji X_i)
 
-The sums are products of the LU's operands, which round X_i and U_ij.  An LU with blocks of 256 does the same in its
-trailing updates, so the bound of the LU is as before.  Products with the inverses are in full fp32: as TF32 they are
-four times as fast and round as fp16 does, but by a multiple of U_jj's condition, and the proof of the LU then fails.
+The sums are products of the LU's operands, which round X_i and U_ij. An LU with blocks of 256 rounds in the same way
+in its trailing updates, so the error bound of the LU is unchanged. Products with the inverses are in full fp32. In
+TF32 they are four times as fast, and round like fp16, but the error is multiplied by the condition of U_jj, and the
+proof of the LU then fails.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mxpeak.kernels.torch.lu import blas
 
 Tensor = Any
 
-#: The order of the blocks that are inverted, and of those that the library inverts, all at once.
+#: Order of the inverted blocks, and of the blocks that the library inverts in one batch.
 BLOCK, SMALL = 256, 64
 #: Entries of a strip of X as an operand.
 STRIP = 1 << 26
 
 
 def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
-    """B = B U^-1, its sums from operands of the precision `low`."""
+    """Compute B = B U^-1 with sums of operands in the precision `low`."""
     nb = U.shape[0]
     inverses = inverse_blocks(U, upper=True)
     U_low = _operand(lu, nb, nb, low, "right")
@@ -50,7 +50,7 @@ def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
 
 
 def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
-    """B = L^-1 B, its sums from operands of the precision `low`."""
+    """Compute B = L^-1 B with sums of operands in the precision `low`."""
     nb = L.shape[0]
     inverses = inverse_blocks(L, upper=False)
     L_low = _operand(lu, nb, nb, low, "left")
@@ -72,7 +72,7 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
 
 
 def _done(nb: int, low: str) -> PanelSolve:
-    """Return how these solves were done: a single block is a product with its fp32 inverse, without a sum."""
+    """Return how these solves were done; a single block is one product with its fp32 inverse."""
     return PanelSolve(low if nb > BLOCK else "fp32", BLOCKED_INVERSE)
 
 
@@ -81,45 +81,47 @@ def _operand(lu: Any, rows: int, columns: int, low: str, side: str) -> Tensor:
 
 
 def inverse(T: Tensor, *, upper: bool) -> Tensor:
-    """The inverse of an upper triangle, or of a unit lower one, nearly all of it by products."""
+    """Return the inverse of an upper or unit lower triangle, computed mostly by products."""
     n, size = T.shape[0], SMALL
     while size < n:
         size *= 2
     with blas.fp32_products("ieee"):
-        return _inverses(_padded(T, size), size, upper=upper)[0, :n, :n].clone()  # the padding is not kept
+        return _inverses(_padded(T, size), size, upper=upper)[0, :n, :n].clone()  # without the padding
 
 
 def inverse_blocks(T: Tensor, *, upper: bool) -> Tensor:
-    """The inverses of the diagonal blocks of an upper triangle, or of a unit lower one; the last one may be padded."""
+    """Return the inverses of the diagonal blocks of an upper or unit lower triangle; the last block may be padded."""
     with blas.fp32_products("ieee"):
         return _inverses(_padded(T, -(-T.shape[0] // BLOCK) * BLOCK), BLOCK, upper=upper)
 
 
 def _padded(T: Tensor, n: int) -> Tensor:
-    """T in the corner of an identity of order n."""
-    found = torch.eye(n, dtype=T.dtype, device=T.device)
-    found[: T.shape[0], : T.shape[0]] = T
-    return found
+    """Return T extended by an identity to order n."""
+    padded = torch.eye(n, dtype=T.dtype, device=T.device)
+    padded[: T.shape[0], : T.shape[0]] = T
+    return padded
 
 
 def _inverses(T: Tensor, size: int, *, upper: bool) -> Tensor:
-    """[k, size, size], from those of half the size: [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0, D^-1]]."""
+    """Return [k, size, size] inverses from those of half the size: [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0,
+    D^-1]].
+    """
     diagonal = _diagonal_blocks(T, size)
     if size == SMALL:
         identity = torch.eye(size, dtype=T.dtype, device=T.device).expand_as(diagonal)
         return torch.linalg.solve_triangular(diagonal, identity, upper=upper, unitriangular=not upper)
     h = size // 2
     halves = _inverses(T, h, upper=upper)
-    A, D, found = halves[0::2], halves[1::2], torch.zeros_like(diagonal)
-    found[:, :h, :h], found[:, h:, h:] = A, D
+    A, D, inverses = halves[0::2], halves[1::2], torch.zeros_like(diagonal)
+    inverses[:, :h, :h], inverses[:, h:, h:] = A, D
     if upper:
-        found[:, :h, h:] = -(A @ diagonal[:, :h, h:] @ D)
+        inverses[:, :h, h:] = -(A @ diagonal[:, :h, h:] @ D)
     else:
-        found[:, h:, :h] = -(D @ diagonal[:, h:, :h] @ A)
-    return found
+        inverses[:, h:, :h] = -(D @ diagonal[:, h:, :h] @ A)
+    return inverses
 
 
 def _diagonal_blocks(T: Tensor, size: int) -> Tensor:
-    """[k, size, size]: the blocks on the diagonal of a square matrix."""
+    """Return the diagonal blocks of a square matrix as [k, size, size]."""
     blocks = [T[j0 : j0 + size, j0 : j0 + size] for j0 in range(0, len(T), size)]
     return torch.stack(blocks) if blocks else T.new_empty(0, size, size)

@@ -1,6 +1,6 @@
-"""FP32 or FP64 matrices and triangles applied to FP64 vectors in FP64, their sums and maxima.
+"""Apply FP32 or FP64 matrices and triangles to FP64 vectors in FP64, and compute their sums and maxima.
 
-Where torch's operations do it, a strip of rows at a time is widened: the matrix may fill the memory.
+torch operations widen one strip of rows at a time, because the matrix may fill the memory.
 """
 
 from __future__ import annotations
@@ -18,32 +18,29 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 Tensor = Any
 
-#: Entries of a strip that is widened.
+#: Entries of a widened strip.
 STRIP = 1 << 22
 
 
 def _kernels() -> Any:
-    """The Triton kernels, imported where there is Triton."""
+    """Import the Triton kernels."""
     from mxpeak.kernels.torch.triton import triangle
 
     return triangle
 
 
 def _strips(A: Tensor) -> Iterator[slice]:
-    """A's rows, so many at a time."""
+    """Yield A's rows in strips."""
     height = max(1, STRIP // max(A.shape[1], 1))
     for begin in range(0, A.shape[0], height):
         yield slice(begin, min(begin + height, A.shape[0]))
 
 
-# --- products and solves
-
-
 def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool) -> None:
-    """y += A x, or y += A^T x, of one x or of several."""
+    """Compute y += A x or y += A^T x, for one vector x or several."""
     if A.numel() == 0:
         return
-    if device.triton and y.ndim == 1:  # FP64 too: libraries' products with a vector may count entries in 32 bits
+    if device.triton and y.ndim == 1:  # FP64 too: libraries may count entries in 32 bits
         if transposed:
             _kernels().launch_columns(device, A, x, y, "plain", add=True)
         else:
@@ -61,7 +58,7 @@ def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: b
 def add_triangle_matvec(
     device: Device, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str
 ) -> None:
-    """y += T x, |T| x or (T∘T) x, T the strictly lower or the upper part."""
+    """Compute y += T x, |T| x or (T∘T) x for the strictly lower or the upper triangle T."""
     if A.numel() == 0:
         return
     if device.triton:
@@ -74,12 +71,12 @@ def add_triangle_matvec(
 
 
 def solve_upper(U: Tensor, x: Tensor) -> None:
-    """x = U^-1 x, U a block of the diagonal, which is widened as a whole."""
+    """Compute x = U^-1 x for a diagonal block U, which is widened as a whole."""
     x.copy_(torch.linalg.solve_triangular(U.to(torch.float64), x[:, None], upper=True)[:, 0])
 
 
 def block_solver(T: Tensor, part: str) -> BlockSolver:
-    """The inverse of a triangle in fp64: a product with it takes a launch, where a solve takes a step a row."""
+    """Return the fp64 inverse of a triangle: a product needs one launch, a solve one step per row."""
     inverse = solves.inverse(T.to(torch.float64), upper=part == "upper")
 
     def solve(x: Tensor, *, transposed: bool = False) -> None:
@@ -95,18 +92,15 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> tuple[int, ...]:
 def _triangle(
     device: Device, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str
 ) -> Iterator[tuple[slice, Tensor]]:
-    """A's strips, and which entries of them belong to a triangle."""
+    """Yield A's strips with masks of the entries in a triangle."""
     i, j = global_indices(rows, device), global_indices(cols, device)
     for strip in _strips(A):
         below = j < i[strip, None]
         yield strip, below if part == "lower" else ~below
 
 
-# --- maxima, sums and scaling
-
-
 def max_abs_upper(device: Device, A: Tensor, rows: BlockCyclic, cols: BlockCyclic) -> float:
-    """max |a_ij| over j >= i."""
+    """Return max |a_ij| over j >= i."""
     if A.numel() == 0:
         return 0.0
     by_row = device.empty(A.shape[0])
@@ -119,7 +113,7 @@ def max_abs_upper(device: Device, A: Tensor, rows: BlockCyclic, cols: BlockCycli
 
 
 def row_max(device: Device, A: Tensor, by_row: Tensor) -> None:
-    """by_row_i = max_j |a_ij|."""
+    """Set by_row_i = max_j |a_ij|."""
     by_row.zero_()
     if A.numel() == 0:
         return
@@ -131,7 +125,7 @@ def row_max(device: Device, A: Tensor, by_row: Tensor) -> None:
 
 
 def column_max(device: Device, A: Tensor, by_column: Tensor) -> None:
-    """by_column_j = max_i |a_ij|."""
+    """Set by_column_j = max_i |a_ij|."""
     by_column.zero_()
     if A.numel() == 0:
         return
@@ -143,7 +137,7 @@ def column_max(device: Device, A: Tensor, by_column: Tensor) -> None:
 
 
 def abs_sums(device: Device, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-    """Σ_j |a_ij| and Σ_i |a_ij|; A is read twice, for sums along and across rows are made differently."""
+    """Compute Σ_j |a_ij| and Σ_i |a_ij| in two passes over A, because their summation orders differ."""
     by_row.zero_()
     by_column.zero_()
     if A.numel() == 0:
@@ -159,7 +153,7 @@ def abs_sums(device: Device, A: Tensor, by_row: Tensor, by_column: Tensor) -> No
 
 
 def scale_rows_columns(device: Device, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-    """a_ij = by_row_i · a_ij · by_column_j in fp64, rounded once to A's type."""
+    """Set a_ij = by_row_i · a_ij · by_column_j, computed in fp64 and rounded once to A's type."""
     if A.numel() == 0:
         return
     if device.triton:
@@ -170,14 +164,14 @@ def scale_rows_columns(device: Device, A: Tensor, by_row: Tensor, by_column: Ten
 
 
 def reciprocal_powers(powers: Tensor, x: Tensor) -> None:
-    """2^-k with 2^(k-1) < x <= 2^k; 1 where x is 0, inf or NaN."""
+    """Return 2^-k with 2^(k-1) < x <= 2^k, or 1 if x is 0, inf or NaN."""
     fraction, k = torch.frexp(x)  # x = fraction·2^k, fraction in [1/2, 1)
     k = -torch.where(fraction == 0.5, k - 1, k).to(torch.int64)
-    half = k // 2  # in two factors, whose exponents are in range where that of their product is not
+    half = k // 2  # two factors in range, although their product may not be
     power = _power_of_two(half) * _power_of_two(k - half)
     powers.copy_(torch.where(torch.isfinite(x) & (x > 0), power, 1.0))
 
 
 def _power_of_two(k: Tensor) -> Tensor:
-    """2^k by its bits."""
+    """Return 2^k from its bit pattern."""
     return ((k + 1023) << 52).view(torch.float64)

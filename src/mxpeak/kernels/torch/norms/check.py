@@ -1,13 +1,12 @@
-"""What norms are checked against: their sums in doubled precision, of torch's own operations alone.
+"""Compute the sums of norms in doubled precision with torch operations, as the reference of the norm check.
 
-Every number is an unevaluated sum of two fp64 numbers, high + low.  Sums and products of two fp64 numbers are split
-into what is rounded and what is rounded off, without error (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
+A number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split exactly
+into the rounded result and the rounding error (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
 
     s = x + y,  t = s - x,  rest = (x - (s - t)) + (y - t)               x + y = s + rest
     p = x·x,    x = h + l (26 bits each),  rest = ((h·h - p) + 2·h·l) + l·l       x·x = p + rest
 
-Numbers are added up by halves: one half of them to the other, until one is left.  Each operation here is a launch of
-its own, so that nothing is contracted.
+Sums are computed by repeated halving. Each operation is a separate launch, so nothing is contracted to FMAs.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norms.plain import Strip, strips
 from mxpeak.layout.structure import Band
 
-#: Cuts an fp64 number into halves of 26 bits.
+#: Factor that splits an fp64 number into halves of 26 bits.
 HALVES = 2.0**27 + 1.0
-#: Entries of a strip: about ten fp64 numbers are kept of each.
+#: Entries of a strip; about ten fp64 numbers per entry are kept.
 STRIP = 2**22
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -37,7 +36,7 @@ def extended_pass(
     by_column: torch.Tensor,
     count: torch.Tensor,
 ) -> None:
-    """Add to sums of two rows, high and low; raise the largest; count the entries."""
+    """Add entries to high and low sums, update the maximum, and count the entries."""
     for strip in strips(tiles, band, STRIP):
         x, q = _expanded(strip)
         torch.maximum(top, x[0].max(), out=top)
@@ -48,7 +47,7 @@ def extended_pass(
 
 
 def paired_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of all rows of matrices, high and low; high is the sum rounded once."""
+    """Return the sum of all rows of matrices as high and low; high is the correctly rounded sum."""
     rows = torch.cat([*terms])
     high, low = _along((rows, torch.zeros_like(rows)), 0)
     total = high + low
@@ -56,7 +55,7 @@ def paired_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _expanded(strip: Strip) -> tuple[Pair, Pair]:
-    """|x| and |x|²."""
+    """Return |x| and |x|²."""
     if strip.im is not None:
         return _modulus(strip.re, strip.im)
     x = strip.re.abs()
@@ -64,7 +63,7 @@ def _expanded(strip: Strip) -> tuple[Pair, Pair]:
 
 
 def _modulus(re: torch.Tensor, im: torch.Tensor) -> tuple[Pair, Pair]:
-    """|z|, the root of |z|² corrected by a step of Newton's method, and |z|²."""
+    """Return |z|, the root of |z|² with one Newton correction, and |z|²."""
     s, rest = _sum(_squared(re), _squared(im))
     root = s.sqrt()
     again, again_rest = _squared(root)
@@ -74,7 +73,7 @@ def _modulus(re: torch.Tensor, im: torch.Tensor) -> tuple[Pair, Pair]:
 
 
 def _squared(x: torch.Tensor) -> Pair:
-    """x·x as p + rest."""
+    """Return x·x as p + rest."""
     p, c = x * x, HALVES * x
     h = c - (c - x)
     l = x - h
@@ -82,24 +81,24 @@ def _squared(x: torch.Tensor) -> Pair:
 
 
 def _sum(x: Pair, y: Pair) -> Pair:
-    """x + y, high and low."""
+    """Return x + y as high and low."""
     s = x[0] + y[0]
     t = s - x[0]
     return s, ((x[0] - (s - t)) + (y[0] - t)) + (x[1] + y[1])
 
 
 def _along(x: Pair, dim: int) -> Pair:
-    """The sum along a dimension."""
+    """Return the sum along a dimension."""
     high, low = x
     while (size := high.shape[dim]) > 1:
         half = size // 2
         left, right = ((high.narrow(dim, k, half), low.narrow(dim, k, half)) for k in (0, half))
         odd = tuple(part.narrow(dim, 2 * half, size - 2 * half) for part in (high, low))
         high, low = (torch.cat([part, rest], dim) for part, rest in zip(_sum(left, right), odd))
-    return high.sum(dim), low.sum(dim)  # of one number, or none
+    return high.sum(dim), low.sum(dim)  # at most one term
 
 
 def _add_to(sums: torch.Tensor, x: Pair) -> None:
-    """Rows high and low of `sums` += x."""
+    """Add x to the high and low rows of `sums`."""
     high, low = _sum((sums[0], sums[1]), x)
     sums[0], sums[1] = high, low

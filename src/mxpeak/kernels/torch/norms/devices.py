@@ -1,6 +1,6 @@
-"""Norms of matrices whose tiles lie on several devices: each goes over its own, and the first adds up.
+"""Compute norms of matrices whose tiles are on several devices; the first device combines the results.
 
-All devices have begun before the host waits for the numbers of one.
+All devices start before the host waits for the first result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensor = Any
 
 
 class SeveralNorms(TorchNorms):
-    """Norms on several devices; vectors are on the first."""
+    """Norms on several devices, with all vectors on the first one."""
 
     def __init__(self, devices: Sequence[Device]):
         super().__init__(devices[0])
@@ -29,14 +29,14 @@ class SeveralNorms(TorchNorms):
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        parts = [norms.begin_pass(mine, band, wants, rows, columns) for norms, mine in self._shares(tiles)]
+        parts = [norms.begin_pass(share, band, wants, rows, columns) for norms, share in self._shares(tiles)]
         tops, *sums = zip(*parts)
         return NormParts(self._largest(tops) if "max" in wants else 0.0, *map(self._total, sums))
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Tensor, Tensor]:
-        parts = [norms.row_column_max(mine, band, wants, rows, columns) for norms, mine in self._shares(tiles)]
+        parts = [norms.row_column_max(share, band, wants, rows, columns) for norms, share in self._shares(tiles)]
         by_row, by_column = (reduce(torch.maximum, self._gathered(same)) for same in zip(*parts))
         return by_row, by_column
 
@@ -51,34 +51,34 @@ class SeveralNorms(TorchNorms):
         column_factors: Tensor,
     ) -> tuple[Tensor, Tensor]:
         parts = []
-        for norms, mine in self._shares(tiles):
+        for norms, share in self._shares(tiles):
             factors = [f.to(norms.device.where) for f in (row_factors, column_factors)]
-            parts.append(norms.folded_sums(mine, band, wants, squared, sigmas, *factors))
+            parts.append(norms.folded_sums(share, band, wants, squared, sigmas, *factors))
         by_row, by_column = map(self._total, zip(*parts))
         return by_row, by_column
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        for norms, mine in self._shares(tiles):
-            norms.read_all(mine)
+        for norms, share in self._shares(tiles):
+            norms.read_all(share)
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        parts = [norms.begin_extended(mine, band, rows, columns) for norms, mine in self._shares(tiles)]
+        parts = [norms.begin_extended(share, band, rows, columns) for norms, share in self._shares(tiles)]
         tops, counts, *sums = zip(*parts)
         squares, by_row, by_column = (self.paired_sum(self._gathered(same)) for same in sums)
         return ExtendedParts(self._largest(tops), squares, by_row, by_column, int(self._total(counts)))
 
     def _shares(self, tiles: Sequence[Tile]) -> list[tuple[TorchNorms, list[Tile]]]:
-        """The tiles of each device, with its norms."""
+        """Group the tiles by device, with the norm kernels of each."""
         return [(norms, [tile for tile in tiles if norms.device.has(tile.A)]) for norms in self._norms]
 
     def _gathered(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """The vectors on the first device."""
+        """Copy the vectors to the first device."""
         return [vector.to(self.device.where) for vector in vectors]
 
     def _largest(self, tops: Sequence[Tensor]) -> float:
-        """NaN if there is one."""
+        """Return the maximum, or NaN if any value is NaN."""
         return float(torch.cat(self._gathered(tops)).max())
 
     def _total(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Their sum on the first device."""
+        """Return the sum of the vectors on the first device."""
         return torch.stack(self._gathered(vectors)).sum(dim=0)

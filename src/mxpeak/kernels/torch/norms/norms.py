@@ -1,4 +1,4 @@
-"""Norms of tensors: Triton's kernels on devices that have them, else torch's own operations."""
+"""Compute norms of tensors with Triton kernels, or with torch operations on devices without Triton."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensor = Any
 
 
 class TorchNorms:
-    """Norms of tensors on one device, where all vectors are, too."""
+    """Norms of tensors on one device, with all vectors on the same device."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -30,7 +30,7 @@ class TorchNorms:
         return tensor_transport(self.device)
 
     def small_norm(self, A: Tensor, want: str) -> None:
-        return None  # every norm takes a pass
+        return None  # every norm needs a full pass
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
@@ -41,7 +41,7 @@ class TorchNorms:
     def begin_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The parts of a norm pass, for whose numbers nobody waits yet."""
+        """Start a norm pass and return its parts without waiting for their values."""
         new = self.device.zeros
         parts = new(1), new(3), *self._sums(wants, rows, columns)
         self._passes.norm_pass(tiles, band, wants, *parts)
@@ -102,7 +102,7 @@ class TorchNorms:
         return ExtendedParts(float(top), squares, by_row, by_column, int(count))
 
     def begin_extended(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> tuple[Tensor, ...]:
-        """Maximum, count, squares and sums of an extended pass, for whose numbers nobody waits yet."""
+        """Start an extended pass and return maximum, count, squares and sums without waiting for their values."""
         new = self.device.zeros
         top, squares, by_row, by_column = new(1), new(2, 1), new(2, rows), new(2, columns)
         count = new(1, dtype=torch.int64)
@@ -113,7 +113,7 @@ class TorchNorms:
         return check.paired_sum(terms)
 
     def _sums(self, wants: Collection[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Zeros for the sums by row and by column, of no length where they are not wanted."""
+        """Return zeros for the sums by row and by column, empty if they are not wanted."""
         return self.device.zeros(rows if "rows" in wants else 0), self.device.zeros(
             columns if "columns" in wants else 0
         )

@@ -1,6 +1,6 @@
-"""Passes over tiles made of torch's own operations, for devices without Triton.
+"""Pass over tiles with torch operations, for devices without Triton.
 
-They go through a tile in strips of rows, each copied to fp64 with 0 where it is outside the band.
+A tile is read in strips of rows. Each strip is copied to fp64, with zeros outside the band.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ STRIP = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Entries in fp64 (im: None of real ones), and where their sums by row and by column belong.
+    """Entries in fp64 (im is None if they are real), and the rows and columns of their sums.
 
-    inside   which of them are in the band; None: all
+    inside   mask of the entries in the band; None means all
     """
 
     re: torch.Tensor
@@ -34,7 +34,7 @@ class Strip:
 
 
 def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Strip]:
-    """The tiles, strip by strip, and of each the columns that its rows reach in the band."""
+    """Yield the tiles in strips, each with the columns that its rows have in the band."""
     for tile in tiles:
         m, n = tile.A.shape
         height = max(1, most // max(n, 1))
@@ -46,15 +46,15 @@ def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Str
 
 
 def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
-    """|x|; where a part is NaN: NaN, although the other be Inf."""
+    """Return |x|; NaN if a part is NaN, even if the other part is infinite."""
     if im is None:
         return re.abs()
-    found = torch.hypot(re, im)
-    return torch.where(re.isnan() | im.isnan(), torch.nan, found)
+    absolute = torch.hypot(re, im)
+    return torch.where(re.isnan() | im.isnan(), torch.nan, absolute)
 
 
 def root(x: torch.Tensor) -> torch.Tensor:
-    """sqrt(x), correctly rounded: of torch's own that is not true on the CPU, whose vectors go to a library."""
+    """Return sqrt(x), correctly rounded; torch's vectorized CPU version is not."""
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
@@ -67,7 +67,7 @@ def norm_pass(
     by_row: torch.Tensor,
     by_column: torch.Tensor,
 ) -> None:
-    """Add to the sums that are wanted, and raise the largest."""
+    """Add to the sums that are wanted, and update the maximum."""
     for strip in strips(tiles, band):
         x = modulus(strip.re, strip.im)
         if "max" in wants:
@@ -85,15 +85,15 @@ def norm_pass(
 def row_column_max(
     tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: torch.Tensor, by_column: torch.Tensor
 ) -> None:
-    """Raise the largest of rows and columns."""
+    """Update the maxima of rows and columns."""
     for strip in strips(tiles, band):
         x = modulus(strip.re, strip.im)
         if "rows" in wants:
-            mine = by_row[strip.rows]
-            torch.maximum(mine, x.amax(dim=1), out=mine)
+            target = by_row[strip.rows]
+            torch.maximum(target, x.amax(dim=1), out=target)
         if "columns" in wants:
-            mine = by_column[strip.columns]
-            torch.maximum(mine, x.amax(dim=0), out=mine)
+            target = by_column[strip.columns]
+            torch.maximum(target, x.amax(dim=0), out=target)
 
 
 def folded_sums(
@@ -107,7 +107,7 @@ def folded_sums(
     by_row: torch.Tensor,
     by_column: torch.Tensor,
 ) -> None:
-    """Add to the folds: q = (σ + x) - σ, x -= q, each operation rounded."""
+    """Add to the folds: q = (σ + x) - σ, x -= q, with every operation rounded."""
     for strip in strips(tiles, band):
         if "rows" in wants:
             f = row_factors[strip.rows, None]
@@ -118,7 +118,7 @@ def folded_sums(
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
-    """Add up every entry, and do not look at the sum."""
+    """Add all entries and discard the sum."""
     for tile in tiles:
         tile.A.sum()
 
@@ -141,20 +141,20 @@ def _strip(tile: Tile, band: Band, rows: slice, columns: slice) -> Strip:
 
 
 def _reach(tile: Tile, band: Band, a: int, end: int) -> tuple[int, int]:
-    """The first column that rows a … end-1 have in the band, and the one to stop before."""
+    """Return the range of columns that rows a … end-1 have in the band."""
     first, last = tile.rows.to_global(a), tile.rows.to_global(end - 1)
     return tile.cols.before(first - band.below), tile.cols.before(last + band.above + 1)
 
 
 def _squares(x: torch.Tensor) -> torch.Tensor:
-    """Blue's three sums."""
+    """Return Blue's three sums of squares."""
     large, small = x > LARGE, x < SMALL
     parts = (torch.where(large | small, 0.0, x), torch.where(large, x, 0.0) * DOWN, torch.where(small, x, 0.0) * UP)
     return torch.stack([(part * part).sum() for part in parts])
 
 
 def _terms(strip: Strip, f: torch.Tensor, squared: bool) -> torch.Tensor:
-    """|f·f·x| or its square."""
+    """Return |f·f·x| or its square."""
     a = strip.re * f * f
     if strip.im is None:
         return a * a if squared else a.abs()

@@ -1,4 +1,4 @@
-"""Passes over tiles by Triton: a launch for each batch of them, then the sums over the slots of its partial sums."""
+"""Pass over tiles with Triton: one launch per batch, then sums over the slots of its partial sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def norm_pass(
     by_row: Tensor,
     by_column: Tensor,
 ) -> None:
-    """Add to the sums that are wanted, and raise the largest."""
+    """Add to the sums that are wanted, and update the maximum."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
@@ -60,7 +60,7 @@ def norm_pass(
 def row_column_max(
     tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: Tensor, by_column: Tensor
 ) -> None:
-    """Raise the largest of rows and columns."""
+    """Update the maxima of rows and columns."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
@@ -80,13 +80,13 @@ def row_column_max(
             largest=True,
         )
         line_tops, position_tops = _targets(batch, by_row, by_column)
-        for wanted, tops, found, span in (
+        for wanted, tops, partial, span in (
             (along, line_tops, by_line, batch.by_line),
             (across, position_tops, by_position, batch.by_position),
         ):
             if wanted:
-                mine = _part(tops, span)
-                torch.maximum(mine, found.amax(dim=0).view(torch.float64), out=mine)
+                target = _part(tops, span)
+                torch.maximum(target, partial.amax(dim=0).view(torch.float64), out=target)
 
 
 def folded_sums(
@@ -128,7 +128,7 @@ def folded_sums(
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
-    """The largest bits of each program's entries, complex ones as pairs of real ones: written, and not looked at."""
+    """Read all entries, as pairs of real numbers if complex, and store one discarded result per program."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches([part for tile in tiles for part in _real_parts(tile)], WHOLE, MANY):
@@ -151,7 +151,7 @@ def read_all(tiles: Sequence[Tile]) -> None:
 
 
 def _real_parts(tile: Tile) -> list[Tile]:
-    """A tile as one of real numbers; as two where its entries lie apart."""
+    """Return a complex tile as one real tile, or as two if its parts are not interleaved."""
     if not tile.A.is_complex():
         return [tile]
     A = torch.view_as_real(tile.A)
@@ -169,19 +169,19 @@ def _table(batch: Batch, where: torch.device) -> Tensor:
 
 
 def _wanted(batch: Batch, wants: Collection[str]) -> tuple[bool, bool]:
-    """Whether sums along lines are wanted, and across them."""
+    """Return whether sums along lines and sums across lines are wanted."""
     return ("columns" in wants, "rows" in wants) if batch.turned else ("rows" in wants, "columns" in wants)
 
 
 def _targets(batch: Batch, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
-    """What belongs to lines, and to positions."""
+    """Return the targets of lines and of positions."""
     return (by_column, by_row) if batch.turned else (by_row, by_column)
 
 
 def _slots(
     batch: Batch, along: bool, across: bool, folds: tuple[int, ...], dtype: torch.dtype, where: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Zeros for the partial sums along lines and across them: [slots, size], or as many of each fold."""
+    """Return zeros for the partial sums along and across lines: [slots, size], or as many per fold."""
     shapes = (
         (count, end - first) if wanted else (1, 1)
         for wanted, (first, end, count) in ((along, batch.by_line), (across, batch.by_position))
@@ -191,5 +191,5 @@ def _slots(
 
 
 def _part(sums: Tensor, span: tuple[int, int, int]) -> Tensor:
-    """The sums that a batch adds to."""
+    """Return the sums that a batch adds to."""
     return sums[..., span[0] : span[1]]

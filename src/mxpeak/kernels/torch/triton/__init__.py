@@ -1,1 +1,1 @@
-"""The Triton kernels, each with the signatures that it is compiled with."""
+"""Define the Triton kernels, each with the signatures for which it is compiled."""

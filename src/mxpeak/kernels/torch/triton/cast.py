@@ -1,4 +1,4 @@
-"""Rounding copies in one pass: tile by tile, turned on the way where the target lies by columns."""
+"""Round and copy in one pass, tile by tile; a tile is transposed if the target is column-major."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.kernels.torch.engine import compile_ahead
 Tensor = Any
 
 VERSION: str = triton.__version__
-#: A tile: whole lines of 128 bytes and more in both directions, 16 numbers a thread.
+#: A tile: lines of at least 128 bytes in both directions, 16 numbers per thread.
 ROWS, COLUMNS, WARPS = 64, 64, 8
 
 KEEP, FP8, BF16, AS_TF32 = (tl.constexpr(k) for k in range(4))
@@ -21,10 +21,11 @@ KEEP, FP8, BF16, AS_TF32 = (tl.constexpr(k) for k in range(4))
 
 @triton.jit
 def _fp8_bits(x):
-    """x, fp32, as the bits of an e4m3 number: 1 sign, 4 of the exponent (bias 7), 3 of the fraction.
+    """Return the bits of an fp32 x as an e4m3 number: 1 sign bit, 4 exponent bits (bias 7), 3 fraction bits.
 
-    In integers, for only some devices convert, and those saturate.  At and above 2^-6, 20 bits of the fraction are
-    rounded off and the bias changed; below, numbers are multiples of 2^-9, to which adding 1.5·2^23 rounds.
+    Integer arithmetic is used because only some devices convert, and those saturate. At and above 2^-6, 20 bits of the
+    fraction are rounded off and the bias is changed. Below, numbers are multiples of 2^-9, and adding 1.5·2^23 rounds
+    to them.
     """
     bits = x.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
@@ -38,7 +39,7 @@ def _fp8_bits(x):
 
 @triton.jit
 def _bf16_bits(x):
-    """x, fp32, as the bits of a bf16 number, its upper half; in integers, for Triton's interpreter does not round."""
+    """Return the bits of an fp32 x rounded to bf16, with integers because Triton's interpreter does not round."""
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(x == x, nearest, 0x7FC0).to(tl.int16)
@@ -46,7 +47,7 @@ def _bf16_bits(x):
 
 @triton.jit
 def _tf32(x):
-    """x, fp32, with 13 bits rounded off."""
+    """Return an fp32 x with 13 bits rounded off."""
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & -8192
     return tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
@@ -65,7 +66,7 @@ def cast_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """target[i, j] = source[i, j], a tile a program; the target by columns (TURNED) or by rows."""
+    """Set target[i, j] = source[i, j], one tile per program; TURNED means a column-major target."""
     i = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     j = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
     x = tl.load(source + i[:, None] * source_ld + j[None, :], (i < m)[:, None] & (j < n)[None, :], other=0.0)
@@ -85,7 +86,7 @@ def cast_kernel(
 
 
 def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
-    """target = source, by rows, rounded to a precision."""
+    """Set target = source, row-major and rounded to a precision."""
     how, stored = {"fp8": (FP8, torch.uint8), "bf16": (BF16, torch.int16), "tf32": (AS_TF32, torch.float32)}.get(
         precision, (KEEP, target.dtype)
     )
@@ -93,7 +94,7 @@ def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
 
 
 def launch_copy(source: Tensor, target: Tensor) -> None:
-    """target = source, one by rows and the other by columns."""
+    """Set target = source, where one is row-major and the other column-major."""
     if source.stride(1) == 1:
         _launch(source, target, KEEP)
     else:

@@ -1,8 +1,8 @@
-"""C -= A B for operands of 8 and 16 bits and C in FP32, in place: what libraries have not, or not on every device.
+"""Compute C -= A B in place for operands of 8 and 16 bits and an FP32 C, which not all libraries can.
 
-Tiles of C are numbered in groups of neighbouring rows, so that what is running at one time shares operands in the L2.
-Hopper's tensor cores add products of FP8 numbers in about 14 bits, which is 2^-9 of what rounding the operands does; to
-add them in FP32 would take twice the registers.
+Tiles of C are numbered in groups of adjacent rows, so that programs that run at the same time share operands in L2.
+Hopper's tensor cores accumulate products of FP8 numbers in about 14 bits, an error 2^-9 times the rounding error of
+the operands. Accumulation in FP32 would need twice the registers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mxpeak.kernels.torch.engine import compile_ahead
 
 Tensor = Any
 
-#: Rows and columns of a tile of C, and the stages of its operands in shared memory: Hopper's and later chips' is large
-#: enough for three of a large tile, others' for two of a small one.
+#: Rows and columns of a tile of C, and the number of stages of its operands in shared memory. Hopper and later hold
+#: three stages of a large tile; other GPUs hold two stages of a small one.
 LARGE, SMALL = (128, 256, 3), (128, 128, 2)
-#: Bytes of K in a stage: 64 numbers of 16 bits, 128 of 8; half of that where there is less.
+#: Bytes of K per stage: 64 numbers of 16 bits or 128 numbers of 8 bits, or half of that with less shared memory.
 STAGE_BYTES = 128
-#: Rows of tiles in a group, and the warps of a tile.
+#: Rows of tiles per group, and warps per tile.
 GROUP, WARPS = 8, 8
-#: A tile in tests on the CPU, where the masked part of a whole one would cost minutes.
+#: A tile for tests on the CPU, where the masked part of a full tile would take minutes.
 TINY = 16
 
 
@@ -46,7 +46,7 @@ def gemm_kernel(
     BK: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """A tile of C -= A B; B[k, n] at b_k·k + b_n·n."""
+    """Compute one tile of C -= A B, with B[k, n] at b_k·k + b_n·n."""
     across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)
@@ -54,7 +54,7 @@ def gemm_kernel(
     row, column = group * GROUP + member % height, member // height
 
     i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
-    # Beyond the edge the first rows are read again: that needs no mask, and their products are not stored.
+    # Beyond the edge the first rows are read again. This needs no mask, and their products are not stored.
     a_at = A + ((row * BM + i) % m).to(tl.int64)[:, None] * a_ld + inner[None, :]
     b_at = B + ((column * BN + j) % n).to(tl.int64)[None, :] * b_n + inner[:, None] * b_k
     total = tl.zeros((BM, BN), tl.float32)
@@ -74,7 +74,7 @@ def gemm_kernel(
 
 
 def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
-    """C -= A B, C and A by rows."""
+    """Compute C -= A B for row-major C and A."""
     (m, k), n = A.shape, B.shape[1]
     BM, BN, BK, stages = tile_of(A)
     grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
@@ -102,7 +102,7 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
 
 
 def tile_of(A: Tensor) -> tuple[int, int, int, int]:
-    """Rows, columns and K of a tile, and its stages, for the device where A lies."""
+    """Return rows, columns and K of a tile, and its stages, for the device of A."""
     if not A.is_cuda:
         return TINY, TINY, TINY, 1
     depth = STAGE_BYTES // A.element_size()
@@ -125,7 +125,7 @@ def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any
 
 
 COMPILED = [_compiled(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
-#: For chips that know FP8 numbers, which NVIDIA's before sm_89 do not; and with the tile that fits on Hopper.
+#: GPUs with FP8 (NVIDIA from sm_89), with the tile that fits on Hopper.
 COMPILED_FOR = {
     "sm_90": [_compiled(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*bf16", LARGE, 64))],
     "gfx942": [_compiled("*fp8e4nv", SMALL, 64)],

@@ -1,6 +1,6 @@
-"""Entries of generated matrices, made where they are stored, multiplied or summed.
+"""Generate entries of matrices and store, multiply or sum them.
 
-Compiled without contraction: an entry has the same bits wherever and by whatever backend it is made.
+Compiled without FMA contraction, so entries are bitwise identical on all backends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mxpeak.kernels.torch.engine.lcg_tables import Recipe
 
 Tensor = Any
 
-#: A tile; 16 entries a thread, or 8 where an entry takes many registers.
+#: A tile; 16 entries per thread, or 8 if an entry needs many registers.
 ROWS, COLUMNS, WARPS, MANY_WARPS = 16, 128, 4, 8
-#: Programs that keep a device busy: short matrices are cut by columns, too.
+#: Programs that keep a device busy; short matrices are also divided by columns.
 PROGRAMS = 2048
 
 LCG, GAUSSIAN, UNIT_FACTORS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -28,7 +28,7 @@ MULTIPLY, SUM = tl.constexpr(0), tl.constexpr(1)
 
 @triton.jit
 def _logarithm(odd):
-    """ln(odd / 2^33) for whole numbers below 2^33: e·ln 2 + 2·artanh((m-1)/(m+1)), m in [sqrt(1/2), sqrt(2))."""
+    """Return ln(odd / 2^33) for integers below 2^33: e·ln 2 + 2·artanh((m-1)/(m+1)), m in [sqrt(1/2), sqrt(2))."""
     bits = odd.to(tl.int64, bitcast=True)
     e = ((bits >> 52) - (1023 + 33)).to(tl.float64)
     m = ((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
@@ -44,7 +44,7 @@ def _logarithm(odd):
 
 @triton.jit
 def _cosine(v):
-    """cos(2 pi v), 0 < v < 1: the nearest quarter turn off, then the series of cos or sin, at most pi/4 away."""
+    """Return cos(2 pi v), 0 < v < 1, from the series of cos or sin about the nearest quarter turn."""
     quarters = tl.floor(4.0 * v + 0.5)
     angle = 6.283185307179586 * (v - 0.25 * quarters)
     square = angle * angle
@@ -59,7 +59,7 @@ def _cosine(v):
 
 @triton.jit
 def _normal(x):
-    """The standard normal number that belongs to state x (`layout.entries.normal` of its mix)."""
+    """Return the standard normal number of state x (`layout.entries.normal` of its mix)."""
     z = (x ^ (x >> 32)) * 0x94D049BB133111EB
     z = z ^ (z >> 29)
     radius = -2.0 * _logarithm((((z >> 32) << 1) | 1).to(tl.float64))
@@ -82,7 +82,7 @@ def _entries(
     KIND: tl.constexpr,
     HAS_DIAGONAL: tl.constexpr,
 ):
-    """A tile of entries in fp64."""
+    """Return a tile of entries in fp64."""
     scale, shift = tl.load(reals), tl.load(reals + 1)
     alpha, beta = tl.load(reals + 2), tl.load(reals + 3)
     if KIND == UNIT_FACTORS or HAS_DIAGONAL:
@@ -123,7 +123,7 @@ def generate_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """A tile of the matrix, stored."""
+    """Generate and store one tile of the matrix."""
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     in_rows, in_cols = rows < m, cols < n
     value = _entries(rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND, HAS_DIAGONAL)
@@ -151,14 +151,14 @@ def fold_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Over a part's columns: Σ a_ij x_j (MULTIPLY), or Σ |a_ij| (SUM)."""
+    """Compute Σ a_ij x_j (MULTIPLY) or Σ |a_ij| (SUM) over the columns of one part."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
     total = tl.zeros((BM, BN), tl.float64)
     for j in range(begin, end, BN):
         cols = j + tl.arange(0, BN)
-        in_cols = cols < n  # a part ends with a tile
+        in_cols = cols < n  # a part ends with a full tile
         A = _entries(rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND, HAS_DIAGONAL)
         if TASK == MULTIPLY:
             total = tl.fma(A, tl.load(x + cols, in_cols, other=0.0)[None, :], total)
@@ -167,8 +167,8 @@ def fold_kernel(
     tl.store(sums + part * m + rows, tl.sum(total, axis=1), in_rows)
 
 
-def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
-    """A = the matrix, rounded once to its type."""
+def launch_generate(A: Tensor, tables: Recipe, diagonal: Tensor | None) -> None:
+    """Set A to the generated matrix, rounded once to A's type."""
     m, n = A.shape
     compile_ahead.launch(
         generate_kernel,
@@ -177,29 +177,29 @@ def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
         A.stride(0),
         m,
         n,
-        *_tables(made, diagonal),
-        KIND=made.kind,
+        *_tables(tables, diagonal),
+        KIND=tables.kind,
         HAS_DIAGONAL=diagonal is not None,
         BM=ROWS,
         BN=COLUMNS,
-        num_warps=_warps(made),
+        num_warps=_warps(tables),
         enable_fp_fusion=False,
     )
 
 
-def launch_matvec(device: Device, y: Tensor, made: Recipe, diagonal: Tensor | None, x: Tensor) -> None:
-    """y = A x."""
-    _fold(device, y, made, diagonal, x, MULTIPLY)
+def launch_matvec(device: Device, y: Tensor, tables: Recipe, diagonal: Tensor | None, x: Tensor) -> None:
+    """Compute y = A x."""
+    _fold(device, y, tables, diagonal, x, MULTIPLY)
 
 
-def launch_row_sums(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
-    """sums = Σ_j |a_ij|."""
-    _fold(device, sums, made, diagonal, made.reals, SUM)
+def launch_row_sums(device: Device, sums: Tensor, tables: Recipe, diagonal: Tensor | None) -> None:
+    """Compute sums = Σ_j |a_ij|."""
+    _fold(device, sums, tables, diagonal, tables.reals, SUM)
 
 
-def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
-    """The sums of each part of the columns, then theirs: in a fixed order, so that they are the same in every run."""
-    m, n = len(made.starts), len(made.a)
+def _fold(device: Device, sums: Tensor, tables: Recipe, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
+    """Sum each part of the columns, then the parts in a fixed order, so that runs are reproducible."""
+    m, n = len(tables.starts), len(tables.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
     parts = triton.cdiv(n, span)
@@ -211,26 +211,26 @@ def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x
         m,
         n,
         span,
-        *_tables(made, diagonal),
+        *_tables(tables, diagonal),
         x,
-        KIND=made.kind,
+        KIND=tables.kind,
         HAS_DIAGONAL=diagonal is not None,
         TASK=task,
         BM=ROWS,
         BN=COLUMNS,
-        num_warps=_warps(made),
+        num_warps=_warps(tables),
         enable_fp_fusion=False,
     )
     torch.sum(partial, dim=0, out=sums)
 
 
-def _warps(made: Recipe) -> int:
-    return MANY_WARPS if made.kind == GAUSSIAN.value else WARPS
+def _warps(tables: Recipe) -> int:
+    return MANY_WARPS if tables.kind == GAUSSIAN.value else WARPS
 
 
-def _tables(made: Recipe, diagonal: Tensor | None) -> tuple[Tensor, ...]:
-    unused = made.reals
-    return made.reals, made.starts, made.a, made.c, made.i, made.j, unused if diagonal is None else diagonal
+def _tables(tables: Recipe, diagonal: Tensor | None) -> tuple[Tensor, ...]:
+    unused = tables.reals
+    return tables.reals, tables.starts, tables.a, tables.c, tables.i, tables.j, unused if diagonal is None else diagonal
 
 
 _TABLES = {"reals": "*fp64", "starts": "*i64", "a": "*i64", "c": "*i64", "i_at": "*i64", "j_at": "*i64",

@@ -1,7 +1,8 @@
-"""Blocks of entries that kernels of norms go through: where a program is, what it reads there, how it is launched.
+"""Locate, read and launch the blocks of entries of norm kernels.
 
-A block of entries is [BL, U, K, BP]: lines u·BL + b, positions k·BP + p.  Lanes go along BP and load vectors, warps go
-along BL, so that sums along a line stay in a warp and those over U and K in a thread.  See `norm_table` for the rest.
+A block of entries is [BL, U, K, BP]: lines u·BL + b, positions k·BP + p. Lanes are along BP and load vectors; warps
+are along BL. Sums along a line therefore stay in a warp, and sums over U and K in a thread. `tile_table` describes the
+table.
 """
 
 from __future__ import annotations
@@ -23,33 +24,31 @@ Tensor = Any
     LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD,
 ) = (tl.constexpr(column) for column in range(tile_table.COLUMNS))  # fmt: skip
 COLUMNS = tl.constexpr(tile_table.COLUMNS)
-#: The types of the real numbers that entries consist of.
+#: The real types of entries.
 TYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16,
 }  # fmt: skip
 
 
-# --- where a program is -----------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _global(il, first, nb, jump):
-    """Where local index il lies: `layout.index_map`."""
+    """Return the global index of local index il (`layout.index_map`)."""
     return first + il // nb * jump + il % nb
 
 
 @triton.jit
 def _before(ig, size, first, nb, jump):
-    """How many local indices lie before ig."""
+    """Return the number of local indices before the global index ig."""
     at = tl.maximum(ig - first, 0)
     return tl.minimum(at // jump * nb + tl.minimum(at % jump, nb), size)
 
 
 @triton.jit
 def region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
-    """Its first line, line to stop before and first position; its strip and block of that; whether all is inside.
+    """Return the first line, end line and first position of a program, its strip and block, and whether it needs no
+    masks.
 
-    A program with nothing to do has no line.
+    A program without work has no lines.
     """
     d, w = (tl.program_id(0) // wide).to(tl.int64), (tl.program_id(0) % wide).to(tl.int64)
     lines, length = tl.load(row + LINES), tl.load(row + LENGTH)
@@ -77,13 +76,13 @@ def region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
 
 @triton.jit
 def memory(row, TYPE: tl.constexpr):
-    """Where the first entry lies; how far apart lines are, and positions."""
+    """Return the address of the first entry, and the strides of lines and positions."""
     return tl.load(row + ADDRESS).to(tl.pointer_type(TYPE)), tl.load(row + LINE_STRIDE), tl.load(row + STRIDE)
 
 
 @triton.jit
 def _in_band(row, lines, positions):
-    """Which of these lines and positions meet in the band."""
+    """Return a mask of the lines and positions that meet in the band."""
     i = _global(lines, tl.load(row + LINE_FIRST), tl.load(row + LINE_NB), tl.load(row + LINE_JUMP))
     j = _global(positions, tl.load(row + FIRST), tl.load(row + NB), tl.load(row + JUMP))
     return (j - i <= tl.load(row + AHEAD)) & (j - i >= -tl.load(row + BACK))
@@ -91,22 +90,19 @@ def _in_band(row, lines, positions):
 
 @triton.jit
 def lines_of(U: tl.constexpr, BL: tl.constexpr):
-    """The lines of a block, [BL, U]."""
+    """Return the line offsets of a block, [BL, U]."""
     return tl.arange(0, BL)[:, None] + tl.arange(0, U)[None, :] * BL
 
 
 @triton.jit
 def positions_of(K: tl.constexpr, BP: tl.constexpr):
-    """The positions of a block, [K, BP]."""
+    """Return the position offsets of a block, [K, BP]."""
     return tl.arange(0, K)[:, None] * BP + tl.arange(0, BP)[None, :]
-
-
-# --- what it reads ----------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def _narrow(x):
-    """A narrow x in fp32; bf16 is its upper half, with which no denormal is lost."""
+    """Widen a 16-bit x to fp32; a bf16 number is the upper half, which preserves denormals."""
     if x.dtype == tl.bfloat16:
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -132,9 +128,9 @@ def block(
     BL: tl.constexpr,
     BP: tl.constexpr,
 ):
-    """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow.
+    """Return real and imaginary parts of a block of lines, in fp64, or in fp32 for real 16-bit and 32-bit entries.
 
-    Both parts of complex entries lie in one line of real numbers, so that lanes go along it.
+    Real and imaginary parts are adjacent on a line, so lanes read them together.
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
     lines = (line + lines_of(U, BL))[:, :, None, None]
@@ -163,26 +159,23 @@ def block(
         return _narrow(x), x
 
 
-# --- how it is launched -----------------------------------------------------------------------------------------
-
-
 def grid(batch: Batch) -> tuple[int, int]:
-    """The programs of a launch: across and down the largest piece, for each piece."""
+    """Return the grid of a launch: programs across and down the largest piece, times pieces."""
     return batch.wide * batch.strips, len(batch.pieces)
 
 
 def span(slots: Tensor, of: tuple[int, int, int]) -> tuple[int, int]:
-    """The length of a slot, and to which line or position its first number belongs."""
+    """Return the length of a slot, and the line or position of its first number."""
     return slots.shape[-1], of[0]
 
 
 def wide(A: Tensor) -> bool:
-    """Whether squares of entries can leave fp64's range."""
+    """Return whether squares of entries can overflow or underflow in fp64."""
     return A.dtype in (torch.float64, torch.complex128)
 
 
 def form_of(batch: Batch) -> dict[str, Any]:
-    """What kernels are compiled for, of a batch."""
+    """Return the compile-time constants of a batch."""
     return _form(batch.pieces[0].A, batch.block, banded=batch.banded, unit=batch.unit, aligned=batch.aligned)
 
 
@@ -200,16 +193,14 @@ def _form(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -
     }
 
 
-# --- what compile checks compile --------------------------------------------------------------------------------
-
-
 def samples(kernel: Any, loads: int, first: int, size: int = 4096, **options: Any) -> list[Any]:
-    """A kernel for every type, in the three layouts in turn: in one piece, banded with lines anywhere, entries apart.
+    """Return a kernel for every type in three alternating layouts: contiguous, banded with arbitrary lines, and
+    strided.
 
-    Blocks are those of a square of this size.  Samples that begin with another layout go through the types beside other
-    layouts, and begin with another type.
+    Blocks are those of a square matrix of this size. `first` selects the first layout, so that several calls combine
+    each type with each layout.
     """
-    found = []
+    kernels = []
     for k, dtype in enumerate((*TYPES, torch.complex128, torch.complex64)):
         layout = ("aligned", "banded", "apart")[(first + k) % 3]
         unit, aligned, A = layout != "apart", layout == "aligned", torch.empty(0, dtype=dtype)
@@ -218,11 +209,11 @@ def samples(kernel: Any, loads: int, first: int, size: int = 4096, **options: An
         if "WIDE" in kernel.arg_names:
             form["WIDE"] = wide(A)
         types = {name: "constexpr" if name in form else ARGUMENTS.get(name, "i32") for name in kernel.arg_names}
-        found.append((kernel, types, form))
-    return found[first:] + found[:first]
+        kernels.append((kernel, types, form))
+    return kernels[first:] + kernels[:first]
 
 
-#: The types of arguments; those of others are integers.
+#: The types of arguments; all others are integers.
 ARGUMENTS = {"table": "*i64", "tops": "*i64"} | dict.fromkeys(
     ("squares", "by_line", "by_position", "sigmas", "line_factors", "position_factors"), "*fp64"
 )

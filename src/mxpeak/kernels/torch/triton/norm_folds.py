@@ -1,4 +1,4 @@
-"""Folds of deterministic sums as a Triton kernel: along lines and across them, up to four a pass over the blocks."""
+"""Compute the folds of deterministic sums along and across lines, up to four folds per pass."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mxpeak.kernels.torch.triton.norm_blocks import (
 
 Tensor = Any
 
-#: Folds of one launch: the registers of a thread suffice for no more.
+#: Folds per launch, limited by the registers of a thread.
 FOLDS = 4
 
 
 @triton.jit
 def _term(re, im, f, SQUARED: tl.constexpr, COMPLEX: tl.constexpr):
-    """|f·f·x| or its square, rounded once an operation."""
+    """Return |f·f·x| or its square, rounding after each operation."""
     a = re.to(tl.float64) * f * f
     if COMPLEX:
         b = im * f * f
@@ -78,11 +78,11 @@ def fold_kernel(
     SKIP: tl.constexpr,
     FOLDED: tl.constexpr,
 ):
-    """Folds SKIP … SKIP+FOLDED-1, at most four, of the sums along lines and across them: q = (σ + x) - σ, x -= q.
+    """Compute folds SKIP … SKIP+FOLDED-1 of the sums along and across lines: q = (σ + x) - σ, x -= q.
 
-    by_line, by_position   [folds, slots, size], zero: as in `pass_kernel`; a fold of them is so many numbers
+    by_line, by_position   [folds, slots, size], initially zero, as in `pass_kernel`; fold_of_* is the size of a fold
 
-    Launched without contraction of products and sums: every operation is rounded.
+    Launched without FMA contraction, so every operation is rounded.
     """
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     line0, end, position0, d, w, inside = region(row, strip, wide, K * BP, BANDED)
@@ -90,10 +90,10 @@ def fold_kernel(
     first_line, first_position = tl.load(row + LINE0), tl.load(row + POSITION0)
     line_sums = by_line + (tl.load(row + LINE_SLOT) + w) * line_size + (first_line - line_origin)
     positions = position0 + positions_of(K, BP)
-    known = positions < tl.load(row + LENGTH)
+    in_positions = positions < tl.load(row + LENGTH)
     f_position = tl.zeros([K, BP], tl.float64)
     if ACROSS:
-        f_position = tl.load(position_factors + first_position + positions, mask=known, other=0.0)
+        f_position = tl.load(position_factors + first_position + positions, mask=in_positions, other=0.0)
     sums0 = tl.zeros([BL, K, BP], tl.float64)
     sums1 = tl.zeros([BL, K, BP], tl.float64)
     sums2 = tl.zeros([BL, K, BP], tl.float64)
@@ -137,13 +137,13 @@ def fold_kernel(
                 + (tl.load(row + POSITION_SLOT) + d % deep) * position_size
                 + (first_position - position_origin)
             )
-            tl.store(slot + positions, tl.sum(sums0, axis=0), mask=known)
+            tl.store(slot + positions, tl.sum(sums0, axis=0), mask=in_positions)
             if FOLDED > 1:
-                tl.store(slot + fold_of_positions + positions, tl.sum(sums1, axis=0), mask=known)
+                tl.store(slot + fold_of_positions + positions, tl.sum(sums1, axis=0), mask=in_positions)
             if FOLDED > 2:
-                tl.store(slot + 2 * fold_of_positions + positions, tl.sum(sums2, axis=0), mask=known)
+                tl.store(slot + 2 * fold_of_positions + positions, tl.sum(sums2, axis=0), mask=in_positions)
             if FOLDED > 3:
-                tl.store(slot + 3 * fold_of_positions + positions, tl.sum(sums3, axis=0), mask=known)
+                tl.store(slot + 3 * fold_of_positions + positions, tl.sum(sums3, axis=0), mask=in_positions)
 
 
 def launch_folds(
@@ -159,7 +159,7 @@ def launch_folds(
     along: bool,
     across: bool,
 ) -> None:
-    """`fold_kernel` on a batch, so many folds at a time as it takes."""
+    """Launch `fold_kernel` on a batch, with as many folds per launch as it supports."""
     line_span, position_span = span(by_line, batch.by_line), span(by_position, batch.by_position)
     for skip in range(0, len(sigmas), FOLDS):
         options = {"SQUARED": squared, "SKIP": skip, "FOLDED": min(FOLDS, len(sigmas) - skip)}

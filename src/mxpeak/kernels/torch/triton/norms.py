@@ -1,7 +1,7 @@
-"""Norms as Triton kernels: one pass over the blocks that meet the band; partial sums in slots, no atomics.
+"""Compute norms in one pass over the blocks in the band, with partial sums in slots instead of atomics.
 
-Absolute values are compared as integers: the bits of a non-negative number grow with it, those of Inf are above all
-numbers', and those of NaN above Inf's.
+Absolute values are compared as integers: the bits of non-negative numbers are ordered like the numbers, Inf is above
+all numbers, and NaN is above Inf.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ POSITIVE, INFINITE = tl.constexpr(2**63 - 1), tl.constexpr(0x7FF << 52)
 
 @triton.jit
 def _bits(x):
-    """The bits of |x| for x in fp64."""
+    """Return the bits of |x| for an fp64 x."""
     return x.to(tl.int64, bitcast=True) & POSITIVE
 
 
 @triton.jit
 def _modulus(re, im, WIDE: tl.constexpr):
-    """|z| in fp64: scaled by a power of two made from the larger part's exponent, where squares leave fp64's range."""
+    """Return |z| in fp64, scaled by a power of two of the larger part if squares could leave fp64's range."""
     if WIDE:
         larger = tl.maximum(_bits(re), _bits(im))
         exponent = tl.minimum(tl.maximum(larger >> 52, 1), 2045)
@@ -62,7 +62,7 @@ def _modulus(re, im, WIDE: tl.constexpr):
 
 @triton.jit
 def _key(x, re, im, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """An integer that orders entries as their absolute values do: of narrow types one of 32 bits, or of the square."""
+    """Return an integer that orders entries by magnitude: 32 bits for narrow types, or the bits of the square."""
     if COMPLEX and not WIDE:
         return _bits(re * re + im * im)
     elif COMPLEX:
@@ -75,7 +75,7 @@ def _key(x, re, im, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _size(k, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """The bits of the fp64 |x| that a key stands for."""
+    """Return the bits of the fp64 |x| of a key."""
     if WIDE:
         return k
     elif COMPLEX:
@@ -86,7 +86,7 @@ def _size(k, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
-    """Blue's three sums, or where squares stay in fp64's range the first of them."""
+    """Add to Blue's three sums, or only to the first if squares stay within fp64's range."""
     if WIDE:
         is_large, is_small = x > LARGE, x < SMALL
         middle = tl.where(is_large | is_small, 0.0, x)
@@ -129,10 +129,10 @@ def pass_kernel(
     ACROSS: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """A program's largest |a_ij| and squares; along its lines and across them sums of |a_ij|, or the largest as bits.
+    """Compute a program's largest |a_ij| and its squares, and sums or maxima of |a_ij| along and across lines.
 
-    tops, squares       one, and three, of each program
-    by_line, by_position   [slots, size], zero: sums of the lines (positions) from line_origin (position_origin) on
+    tops, squares       one maximum and three sums per program
+    by_line, by_position   [slots, size], initially zero, from line_origin (position_origin)
     WIDE                whether squares can leave fp64's range: entries are fp64 or complex128
     """
     SIZES: tl.constexpr = ALONG or ACROSS or (MAX and COMPLEX and WIDE)
@@ -202,7 +202,7 @@ def launch_pass(
     across: bool,
     largest: bool,
 ) -> None:
-    """`pass_kernel` on a batch."""
+    """Launch `pass_kernel` on a batch."""
     line_span, position_span = span(by_line, batch.by_line), span(by_position, batch.by_position)
     with torch.cuda.device_of(table):
         compile_ahead.launch(

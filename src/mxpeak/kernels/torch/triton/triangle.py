@@ -1,7 +1,7 @@
-"""Sums and maxima over the rows or the columns of a matrix or a triangle, each entry read once, in its own type.
+"""Compute sums and maxima of rows or columns of a matrix or triangle, reading each entry once in its own type.
 
-Sums are fp64.  Maxima compare magnitudes as integers: their bits have the order of the numbers, and NaN's stand above
-infinity's, so that one of them wins.  Each partial result has an element of its own: no two runs differ.
+Sums are fp64. Maxima compare magnitudes as integers: the bits are ordered like the numbers, and NaN is above infinity
+and therefore wins. Each partial result has its own element, so runs are reproducible.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mxpeak.kernels.torch.engine.device import Device
 
 Tensor = Any
 
-#: A tile; 16 entries a thread.
+#: A tile; 16 entries per thread.
 ROWS, COLUMNS, WARPS = 16, 128, 4
-#: Programs that keep a device busy: beyond its rows (or columns) a matrix is cut in the other direction, too.
+#: Programs that keep a device busy; if there are too few rows (or columns), the other direction is divided too.
 PROGRAMS = 2048
 
-#: What is summed of an entry, or that the largest magnitude is looked for.
+#: Sum entries, magnitudes or squares, or find the largest magnitude.
 PLAIN, ABSOLUTE, SQUARED, LARGEST = (tl.constexpr(k) for k in range(4))
 FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED, "largest": LARGEST}
 WHOLE, LOWER, UPPER = (tl.constexpr(k) for k in range(3))
@@ -31,7 +31,7 @@ PARTS = {"whole": WHOLE, "lower": LOWER, "upper": UPPER}
 
 @triton.jit
 def _columns_before(i, nb, q, Q):
-    """How many of process q's columns lie globally before i."""
+    """Return how many of process q's columns are before global column i."""
     block = i // nb
     rounds, extra = block // Q, block % Q
     return rounds * nb + tl.where(q < extra, nb, tl.where(q == extra, i % nb, 0))
@@ -39,7 +39,7 @@ def _columns_before(i, nb, q, Q):
 
 @triton.jit
 def _bits(a):
-    """|a| as an integer."""
+    """Return |a| as an integer."""
     if a.dtype == tl.float64:
         return a.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
@@ -48,7 +48,7 @@ def _bits(a):
 
 @triton.jit
 def _folded(total, a, x, inside, FORM: tl.constexpr, WEIGHTED: tl.constexpr):
-    """total and what a tile adds to it."""
+    """Return `total` combined with a tile."""
     if FORM == LARGEST:
         return tl.maximum(total, _bits(a))
     else:
@@ -84,12 +84,12 @@ def row_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """out[part, i] = the fold of row i over a part's columns; or added to out[i]."""
+    """Set out[part, i] to the fold of row i over the columns of one part, or add it to out[i]."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
     split = rows * 0
-    if PART != WHOLE:  # where the rows cross the diagonal: whole tiles beyond it are left out
+    if PART != WHOLE:  # skip tiles that are entirely beyond the diagonal
         split = _columns_before((rows // nb * P + p) * nb + rows % nb, cnb, q, Q)
         if PART == UPPER:
             begin += tl.maximum(tl.min(split, axis=0) - begin, 0) // BN * BN
@@ -99,7 +99,7 @@ def row_kernel(
     total = tl.zeros((BM, BN), tl.int64 if FORM == LARGEST else tl.float64)
     for j in range(begin, end, BN):
         cols = j + tl.arange(0, BN)
-        inside = in_rows[:, None] & (cols < n)[None, :]  # a part ends with a tile
+        inside = in_rows[:, None] & (cols < n)[None, :]  # a part ends with a full tile
         if PART == UPPER:
             inside = inside & (cols[None, :] >= split[:, None])
         if PART == LOWER:
@@ -131,14 +131,14 @@ def column_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """out[part, j] = the fold of column j over a part's rows; or added to out[j]."""
+    """Set out[part, j] to the fold of column j over the rows of one part, or add it to out[j]."""
     part = tl.program_id(1)
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     in_cols, begin, end = cols < n, part * span, tl.minimum((part + 1) * span, m)
     total = tl.zeros((BM, BN), tl.int64 if FORM == LARGEST else tl.float64)
     for i in range(begin, end, BM):
         rows = i + tl.arange(0, BM)
-        inside = (rows < m)[:, None] & in_cols[None, :]  # a part ends with a tile
+        inside = (rows < m)[:, None] & in_cols[None, :]  # a part ends with a full tile
         a = tl.load(A + rows.to(tl.int64)[:, None] * ld + cols[None, :], inside, other=0.0)
         weight = tl.load(x + rows, rows < m, other=0.0)[:, None] if WEIGHTED else 0.0
         total = _folded(total, a, weight, inside, FORM, WEIGHTED)
@@ -153,7 +153,7 @@ def column_kernel(
 
 @triton.jit
 def scale_kernel(A, ld, by_row, by_column, m, n, BM: tl.constexpr, BN: tl.constexpr):
-    """a_ij = by_row_i · a_ij · by_column_j."""
+    """Set a_ij = by_row_i · a_ij · by_column_j."""
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
     entry = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
@@ -174,7 +174,7 @@ def launch_rows(
     *,
     add: bool = False,
 ) -> None:
-    """out_i = or += the fold of each row; distribution: NB, p, P of the rows and of the columns, for a triangle."""
+    """Set or add the fold of each row; for a triangle, `distribution` is NB, p, P of the rows and of the columns."""
     m, n = A.shape
     span, parts = _cut(m, ROWS, n, COLUMNS)
     results, direct = _results(device, out, form, parts, add)
@@ -202,7 +202,7 @@ def launch_rows(
 
 
 def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, *, add: bool = False) -> None:
-    """out_j = or += the fold of each column."""
+    """Set or add the fold of each column."""
     m, n = A.shape
     span, parts = _cut(n, COLUMNS, m, ROWS)
     results, direct = _results(device, out, form, parts, add)
@@ -228,7 +228,7 @@ def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, for
 
 
 def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-    """A scaled in place."""
+    """Scale A in place."""
     m, n = A.shape
     grid = (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))
     compile_ahead.launch(
@@ -237,7 +237,7 @@ def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
 
 
 def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int, int]:
-    """The length of the parts in which the folded direction is cut, and their number."""
+    """Return the length and the number of the parts that divide the folded direction."""
     tiles = triton.cdiv(folded, folded_tile)
     wanted = max(1, min(tiles, PROGRAMS // triton.cdiv(kept, kept_tile)))
     span = triton.cdiv(tiles, wanted) * folded_tile
@@ -245,14 +245,14 @@ def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int,
 
 
 def _results(device: Device, out: Tensor, form: str, parts: int, add: bool) -> tuple[Tensor, bool]:
-    """Where the kernel writes, and whether that is `out` itself, added to."""
+    """Return the array that the kernel writes, and whether it is `out` and must be added to."""
     if parts == 1 and add:
         return out, True
     return device.empty(parts, len(out), dtype=torch.int64 if form == "largest" else torch.float64), False
 
 
 def _finish(A: Tensor, results: Tensor, out: Tensor, form: str, add: bool) -> None:
-    """out from the results of the parts; the largest magnitudes become numbers again."""
+    """Combine the results of the parts into `out`, converting the bits of maxima to numbers."""
     if form == "largest":
         bits = results.amax(dim=0)
         folded = bits.view(torch.float64) if A.dtype == torch.float64 else bits.to(torch.int32).view(torch.float32)
