@@ -91,7 +91,7 @@ def main() -> None:
     comm = world()
     nodes = nodes_of(comm, None)
     machine = host_facts(affinity=one_core_each())
-    bind(core_masks(one_core_each(), nodes.here)[nodes.rank][:1])
+    bind(core_masks(one_core_each(), nodes.size)[nodes.rank][:1])
     rows: list[dict[str, Any]] = []
     for megabytes in map(int, args.mb.split(",")):
         found = rows_of(comm, megabytes, args.seconds)

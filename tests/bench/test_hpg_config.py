@@ -332,29 +332,29 @@ def test_memory_of_the_hierarchy_is_that_of_the_literature():
 
 
 def test_a_box_that_fits_is_kept():
-    box, roomy = Box(104, 104, 104), Budget(most=2**40, default=2**40, ranks_a_node=1)
+    box, roomy = Box(104, 104, 104), Budget(limit=2**40, default=2**40, ranks_a_node=1)
     assert fitted(box, HpgMxpConfig(nx=104), [DOUBLE, MIXED], roomy) == (box, None)
     assert fitted(box, HpgMxpConfig(), [DOUBLE, MIXED], roomy) == (box, None)
     assert "NOT" not in line(box, [DOUBLE, MIXED], roomy)
 
 
 def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that_does():
-    box, budget = Box(104, 104, 104, 2, 2, 2), Budget(most=2**31, default=2**31, ranks_a_node=8)
+    box, budget = Box(104, 104, 104, 2, 2, 2), Budget(limit=2**31, default=2**31, ranks_a_node=8)
     with pytest.raises(ResourceError) as caught:
         fitted(box, HpgMxpConfig(nx=104), [DOUBLE, MIXED], budget)
     text = str(caught.value)
-    nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.most)
+    nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.limit)
     assert "a local box of 104x104x104 needs matrix " in text
     assert f"use --nx {nx}, the largest cube that fits" in text
     assert "2 GiB per node is available" in text
     need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
     more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]
-    assert need <= budget.most < more
+    assert need <= budget.limit < more
     assert "does not fit: a node has 2 GiB" in line(box, [DOUBLE, MIXED], budget)
 
 
 def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
-    box, budget = box_of(HpgMxpConfig(), 3, 4), Budget(most=2**40, default=2**30, ranks_a_node=4)
+    box, budget = box_of(HpgMxpConfig(), 3, 4), Budget(limit=2**40, default=2**30, ranks_a_node=4)
     smaller, caution = fitted(box, HpgMxpConfig(), [DOUBLE, MIXED], budget)
     assert caution is not None
     assert caution.code == "size"
@@ -366,7 +366,7 @@ def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
 
 @pytest.mark.parametrize("config", [HpgMxpConfig(), HpgMxpConfig(nx=104)])
 def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
-    budget = Budget(most=10**6, default=10**6, ranks_a_node=1)
+    budget = Budget(limit=10**6, default=10**6, ranks_a_node=1)
     with pytest.raises(ResourceError, match=r"0\.954 MiB per node is available .*; even --nx 16 does not fit"):
         fitted(Box(104, 104, 104), config, [DOUBLE, MIXED], budget)
 

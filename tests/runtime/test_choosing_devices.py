@@ -153,7 +153,7 @@ def test_a_nodes_budget_is_what_its_ranks_have_on_their_gpus(
 
     for found in run_ranks(ranks, budget):
         assert found.ranks_a_node == ranks
-        assert found.most == int(memory.MARGIN * each * ranks)
+        assert found.limit == int(memory.MARGIN * each * ranks)
         assert "GPU" in found.too_large(lambda n, nb, P, Q: {"matrix": 8 * n * n, "total": 8 * n * n}, 9, 1, 1, 1)
 
 

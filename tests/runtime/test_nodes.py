@@ -22,7 +22,7 @@ def test_facts_of_nodes_are_the_same_everywhere() -> None:
 
         comm.split = split
         found = nodes_of(comm, comm.rank)
-        return found.rank, found.here, found.count, found.most, found.told
+        return found.rank, found.size, found.count, found.max_ranks, found.values
 
     first, *_, last = run_ranks(5, body)
     assert first == (0, 2, 3, 2, [0, 3])

@@ -198,7 +198,7 @@ class Bench(Generic[AnyConfig]):
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
     """The threads of each rank, told or its share of the cores.  Collective."""
-    return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).most)
+    return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).max_ranks)
 
 
 def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:

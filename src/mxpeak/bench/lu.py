@@ -461,7 +461,7 @@ def outlook(
         footprint = footprint_of(problem, config, case)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
-            lines.append(f"does not fit (a node has {budget.most / 2**30:.3g} GiB):")
+            lines.append(f"does not fit (a node has {budget.limit / 2**30:.3g} GiB):")
             fits = False
         lines.append(
             f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {need['matrix'] / 2**30:.3g} GiB "

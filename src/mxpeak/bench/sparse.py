@@ -282,7 +282,7 @@ class SparseBench(Bench[AnySparse]):
         def values() -> int:
             return kernels.sparse.read_values(A.A)
 
-        left = self.budget.most - held // self.comm.size * self.budget.ranks_a_node
+        left = self.budget.limit - held // self.comm.size * self.budget.ranks_a_node
         size = uncached_bytes(machine, left, self.budget.ranks_a_node, on_gpu=on_gpu)
         if in_cache(held, machine, on_gpu=on_gpu) or self.total(float(values())) >= size * self.comm.size:
             return values

@@ -141,7 +141,7 @@ def fitted(
 ) -> tuple[Box, Caution | None]:
     """The box, if every node has room for it; one smaller, with a caution, if its size was left open."""
     need, given = _node_need(box, hierarchies, budget), config.shape is not None
-    node_bytes = budget.most if given else budget.default
+    node_bytes = budget.limit if given else budget.default
     if need <= node_bytes:
         return box, None
     nx = largest_fitting(box, hierarchies, budget, node_bytes)
@@ -170,12 +170,12 @@ def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
         f"{box.global_nnz} entries; per rank: matrices {size_text(parts['matrix'])}, total {size_text(parts['total'])}"
     )
     fits = fits_in(box, hierarchies, budget)
-    return text if fits else f"{text}; does not fit: a node has {size_text(budget.most)}"
+    return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
 
 def fits_in(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> bool:
     """Whether every node has room for the box."""
-    return _node_need(box, hierarchies, budget) <= budget.most
+    return _node_need(box, hierarchies, budget) <= budget.limit
 
 
 def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> int:

@@ -130,7 +130,7 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
     if comm is None or comm.size == 1:
         return {}, True
     nodes = nodes_of(comm, (comm.rank, os.getpid()))
-    others = {f"rank {rank} on {node_name()}": pid for rank, pid in nodes.told if rank != comm.rank}
+    others = {f"rank {rank} on {node_name()}": pid for rank, pid in nodes.values if rank != comm.rank}
     return others, nodes.count == 1
 
 

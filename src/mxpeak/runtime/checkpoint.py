@@ -71,12 +71,12 @@ TIMES = {"elapsed_s": 3e11, "unix": 3e11}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What the head of a part says.
+    """The head of a part.
 
-    about        the run that it belongs to: name, benchmark, version and settings
-    generation   a name that the processes of one start share: those of a resumed run have another one
+    about        the run: name, benchmark, version and settings
+    generation   an identifier shared by the processes of one start; a resumed run has a different one
     number       counts the checkpoints of a run
-    steps        steps of the factorization that are done
+    steps        completed steps of the factorization
     elapsed_s    seconds of the clock until then, over all processes that have computed
     unix         the time of the copy
     notes        lists of numbers by name, from which the factorization continues
@@ -100,32 +100,32 @@ class Part:
 
     @property
     def rows(self) -> BlockCyclic:
-        """The rows that it holds."""
+        """Return the layout of its rows."""
         return BlockCyclic(self.m, self.nb, self.p, self.P)
 
     @property
     def columns(self) -> BlockCyclic:
-        """The columns that it holds."""
+        """Return the layout of its columns."""
         return BlockCyclic(self.n, self.nb, self.q, self.Q)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of its numbers."""
+        """Return the shape of its numbers."""
         return self.rows.local_size, self.columns.local_size
 
     @property
     def bytes(self) -> int:
-        """The bytes of its numbers."""
+        """Return the size of its numbers in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Return the name of its file."""
         return part_name(self.p, self.q)
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The values that all parts of one checkpoint have in common."""
+        """Return the values that all parts of one checkpoint have in common."""
         own = ("p", "q", "elapsed_s", "unix", "notes")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
@@ -133,9 +133,6 @@ class Part:
 def part_name(p: int, q: int) -> str:
     """Return the name of the file with the part of process row p and column q."""
     return f"{p}-{q}"
-
-
-# --- digests ----------------------------------------------------------------------------------------------------
 
 
 class Digest:
@@ -179,9 +176,6 @@ def _head_digest(begin: bytes, body: bytes) -> bytes:
     return blake2b(begin + body, digest_size=DIGEST // 2).hexdigest().encode()
 
 
-# --- writing ----------------------------------------------------------------------------------------------------
-
-
 class Writer:
     """Writes the parts of this rank, one at a time, from a copy, while the rank computes."""
 
@@ -194,7 +188,7 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a part is being written."""
+        """Return whether a part is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, part: Part, fill: Callable[[Array], None]) -> None:
@@ -212,7 +206,7 @@ class Writer:
     def _run(self, part: Part) -> None:
         try:
             write_part(self._folder / SLOTS[part.number % 2], part, self._copy)
-        except Exception as error:  # whatever it is, the run must report that the checkpoint is missing
+        except Exception as error:  # the run must report every failure as a missing checkpoint
             self.error = error
 
 
@@ -306,9 +300,6 @@ def _set_direct(file: int, on: bool) -> bool:
     except OSError:
         return False
     return on and bypass != 0
-
-
-# --- reading ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -442,7 +433,7 @@ def _load_part(
 
 
 def _common(mine: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
-    """Return the local indices, here and there, of what both hold."""
+    """Return the local indices, in each of two layouts, of the global indices that both own."""
     here = np.arange(mine.local_size)
     blocks, within = here // mine.nb * mine.P + mine.p, here % mine.nb
     both = blocks % theirs.P == theirs.p

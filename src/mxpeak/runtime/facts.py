@@ -1,4 +1,4 @@
-"""What all cases of one run share in the result file."""
+"""Collect the facts about a run that all its results share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mxpeak.runtime.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What all cases of one run share in the result file."""
+    """Facts that all cases of one run share in the result file."""
 
     argv: list[str]
     config: dict[str, Any]
@@ -34,7 +34,7 @@ class Facts:
     cautions: list[Caution]
 
     def sections(self, start_unix: float, end_unix: float, grid: str = "") -> dict[str, Any]:
-        """The sections of a result that do not depend on the benchmark; `grid` shows where the ranks stand."""
+        """Return the sections of a result that do not depend on the benchmark; `grid` describes the process grid."""
         return {
             "run": self.run_section(start_unix, end_unix),
             "config": self.config,
@@ -44,7 +44,7 @@ class Facts:
         }
 
     def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
-        """Who asked for the run, and when it was."""
+        """Return the section with the command, user and times of the run."""
         return {
             "id": str(uuid.uuid4()),
             "argv": self.argv,
@@ -62,7 +62,7 @@ def _utc(unix: float) -> str:
 def facts_of(
     argv: Sequence[str], settings: Mapping[str, Setting], comm: Communicator, placement: Placement, kernels: Kernels
 ) -> Facts:
-    """What all cases of one run share in the result file.  Collective over comm."""
+    """Collect the facts of a run. Collective over comm."""
     nodes, devices = placement.nodes, {**kernels.device_facts(), **counted(comm, kernels)}
     return Facts(
         argv=list(argv),
@@ -78,23 +78,23 @@ def mpi_library(comm: Communicator) -> dict[str, str]:
     """Return the name and version of the MPI library that carries the messages; nothing without MPI."""
     if comm.name != "mpi":
         return {}
-    from mxpeak.comm.transports.mpi import library_version  # loaded already: it is what `comm` is made by
+    from mxpeak.comm.transports.mpi import library_version  # already loaded, because `comm` uses it
 
     return {"mpi_library": library_name(library_version())}
 
 
 def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
-    """How many GPUs the ranks have: those of a node may share one.  Collective over comm."""
+    """Return how many GPUs the ranks use; ranks of a node may share one. Collective over comm."""
     bus = kernels.device_facts().get("device_bus")
     if bus is None:
         return {}
     nodes = nodes_of(comm, bus)
-    return {"device_count": int(allreduce_scalar(comm, float(nodes.told.index(bus) == nodes.rank), "sum"))}
+    return {"device_count": int(allreduce_scalar(comm, float(nodes.values.index(bus) == nodes.rank), "sum"))}
 
 
 def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:
-    """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
-    found = launcher()
+    """Return the launcher and the cores and devices of each rank, complete on rank 0. Collective over comm."""
+    launched = launcher()
     ranks = comm.gather_objects(
         {
             "rank": comm.rank,
@@ -105,7 +105,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
         }
     )
     return {
-        "launcher": found[0] if found and comm.size > 1 else "shell",
+        "launcher": launched[0] if launched and comm.size > 1 else "shell",
         "ranks": comm.size,
         "comm": comm.name,
         "binding": ranks,
@@ -113,12 +113,12 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
-    """Where ranks compute on another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
+    """Return cautions about ranks that are on another socket than their GPU. Collective over comm."""
     if "device_bus" not in device:
         return []
     host = node_name()
-    mine = rank_location(comm.rank, host, placement.cores, device["device"], device["device_bus"])
-    ranks = comm.gather_objects(mine) or []
+    location = rank_location(comm.rank, host, placement.cores, device["device"], device["device_bus"])
+    ranks = comm.gather_objects(location) or []
     if len(ranks) > 1:
         print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
     if len({rank.host for rank in ranks}) > 1 and (advice := adapter_advice(ranks)):

@@ -74,8 +74,8 @@ def _open(folder: Path) -> int:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise UsageError(f"{path} is not a regular file; remove it, or use another folder") from None
         raise
-    known = os.fstat(file)
-    if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(file)
         raise UsageError(
             f"{path} is not a regular file, or it has several hard links; remove it, or use another folder"
@@ -93,6 +93,6 @@ def _write_holder(file: int) -> None:
 def _holder(file: int) -> str:
     """Return text that names the process with the lock; empty if it is unknown."""
     with suppress(OSError):
-        if found := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
-            return f" (process {found[1].decode()} on {found[2].decode()})"
+        if holder := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
+            return f" (process {holder[1].decode()} on {holder[2].decode()})"
     return ""

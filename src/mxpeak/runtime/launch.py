@@ -1,4 +1,4 @@
-"""Who started us, with how many ranks, and how a thread is bound to cores."""
+"""Find the launcher, the rank and the number of ranks, start local ranks, and bind threads to cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mxpeak.runtime.parent_watch import LAST_WORD, TOLD, asked_by, child_environ
 
 TORCHRUN = "torchrun"
 
-#: Variables by which launchers tell a process its rank and the number of ranks, in order of trust.
+#: Variables in which launchers store the rank and the number of ranks, most reliable first.
 LAUNCHERS = {
     TORCHRUN: ("RANK", "WORLD_SIZE"),
     "mpiexec (PMI)": ("PMI_RANK", "PMI_SIZE"),
@@ -34,9 +34,9 @@ LAUNCHERS = {
     "mpiexec (PMIx)": ("PMIX_RANK", "PMIX_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-#: RANK is a name that anything may have; torchrun sets one of these too.
+#: RANK is an ambiguous name; torchrun sets one of these too.
 TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE")
-#: Variables by which they tell it its number among the ranks of its node.
+#: Variables in which launchers store the rank within the node.
 LOCAL_RANKS = {
     TORCHRUN: "LOCAL_RANK",
     "mpiexec (PMI)": "MPI_LOCALRANKID",
@@ -44,15 +44,15 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 
-#: The least that each of many ranks takes before it has a matrix: what Python, NumPy and MPI share with no other.
+#: Minimum memory of each rank before it has a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
 
-#: How several ranks of each communicator are started.
+#: Command that starts several ranks of each communicator.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
-    """The launcher's name, our rank and the number of ranks; None if nobody but a shell started us."""
+    """Return the launcher's name, the rank and the number of ranks, or None without a launcher."""
     for name, (rank, size) in LAUNCHERS.items():
         if name == TORCHRUN and not any(mark in environ for mark in TORCHRUN_MARKS):
             continue
@@ -62,21 +62,21 @@ def launcher(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | 
 
 
 def launched() -> bool:
-    """Whether a launcher such as mpiexec, srun or torchrun started this process as one of several."""
-    found = launcher()
-    return found is not None and found[2] > 1
+    """Return whether a launcher such as mpiexec, srun or torchrun started this process as one of several ranks."""
+    launch = launcher()
+    return launch is not None and launch[2] > 1
 
 
 def _mpiexec() -> str:
-    """The mpiexec that belongs to this Python (the mpich wheel puts it there), else the one on the path."""
+    """Return the mpiexec next to this Python (installed by the mpich wheel), or the one on the path."""
     beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
         raise UsageError(
             "--ranks needs mpiexec, which is neither next to this Python nor on the PATH; "
             f"run {install_command('mpich')}, or load the site's MPI module"
         )
-    return found
+    return mpiexec
 
 
 def _has(package: str) -> bool:
@@ -89,9 +89,9 @@ def _need_torch(what: str) -> None:
 
 
 def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
-    """Start `ranks` local ranks of this very command and return their exit code.
+    """Start `ranks` local ranks of this command and return their exit code.
 
-    By torchrun where torch is asked for, or is all there is; else by mpiexec.
+    torchrun starts them if torch is requested or nothing else is installed; otherwise mpiexec does.
     """
     _check_memory(ranks)
     if comm == "torch" or (comm == "auto" and not _has("mpi4py") and _has("torch")):
@@ -104,13 +104,13 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 
 
 def _check_memory(ranks: int) -> None:
-    """Start none where the processes alone would fill this host."""
+    """Raise an error if the processes alone would fill the memory of this host."""
     need, free = ranks * RANK_BYTES, available_memory_bytes()
     if free is not None and need > free:
-        most = max(1, free // RANK_BYTES)
+        max_ranks = max(1, free // RANK_BYTES)
         raise ResourceError(
             f"{ranks} ranks on this host need at least {size_text(need)} ({size_text(RANK_BYTES)} each), "
-            f"but only {size_text(free)} of memory is free; use at most {most} ranks here (--ranks, "
+            f"but only {size_text(free)} of memory is free; use at most {max_ranks} ranks here (--ranks, "
             "--ranks-list), or use mpiexec or srun to start more on several hosts"
         )
 
@@ -123,25 +123,26 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
-        left = word.read().decode(errors="replace")
-    said = last_word(left)
+        text = word.read().decode(errors="replace")
+    written = last_word(text)
     if sys.stderr is not None:
-        sys.stderr.write("".join(line for line in left.splitlines(keepends=True) if not line.strip().isdecimal()))
-    if said is not None and code < 128:
-        return said
-    # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had
-    # called abort.  Numbers up to 6 are codes of ours, but a rank that ends with one leaves it, where there is /proc.
+        sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not line.strip().isdecimal()))
+    if written is not None and code < 128:
+        return written
+    # MPICH's mpiexec returns the number of a signal without adding 128, also for a rank that it killed after another
+    # rank called abort. Numbers up to 6 are also mxpeak's codes, but a failing rank leaves its code in a file if there
+    # is /proc.
     aborted = code == signal.SIGABRT and Path("/proc/self/fd").exists()
     return 128 + code if aborted or max(ExitCode) < code < signal.NSIG else code
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
-    """Start `ranks` local ranks of another command, one as a process alone, and return their exit code."""
+    """Start `ranks` local ranks of another command, or one process without a launcher, and return their exit code."""
     return respawn(ranks, argv, comm) if ranks > 1 else code_of([sys.executable, "-m", "mxpeak", *argv])
 
 
 def can_start_ranks() -> bool:
-    """Whether several local ranks of MPI can be started."""
+    """Return whether several local MPI ranks can be started."""
     try:
         return _has("mpi4py") and bool(_mpiexec())
     except UsageError:
@@ -149,41 +150,43 @@ def can_start_ranks() -> bool:
 
 
 def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
-    """Run a command to its end, and return its exit code; a signal that ends us ends it first.
+    """Run a command and return its exit code; forward the first signal that would end this process to the command.
 
-    The first that comes, of any number: whoever starts ranks tells them all, and so does a rank that was told alone.
+    Later signals are ignored, because a launcher signals all its ranks and a rank that is signaled also informs its
+    launcher.
     """
-    told: list[int] = []
-    untold: list[subprocess.Popen[Any]] = []
+    signals: list[int] = []
+    unsignaled: list[subprocess.Popen[Any]] = []
 
     def pass_on() -> None:
-        with suppress(IndexError):  # it has been told, or is not there yet
-            untold.pop().terminate()
+        with suppress(IndexError):  # the command has been signaled, or has not started
+            unsignaled.pop().terminate()
 
     def forward(number: int, frame: object) -> None:
-        told.append(asked_by(number))
-        with suppress(OSError):  # a disk that is full
-            os.pwrite(first.fileno(), str(told[0]).encode(), 0)
+        signals.append(asked_by(number))
+        with suppress(OSError):  # the disk is full
+            os.pwrite(first.fileno(), str(signals[0]).encode(), 0)
         pass_on()
 
     for name, file in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        if _is_closed(file):  # in a program that calls the library: mpiexec ends with 255 without it
+        if _is_closed(file):  # in a program that calls the library: without it mpiexec ends with 255
             streams.setdefault(name, subprocess.DEVNULL)
     with TemporaryFile() as first:
         more = {TOLD: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
         before = {number: signal.signal(number, forward) for number in heard_of()}
         try:
-            # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
+            # The command gets its own process group, so that only this process receives Ctrl-C: mpiexec fails if it
+            # receives two signals.
             child = subprocess.Popen(command, start_new_session=True, env={**child_environment(), **more}, **streams)
-            untold.append(child)
-            if told:  # while it was started
+            unsignaled.append(child)
+            if signals:  # a signal arrived during the start
                 pass_on()
             code = child.wait()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    if told:
-        return 128 + told[0]
+    if signals:
+        return 128 + signals[0]
     return code if code >= 0 else 128 - code
 
 
@@ -196,10 +199,14 @@ def _is_closed(file: int) -> bool:
 
 
 def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
-    """Raise if what was asked for is not what was started; asked of the same values, it raises on all ranks alike."""
+    """Raise an error if the communicator or the number of ranks is not the requested one; all ranks raise the same
+    error.
+    """
     if comm == "solo" and group.size > 1:
-        known = group.name if group.name in COMMANDS else "mpi"
-        raise UsageError(f"--comm solo supports only one rank, but {group.size} ranks were started; use --comm {known}")
+        started = group.name if group.name in COMMANDS else "mpi"
+        raise UsageError(
+            f"--comm solo supports only one rank, but {group.size} ranks were started; use --comm {started}"
+        )
     if comm in COMMANDS and group.name in COMMANDS and comm != group.name:
         raise UsageError(
             f"--comm {comm} conflicts with {group.name}, which started {group.size} ranks; run "
@@ -214,22 +221,23 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
 
 
 def start(comm: str = "auto") -> Communicator:
-    """The communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or what is asked for.
+    """Return the communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or the
+    requested one.
 
-    Without a launcher, or where it started one rank only, and with nothing asked for, this process is alone.
-    torchrun ends with code 1 whatever its ranks end with; mxpeak's own --ranks passes their code on.  Collective.
+    Without a launcher and without a request, or with a single rank, this process is alone. torchrun always ends with
+    code 1 if a rank fails; mxpeak's --ranks returns the code of the rank. Collective.
     """
-    found = launcher()
+    launch = launcher()
     if not launched() and comm not in COMMANDS:
         return Solo()
-    if comm == "torch" or (comm != "mpi" and found is not None and found[0] == TORCHRUN):
-        return _start_torch(found)
-    return _start_mpi(found)
+    if comm == "torch" or (comm != "mpi" and launch is not None and launch[0] == TORCHRUN):
+        return _start_torch(launch)
+    return _start_mpi(launch)
 
 
-def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
+def _start_torch(launch: tuple[str, int, int] | None) -> Communicator:
     _need_torch("--comm torch")
-    name, rank, size = found or ("shell", 0, 1)
+    name, rank, size = launch or ("shell", 0, 1)
     missing = [variable for variable in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(variable)]
     if size > 1 and missing:
         raise UsageError(
@@ -242,31 +250,31 @@ def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
     return torchdist.world(rank, size)
 
 
-def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
-    if found is not None and found[0] == TORCHRUN:
+def _start_mpi(launch: tuple[str, int, int] | None) -> Communicator:
+    if launch is not None and launch[0] == TORCHRUN:
         raise UsageError(
             "--comm mpi does not work under torchrun, which does not start MPI; run "
-            f"{COMMANDS['mpi'].format(ranks=found[2])}, or remove --comm"
+            f"{COMMANDS['mpi'].format(ranks=launch[2])}, or remove --comm"
         )
     if not _has("mpi4py"):
         raise UsageError(f"this run needs MPI for Python, which is not installed; run {install_command('mpich')}")
-    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would take SIGHUP, by which a terminal says that it is closed
-    _refuse_other_launcher(found)
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would handle SIGHUP, which a closed terminal sends
+    _refuse_other_launcher(launch)
     from mxpeak.comm.transports import mpi
 
     group = mpi.world()
-    if found is not None and found[2] != group.size:
+    if launch is not None and launch[2] != group.size:
         raise UsageError(
-            f"{found[0]} started {found[2]} ranks, but MPI for Python finds {group.size}, because it was "
+            f"{launch[0]} started {launch[2]} ranks, but MPI for Python finds {group.size}, because it was "
             "built for another MPI; load the MPI of this launcher, and run pip install --force-reinstall "
             "mpi4py"
         )
     return group
 
 
-def _refuse_other_launcher(found: tuple[str, int, int] | None) -> None:
-    """Stop before MPI starts where Open MPI's launcher started ranks of another library: there they would abort."""
-    if found is None or found[0] != "mpiexec (Open MPI)":
+def _refuse_other_launcher(launch: tuple[str, int, int] | None) -> None:
+    """Raise, before MPI starts, if Open MPI's launcher started ranks of another MPI library, which would abort."""
+    if launch is None or launch[0] != "mpiexec (Open MPI)":
         return
     vendor = _mpi_vendor()
     if vendor != "Open MPI":
@@ -274,28 +282,28 @@ def _refuse_other_launcher(found: tuple[str, int, int] | None) -> None:
         own = str(beside) if beside.exists() else f"{vendor}'s mpiexec"
         raise UsageError(
             f"this mpiexec belongs to Open MPI, but MPI for Python uses the library of {vendor}; use {own} "
-            f"-n {found[2]} mxpeak ..., or run pip install --force-reinstall --no-binary mpi4py mpi4py to "
+            f"-n {launch[2]} mxpeak ..., or run pip install --force-reinstall --no-binary mpi4py mpi4py to "
             "build it for Open MPI"
         )
 
 
 def _mpi_vendor() -> str:
-    """Whose MPI library MPI for Python uses, found without starting it."""
+    """Return the vendor of the MPI library that MPI for Python uses, without starting it."""
     import mpi4py
 
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # whoever starts MPI later wants it ended
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a program that starts MPI later expects it to be finalized
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it suspects the launcher, too
+        warnings.simplefilter("ignore")  # it warns about the launcher too
         from mpi4py import MPI
     return str(MPI.get_vendor()[0])
 
 
 def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> int:
-    """This rank's number among those of its node: as its own launcher says, else counted.  Collective over comm."""
-    found = launcher(environ)
-    said = environ.get(LOCAL_RANKS.get(found[0], ""), "") if found is not None else ""
-    if said.isdecimal():
-        return int(said)
+    """Return this rank's number among the ranks of its node, from the launcher or counted. Collective over comm."""
+    launch = launcher(environ)
+    number = environ.get(LOCAL_RANKS.get(launch[0], ""), "") if launch is not None else ""
+    if number.isdecimal():
+        return int(number)
     from mxpeak.runtime.nodes import nodes_of
 
     return nodes_of(comm, None).rank
@@ -316,10 +324,10 @@ def library_name(version: str) -> str:
 
 
 def mpi_facts() -> dict[str, Any]:
-    """What `doctor` says about MPI; raises ImportError where MPI for Python or its library is missing."""
+    """Return MPI facts for `doctor`; raises ImportError if MPI for Python or its library is missing."""
     import mpi4py
 
-    # Looking must not start MPI: under a launcher it would wait for ranks that have nothing to look at.
+    # Inspection must not start MPI: under a launcher, MPI would wait for the other ranks.
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 

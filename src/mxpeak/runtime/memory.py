@@ -1,4 +1,4 @@
-"""How large a problem may be: what each node can give, what a case needs there, and what fits."""
+"""Determine the memory of each node, the need of a case, and the largest problem that fits."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from mxpeak.records import size_text
 from mxpeak.runtime.nodes import nodes_of
 from mxpeak.runtime.placement import device_number
 
-#: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
+#: Share of the free memory that a plan may use; the rest is for Python, MPI and the padding of rows.
 MARGIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes that the poorest node can give: at most, and to a problem whose size was left open; and all that it has.
+    """Memory in bytes of the node with the least: the limit, the part for a default size, and the total.
 
-    Nodes are counted as if each held `ranks_a_node` ranks, as the fullest does.  Where GPUs compute, a node's memory
-    is that of its ranks' GPUs.
+    Every node counts as having `ranks_a_node` ranks, like the fullest one. If GPUs compute, the memory of a node is
+    that of its ranks' GPUs.
     """
 
-    most: int
+    limit: int
     default: int
     ranks_a_node: int
     of: str = "per node"
     total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
-        """Bytes that a case needs on a full node."""
+        """Return the bytes that a case needs on a full node."""
         total, ranks = footprint(n, nb, P, Q)["total"], P * Q
         return total * min(self.ranks_a_node, ranks) // ranks
 
     def fits(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> bool:
-        """Whether every node has room for a case; the same answer on every rank."""
-        return self.need(footprint, n, nb, P, Q) <= self.most
+        """Return whether a case fits on every node; all ranks return the same."""
+        return self.need(footprint, n, nb, P, Q) <= self.limit
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """The largest order for a problem whose size was left open."""
+        """Return the largest order for a problem without a given size."""
         return self._largest(self.default, footprint, nb, P, Q)
 
     def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """Return the largest order that takes this share of all memory, whatever is free now."""
+        """Return the largest order that uses this share of the total memory, regardless of the free memory."""
         return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
-        """Why a case does not fit, and what would."""
+        """Return why a case does not fit, and which size would."""
         parts = footprint(n, nb, P, Q)
-        most = self._largest(self.most, footprint, nb, P, Q)
+        limit = self._largest(self.limit, footprint, nb, P, Q)
         return (
             f"N = {n} needs {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N "
             f"bytes), and {size_text(self.need(footprint, n, nb, P, Q))} {self.of} with buffers, but only "
-            f"{size_text(self.most)} is available (free memory less {1 - MARGIN:.0%}, or --mem); use -N "
-            f"{most}, the largest N that fits"
+            f"{size_text(self.limit)} is available (free memory less {1 - MARGIN:.0%}, or --mem); use -N "
+            f"{limit}, the largest N that fits"
         )
 
     def _largest(self, node_bytes: int, footprint: Footprint, nb: int, P: int, Q: int) -> int:
@@ -70,19 +70,19 @@ class Budget:
 def memory_budget(
     config: PlaceConfig, settings: dict[str, Setting], comm: Communicator, number: int | None = None
 ) -> Budget:
-    """What is free now, less a margin for all that is not counted; an explicit --mem caps it.
+    """Return the free memory minus a margin, limited by an explicit --mem.
 
-    `number`: that of this rank's GPU, as a placement has it; None: of no bound rank.  Collective over comm.
+    `number` is the number of this rank's GPU in its placement; None before ranks are bound. Collective over comm.
     """
-    ranks = nodes_of(comm, None).most
+    ranks = nodes_of(comm, None).max_ranks
     total, free = _gpu_memory(config, comm, number) if config.on_gpu else _host_memory()
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
-    mine = (min(free, asked) if explicit else free, min(free, asked))
-    most, default, least = (
-        int(-least) for least in allreduce_scalars(comm, [-float(one) for one in (*mine, total)], "max")
+    here = (min(free, asked) if explicit else free, min(free, asked))
+    limit, default, least = (
+        int(-least) for least in allreduce_scalars(comm, [-float(one) for one in (*here, total)], "max")
     )
-    return Budget(most, default, ranks, "on a node's GPUs" if config.on_gpu else "per node", least)
+    return Budget(limit, default, ranks, "on a node's GPUs" if config.on_gpu else "per node", least)
 
 
 def _host_memory() -> tuple[int, int]:
@@ -90,17 +90,17 @@ def _host_memory() -> tuple[int, int]:
 
 
 def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> tuple[int, int]:
-    """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
+    """Return the GPU memory of a full node if all its ranks have GPUs like this one; ranks may share a GPU."""
     number = device_number(config, comm) if number is None else number
-    mistake, mine, device = None, (0, 0), ""
+    mistake, here, device = None, (0, 0), ""
     try:
-        found = open_device(config.device, number)
-        mine, device = found.memory(), str(found.where)
+        device_opened = open_device(config.device, number)
+        here, device = device_opened.memory(), str(device_opened.where)
     except MxpeakError as error:
         mistake = error
     raise_first_error(comm, mistake)
     nodes = nodes_of(comm, device)
-    sharing = nodes.told.count(device)
-    if isinstance(comm, DryRunCommunicator):  # which all say what this one says: each would have the next GPU
-        sharing = -(-nodes.here // gpu_count(config.device))
-    return nodes.most * mine[0] // sharing, nodes.most * mine[1] // sharing
+    sharing = nodes.values.count(device)
+    if isinstance(comm, DryRunCommunicator):  # its only process answers for all ranks, which share the GPUs
+        sharing = -(-nodes.size // gpu_count(config.device))
+    return nodes.max_ranks * here[0] // sharing, nodes.max_ranks * here[1] // sharing

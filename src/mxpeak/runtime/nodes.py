@@ -1,4 +1,4 @@
-"""Which ranks share a node, or a folder: found by groups and reductions, so that no rank holds a list of all ranks."""
+"""Find the ranks of each node by groups and reductions, so that no rank stores a list of all ranks."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Nodes(Generic[T]):
-    """This rank among those of its node, and what is known of all nodes.
+    """This rank's position in its node, and facts about all nodes.
 
-    rank    its number among the ranks of its node
-    here    how many those are
-    count   how many nodes there are
-    most    how many ranks the fullest of them has
-    told    what the ranks of this node have told each other, by their numbers
+    rank        its number among the ranks of its node
+    size        the number of ranks of its node
+    count       the number of nodes
+    max_ranks   the number of ranks of the fullest node
+    values      the values that the ranks of this node exchanged, by rank
     """
 
     rank: int
-    here: int
+    size: int
     count: int
-    most: int
-    told: list[T]
+    max_ranks: int
+    values: list[T]
 
 
 def node_name() -> str:
-    """The name of this rank's node."""
+    """Return the name of this rank's node."""
     return os.uname().nodename
 
 
-def nodes_of(comm: Communicator, mine: T) -> Nodes[T]:
-    """Who shares this node, by its name, and what they say.  Collective over comm."""
-    here = split_by_label(comm, node_name())
-    told = here.bcast_object(here.gather_objects(mine))
-    rank, size = here.rank, here.size
-    here.free()
+def nodes_of(comm: Communicator, value: T) -> Nodes[T]:
+    """Group the ranks by node name and exchange a value within each node. Collective over comm."""
+    group = split_by_label(comm, node_name())
+    values = group.bcast_object(group.gather_objects(value))
+    rank, size = group.rank, group.size
+    group.free()
     count = allreduce_scalar(comm, float(rank == 0), "sum")
-    most = allreduce_scalar(comm, float(size), "max")
-    return Nodes(rank, size, int(count), int(most), told)
+    max_ranks = allreduce_scalar(comm, float(size), "max")
+    return Nodes(rank, size, int(count), int(max_ranks), values)
 
 
 def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
-    """How many blocks of `size` consecutive ranks, of the first `ranks`, the fullest node has; 0: one lies on several.
+    """Return the largest number of blocks of `size` consecutive ranks on one node, or 0 if a block spans several
+    nodes.
 
-    `name` is this rank's node.  Collective over comm.
+    `name` is this rank's node; only the first `ranks` ranks count. Collective over comm.
     """
     used = comm.rank < ranks
     block = comm.split(comm.rank // size if used else None, comm.rank)
@@ -58,8 +59,8 @@ def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
         block.free()
     if not comm.agree(together):
         return 0
-    here = split_by_label(comm, name)
-    count = allreduce_scalar(here, float(used and comm.rank % size == 0), "sum")
-    here.free()
-    most = allreduce_scalar(comm, count, "max")
-    return int(most)
+    group = split_by_label(comm, name)
+    count = allreduce_scalar(group, float(used and comm.rank % size == 0), "sum")
+    group.free()
+    max_ranks = allreduce_scalar(comm, count, "max")
+    return int(max_ranks)

@@ -1,4 +1,4 @@
-"""Where this rank computes: its cores, its threads, and the kernels that are compiled before any clock starts."""
+"""Choose the cores, threads and GPU of this rank, and load kernels compiled before any clock starts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The cores and threads of this rank; `ranks_a_node` ranks share the fullest of the nodes.
+    """The cores and threads of this rank; the fullest node has `ranks_a_node` ranks.
 
-    device    which of the node's GPUs is this rank's
-    shared    whether other ranks of the run compute on some of these cores too
+    device    the number of this rank's GPU on its node
+    shared    whether other ranks of the run use some of these cores too
 
     The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
     """
@@ -51,66 +51,66 @@ class Placement:
     before: list[int]
 
     def release(self) -> None:
-        """Give the calling thread back the cores that it had before."""
+        """Restore the original cores of the calling thread."""
         bind(self.before)
 
     @property
     def cautions(self) -> list[Caution]:
-        """What a reader of the result should know about it."""
-        found = []
+        """Return cautions for the reader of the result."""
+        cautions = []
         if self.crowded:
-            found.append(_too_many(self.ranks_a_node))
+            cautions.append(_too_many(self.ranks_a_node))
         elif self.threads > len(self.cores):
             text = f"{self.threads} threads per rank on {len(self.cores)} cores"
-            found.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
+            cautions.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
         if pinned := os.environ.get("OPENBLAS_CORETYPE"):
             text = f"OPENBLAS_CORETYPE={pinned} is set, so OpenBLAS uses those kernels on any processor"
-            found.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
-        return found
+            cautions.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
+        return cautions
 
 
 def device_number(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> int:
-    """Return which of the node's GPUs is this rank's, the nearest to its cores.  Collective over comm.
+    """Return the number of the GPU nearest to this rank's cores. Collective over comm.
 
-    Call it before the ranks are bound.  If a launcher shows each rank other GPUs, its choice stands.
+    Call it before the ranks are bound. If a launcher shows each rank different GPUs, its choice is used.
     """
     if not config.on_gpu or config.device != GPUS:
         return 0
     nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device))))
-    shown = {buses for _, buses in nodes.told}
+    shown = {buses for _, buses in nodes.values}
     if len(shown) > 1 or not all(shown):
         return local_rank(comm)
     beside = [gpu_location(bus, root).cores for bus in shown.pop()]
-    return devices_near([cores for cores, _ in nodes.told], beside)[nodes.rank]
+    return devices_near([cores for cores, _ in nodes.values], beside)[nodes.rank]
 
 
 def bind_to_cores(
     comm: Communicator, threads: int | None, near: Sequence[int] = (), row: int | None = None, number: int = 0
 ) -> Placement:
-    """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
+    """Assign this rank its share of the node's cores and its threads, and bind it. Collective over comm.
 
-    Call it before anything uses BLAS: libraries start as many threads as they see cores, and none but the team's are
-    wanted.  (torch, which tells a GPU's bus, hears the number of threads when kernels are loaded.)  Ranks that a
-    launcher has bound to different cores keep them, and those that may use the same cores share these.  `near`: the
-    cores near this rank's device, that of this number; where all ranks know theirs, each gets its share of them.
-    `row`: the process row whose ranks compute in turn; they share what is not their first core.
+    Call it before any use of BLAS: libraries start as many threads as there are visible cores, but only the team's
+    threads should run. torch is the exception: it provides the GPU's bus address and receives the number of threads
+    when kernels are loaded. Ranks that a launcher has bound to different cores keep them; ranks with the same cores
+    divide them. `near` are the cores near this rank's device, number `number`; if all ranks know theirs, each gets a
+    share of them. `row` is the process row whose ranks compute alternately and share all cores except their first.
     """
-    mine = one_core_each()
-    nodes = nodes_of(comm, (tuple(mine), tuple(near), row))
-    left = [cores for cores, _, _ in nodes.told]
-    masks = split_masks(left, [beside for _, beside, _ in nodes.told], [of for _, _, of in nodes.told])
-    crowded = oversubscribed(mine, left.count(tuple(mine)))
+    cores_here = one_core_each()
+    nodes = nodes_of(comm, (tuple(cores_here), tuple(near), row))
+    bound = [cores for cores, _, _ in nodes.values]
+    masks = split_masks(bound, [beside for _, beside, _ in nodes.values], [of for _, _, of in nodes.values])
+    crowded = oversubscribed(cores_here, bound.count(tuple(cores_here)))
     cores = list(masks[nodes.rank])
     before, shared = bind(cores[:1]), sum(core in mask for core in cores for mask in masks) > len(cores)
     return Placement(
-        cores, threads or len(cores), local_rank(comm), number, nodes.most, nodes.count, crowded, shared, before
+        cores, threads or len(cores), local_rank(comm), number, nodes.max_ranks, nodes.count, crowded, shared, before
     )
 
 
 def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list[int]:
-    """The cores near the GPU of this number; none where the rank has no GPU, or the system does not say.
+    """Return the cores near this GPU; empty without a GPU, or if the system does not report them.
 
-    A GPU that is not there is `load_kernels`'s to speak of, on all ranks.
+    `load_kernels` reports a missing GPU on all ranks.
     """
     if not config.on_gpu:
         return []
@@ -129,23 +129,23 @@ def _too_many(ranks: int) -> Caution:
 def map_of_a_node(
     config: PlaceConfig, comm: Communicator, row: int | None = None, root: str | Path = "/"
 ) -> tuple[list[str], list[Caution]]:
-    """Return lines with the GPU and the cores of each rank of a node, and cautions about them.  Collective over comm.
+    """Return lines with the GPU and the cores of each rank of a node, and cautions about them. Collective over comm.
 
-    Nothing is bound, and of GPUs only their addresses are asked.  The device is settled.
+    Binds nothing and reads only the addresses of GPUs. The device must be resolved.
     """
     nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device)), row))
-    left, shown = [cores for cores, _, _ in nodes.told], {buses for _, buses, _ in nodes.told}
-    near: list[list[int]] = [[] for _ in left]
-    gpus = ["-"] * len(left)
+    bound, shown = [cores for cores, _, _ in nodes.values], {buses for _, buses, _ in nodes.values}
+    near: list[list[int]] = [[] for _ in bound]
+    gpus = ["-"] * len(bound)
     if config.on_gpu and config.device == GPUS and len(shown) == 1 and (buses := shown.pop()):
         beside = [gpu_location(bus, root).cores for bus in buses]
-        devices = devices_near(left, beside)
+        devices = devices_near(bound, beside)
         near, gpus = [beside[device] for device in devices], [f"{device} ({buses[device]})" for device in devices]
     elif config.on_gpu:
         gpus = ["as the launcher shows" if config.device == GPUS else config.device.removeprefix(f"{GPUS}:")] * len(
-            left
+            bound
         )
-    masks = split_masks(left, near, [of for _, _, of in nodes.told])
+    masks = split_masks(bound, near, [of for _, _, of in nodes.values])
     rows = [("rank", "GPU", "cores")]
     rows += [(str(rank), gpu, short_list(mask)) for rank, (gpu, mask) in enumerate(zip(gpus, masks))]
     widths = [max(len(line[column]) for line in rows) for column in range(2)]
@@ -155,9 +155,10 @@ def map_of_a_node(
 
 
 def parts_here(config: PlaceConfig) -> int:
-    """How many devices or groups of cores this host has, for a rank each.
+    """Return the number of devices or groups of cores of this host, one per rank.
 
-    A group has the cores of one third-level cache, or --threads of them; where all share one, each core is a group.
+    A group is the cores of one third-level cache, or --threads of them; if all cores share one cache, each core is a
+    group.
     """
     _, device = resolve(config.kernels, config.device)
     if device != "cpu":
@@ -169,7 +170,7 @@ def parts_here(config: PlaceConfig) -> int:
 
 
 def ranks_here(config: PlaceConfig) -> tuple[int, str]:
-    """How many ranks this host takes with a device or cores of its own for each, and why."""
+    """Return how many ranks can have their own device or cores on this host, and the reason."""
     _, device = resolve(config.kernels, config.device)
     if device != "cpu":
         gpus = max(1, gpu_count(device))
@@ -184,40 +185,42 @@ def has_slow_fp64(config: PlaceConfig, comm: Communicator) -> bool:
 
 
 def threads_of(comm: Communicator) -> int:
-    """The threads that each rank has where nobody says a number.  Collective over comm."""
+    """Return the default number of threads per rank. Collective over comm."""
     placement = bind_to_cores(comm, None)
     placement.release()
     return placement.threads
 
 
 def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
-    """The configuration with kernels and device resolved, and with what is another default there."""
+    """Return the configuration and settings with kernels, device and their defaults resolved."""
     name, device = resolve(config.kernels, config.device)
     changed: dict[str, Any] = {"kernels": name, "device": device}
     if device != "cpu":
-        asked = {key for key, setting in settings.items() if setting.origin != "default"}
+        set_by_user = {key for key, setting in settings.items() if setting.origin != "default"}
         defaults = gpu_defaults(config, device)
-        changed |= {key: value for key, value in defaults.items() if key not in asked and _open(config, key)}
+        changed |= {key: value for key, value in defaults.items() if key not in set_by_user and _open(config, key)}
     new = {key: Setting(value, "auto") for key, value in changed.items() if getattr(config, key) != value}
     return replace(config, **changed), {**settings, **new}
 
 
 def gpu_defaults(config: PlaceConfig, device: str) -> Mapping[str, Any]:
-    """What is another default on this GPU."""
+    """Return the defaults that differ on this GPU."""
     return config.on_chip(chip_name(device))
 
 
 def on_processor(
     config: AnyConfig, settings: Mapping[str, Setting], native: Collection[str]
 ) -> tuple[AnyConfig, dict[str, Setting]]:
-    """The configuration with what is another default where the processor multiplies these precisions itself."""
-    asked = {key for key, setting in settings.items() if setting.origin != "default"}
-    changed = {key: value for key, value in config.natively(native).items() if key not in asked and _open(config, key)}
+    """Return the configuration and settings with the defaults for precisions that the processor multiplies natively."""
+    set_by_user = {key for key, setting in settings.items() if setting.origin != "default"}
+    changed = {
+        key: value for key, value in config.natively(native).items() if key not in set_by_user and _open(config, key)
+    }
     return replace(config, **changed), {**settings, **{key: Setting(value, "auto") for key, value in changed.items()}}
 
 
 def native_precisions(config: PlaceConfig) -> frozenset[str]:
-    """The low precisions that this rank's processor multiplies itself, if it is the processor that computes."""
+    """Return the low precisions that this rank's processor multiplies natively, or none if a GPU computes."""
     if config.kernels != "host":
         return frozenset()
     from mxpeak.kernels.host.engine.matrix_engines import chosen
@@ -226,22 +229,23 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
 
 
 def _open(config: PlaceConfig, name: str) -> bool:
-    """Whether a setting has the value that it has where nobody says anything."""
+    """Return whether a setting has its default value."""
     return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
 
 
 def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
-    """The kernels, and the ranks as these talk to each other with the kernels' arrays.
+    """Return the kernels, and the communicator that exchanges their arrays.
 
-    Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is
-    an error on all.  What not all processors multiply themselves, none does: operands lie differently.  Collective.
+    One rank per cache folder compiles at the first use, and the others load. A device that is missing on one rank is
+    an error on all. A precision is native only if all processors multiply it natively, because the operand layouts
+    differ. Collective.
     """
     from mxpeak.kernels.host.engine.cache import cache_directory, is_cached, token
 
     panels = leaves_panels(config, comm.size)
     compiled = _compiled(config, panels)
-    mine = native_precisions(config)
-    lacked = allreduce_scalars(comm, [float(name not in mine) for name in PRECISIONS], "max")
+    multiplied = native_precisions(config)
+    lacked = allreduce_scalars(comm, [float(name not in multiplied) for name in PRECISIONS], "max")
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
     leader = is_leader(comm, token())
     if comm.rank == 0 and compiled and not is_cached():
@@ -249,8 +253,8 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
         print(f"first use: compiling kernels into {where} (once, up to half a minute)", file=sys.stderr, flush=True)
     kernels: Kernels | None = None
     mistake: MxpeakError | None = None
-    for turn in (True, False):
-        if leader == turn:
+    for first in (True, False):
+        if leader == first:
             try:
                 if leader:
                     compile_side_by_side(compiled, placement.before)
@@ -277,14 +281,14 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
 
 
 def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
-    """Whether a device leaves panels to its host: those that several ranks share."""
+    """Return whether the host factors panels for a device, because several ranks share them."""
     if config.kernels != "torch" or not isinstance(config, GridConfig) or not config.panels_on_host:
         return False
     return any(P > 1 for P, _ in config.grids(ranks))
 
 
 def _compiled(config: PlaceConfig, panels: bool) -> str:
-    """What is compiled for the host before anything computes, by the name of that use; for most GPUs nothing."""
+    """Return the name of the use whose host kernels are compiled in advance; empty for most GPUs."""
     from mxpeak.kernels.host.engine.first_use import LOADING, LOADING_PANELS
 
     if config.kernels == "host":

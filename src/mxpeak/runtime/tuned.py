@@ -1,8 +1,8 @@
-"""Where tuned settings are kept, and how: beside the compiled kernels, a book, a journal and machines a fingerprint.
+"""Store tuned settings next to the compiled kernels, in three files per machine fingerprint.
 
-<fingerprint>.json         the winners, replaced as a whole
-<fingerprint>.jsonl        all measurements, appended as they come
-<fingerprint>-RxT.toml     this machine with R ranks of T threads, as `mxpeak simulate` takes it
+<fingerprint>.json         the fastest settings, replaced as a whole
+<fingerprint>.jsonl        all measurements, appended
+<fingerprint>-RxT.toml     this machine with R ranks of T threads, for `mxpeak simulate`
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from mxpeak.perf.tuned import BadBookError, Book, Wanted, Winner, read_book, rea
 
 
 def store_folder() -> Path:
-    """The folder of all that is tuned; it outlives versions of the kernels, whose own folders lie beside it."""
+    """Return the folder of tuned settings, which is independent of the version of the kernels."""
     return cache_directory().parent / "tuned"
 
 
 @dataclass(frozen=True)
 class Store:
-    """What is kept for machines like this one, in a folder that need not be there yet."""
+    """Tuned settings of machines with one fingerprint; the folder may not exist yet."""
 
     folder: Path
     facts: Mapping[str, Any]
 
     @cached_property
     def name(self) -> str:
-        """The fingerprint."""
+        """Return the fingerprint."""
         return digest(self.facts)
 
     @property
     def book_file(self) -> Path:
-        """Of the winners."""
+        """Return the file of the fastest settings."""
         return self.folder / f"{self.name}.json"
 
     @property
     def journal_file(self) -> Path:
-        """Of the measurements."""
+        """Return the file of the measurements."""
         return self.folder / f"{self.name}.jsonl"
 
     def table_file(self, ranks: int, threads: int) -> Path:
-        """Of this machine with so many ranks of so many threads."""
+        """Return the file of this machine with this number of ranks and threads."""
         return self.folder / f"{self.name}-{ranks}x{threads}.toml"
 
     def tables(self) -> dict[tuple[int, int], Path]:
-        """The machines that were measured, by ranks and threads."""
+        """Return the files of the measured machines by ranks and threads."""
         found = {}
         for path in sorted(self.folder.glob(f"{self.name}-*x*.toml")):
             ranks, _, threads = path.stem.rpartition("-")[2].partition("x")
@@ -68,7 +68,7 @@ class Store:
         return found
 
     def book(self) -> tuple[Book, str]:
-        """The winners, and what is wrong with their file; one that cannot be read is as good as none."""
+        """Return the fastest settings, and the problem with their file; an unreadable file counts as empty."""
         try:
             return read_book(self.book_file.read_text(encoding="utf-8"), self.facts), ""
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class Store:
             return Book(self.facts), f"{self.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"
 
     def journal(self) -> tuple[list[dict[str, Any]], str]:
-        """All measurements, and what is wrong with their file."""
+        """Return all measurements, and the problem with their file."""
         try:
             found, bad = read_journal(self.journal_file.read_text(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
@@ -87,17 +87,17 @@ class Store:
         return found, f"{bad} lines of {self.journal_file} are not measurements and are ignored" if bad else ""
 
     def clear(self) -> None:
-        """Forget everything about machines like this one."""
+        """Delete everything about machines with this fingerprint."""
         for path in (self.book_file, self.journal_file, *self.tables().values()):
             with suppress(FileNotFoundError):
                 path.unlink()
 
     def write_book(self, book: Book) -> None:
-        """Replace the winners."""
+        """Replace the fastest settings."""
         self.write(self.book_file, book.text())
 
     def write(self, path: Path, text: str) -> None:
-        """Replace a file, whole or not at all."""
+        """Replace a file atomically."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             mine = path.with_name(f"{path.name}.{os.getpid()}")
@@ -114,7 +114,7 @@ class Store:
 
 
 def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append measurements to a journal, a line each, after one that an earlier writer may have left half written."""
+    """Append measurements to a journal, one per line, after a line that an earlier writer may have left incomplete."""
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
         with journal.open("a+b") as file:
@@ -128,27 +128,24 @@ def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def this_store() -> Store:
-    """The store of this machine and its software."""
+    """Return the store of this machine and its software."""
     return Store(store_folder(), machine_facts())
 
 
 def is_empty() -> bool:
-    """Whether nothing was ever tuned by this user: known without a look at the machine."""
+    """Return whether this user has no tuned settings, without inspecting the machine."""
     try:
         return not any(store_folder().glob("*.json"))
     except OSError:
         return True
 
 
-# --- what a run takes of it -------------------------------------------------------------------------------------
-
-
 def tuned_settings(
     benchmark: str, config: RunConfig, settings: Mapping[str, Setting], *, alone: bool = True
 ) -> tuple[dict[str, Setting], list[str]]:
-    """The settings with the stored winner's in place of defaults, and what to say of one that does not fit.
+    """Return the settings with tuned values instead of defaults, and notes about tuned values that do not fit.
 
-    `alone`: this is the only benchmark, so its ranks and threads may be chosen too where both are open.
+    `alone`: this is the only benchmark, so its ranks and threads may be chosen too if both are unset.
     """
     now = dict(settings)
     if is_empty():
@@ -170,18 +167,18 @@ def tuned_settings(
 
 
 def _filled(now: dict[str, Setting], said: Mapping[str, Any], config: RunConfig) -> dict[str, Setting]:
-    """What nobody has said, as the winner says it; a grid and a box only as a whole."""
+    """Return the settings with tuned values for unset ones; a process grid or a box is used only as a whole."""
     for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
         if any(name in now and now[name].origin != "default" for name in whole):
             said = {name: value for name, value in said.items() if name not in whole}
-    if config.quick or getattr(config, "matrix", None) is not None:  # these say the box
+    if config.quick or getattr(config, "matrix", None) is not None:  # these determine the box
         said = {name: value for name, value in said.items() if name not in ("nx", "ny", "nz")}
     filled = {name: Setting(value, "tuned") for name, value in said.items() if now[name].origin == "default"}
     return {**now, **filled}
 
 
 def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
-    """The winner's settings as values; its ranks and threads where they were searched for, and nobody says them."""
+    """Return the tuned settings as values, with ranks and threads if they were tuned and are unset."""
     known = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
     if winner.any_layout and winner.ranks > 1 and open_layout:
@@ -193,7 +190,7 @@ def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict
 
 
 def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
-    """The request, as far as winners go.  Under a launcher ranks are given, and threads are what it leaves."""
+    """Return the request for tuned settings. Under a launcher the ranks are fixed, and the threads follow from them."""
     from mxpeak.runtime.launch import launched, launcher
 
     found = launcher() if launched() else None
@@ -219,12 +216,14 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
 
 
 def device_of(kernels: str, device: str) -> str:
-    """The kind of device that computes: cpu or cuda."""
+    """Return the kind of device that computes: cpu or cuda."""
     return resolve(kernels, device)[1].partition(":")[0]
 
 
 def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:
-    """N, or about what it will be where it is to fill the memory; None where a run measures first, or has none."""
+    """Return N, or its estimate if it is to fill the memory; None if the size depends on a measurement or does not
+    exist.
+    """
     if not hasattr(config, "n"):
         return None
     orders: tuple[int, ...] | None = config.n

@@ -49,11 +49,11 @@ class MatrixFile:
             f"total at most {size_text(parts['total'])}"
         )
         fits = self.fits(config, storage, ranks, budget)
-        return text if fits else f"{text}; does not fit: a node has {size_text(budget.most)}"
+        return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
         """Whether every node has room for it, with the widest of the formats that it may have."""
-        return self.node_need(self._parts(config, storage), ranks, budget) <= budget.most
+        return self.node_need(self._parts(config, storage), ranks, budget) <= budget.limit
 
     def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:
         double, mixed = forms(config, storage)

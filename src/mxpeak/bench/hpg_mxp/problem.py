@@ -151,8 +151,8 @@ class FileProblem:
         self.levels = Levels(rows=(file.n,), nnz=(file.nnz,), coarse_nnz=(0,))
         parts = file.memory_need(hierarchies_of(self.forms(storages(config)[0]), config.restart + 1))
         need = file.node_need(parts, bench.comm.size, bench.budget)
-        if need > bench.budget.most:
-            raise ResourceError(too_large(file, parts, need, bench.budget.most))
+        if need > bench.budget.limit:
+            raise ResourceError(too_large(file, parts, need, bench.budget.limit))
 
     def _settled(self) -> str:
         """The format of the mixed solver's values; rank 0 has them all.  Collective."""

@@ -94,7 +94,7 @@ class Sizes:
         need = self._budget.need(self._footprint(case), case.n, case.nb, case.P, case.Q)
         return (
             f"a {case.m}x{case.n} {case.dtype} matrix needs {size_text(matrix_bytes(case))}, or "
-            f"{size_text(need)} per node with buffers, but {size_text(self._budget.most)} per node is "
+            f"{size_text(need)} per node with buffers, but {size_text(self._budget.limit)} per node is "
             "available (free memory, or --mem); use a smaller -m or -N"
         )
 
@@ -106,7 +106,7 @@ class Sizes:
             f"{size_text(need['matrix'])} and buffers {size_text(need['buffers'])}, "
             f"{size_text(need['total'] / ranks)} per rank"
         )
-        return text if self.fits(case) else f"{text}; does not fit: a node has {size_text(self._budget.most)}"
+        return text if self.fits(case) else f"{text}; does not fit: a node has {size_text(self._budget.limit)}"
 
     def _footprint(self, case: NormsCase) -> Footprint:
         return footprint(case, square=self._config.m is None, threads=self._threads)

@@ -75,7 +75,7 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
 
 def _free_bytes(comm: Communicator, there: int) -> tuple[int, int]:
     """How many ranks the fullest node has, and what each rank may hold, beside what is `there`.  Collective."""
-    most = nodes_of(comm, None).most
+    most = nodes_of(comm, None).max_ranks
     free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
     return most, -int(allreduce_scalar(comm, -float(free + there), "max"))
 

@@ -133,7 +133,7 @@ def unwanted(A: Csr, scaling: Scaling) -> str:
 
 def _no_room(everybody: RankGroup, nnz: int) -> str:
     """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
-    here = nodes_of(everybody.comm, None).most
+    here = nodes_of(everybody.comm, None).max_ranks
     return no_room(everybody, nnz, BYTES_AN_ENTRY * nnz, f"levels of {nnz} entries", here)
 
 
