@@ -17,7 +17,6 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.options import Option, options
 
 FILE = Path(__file__).parents[1] / "src" / "mxpeak" / "library" / "run_settings.py"
-BUILT_IN = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
 HEAD = '''"""The settings of `mxpeak.run.hpl(...)` and the others, made by: python tools/typed_settings.py --write
 
 `...Case` gives one result: one value of each setting.  `...Cases` gives a list: several values of some, or a study.
@@ -103,7 +102,7 @@ def class_of(name: str, base: str, said: str, lines: Iterable[str]) -> str:
 
 def module() -> str:
     """The whole file: what all benchmarks take, then each one's own, with one value of each or with several."""
-    found = {name: typed(name) for name in BUILT_IN}
+    found = {name: typed(name) for name in BENCHMARKS}
     common = [one for one in found["hpl"] if not one.listed and all(one in others for others in found.values())]
     common = [one for one in common if one.name not in SEVERAL]
     parts = [

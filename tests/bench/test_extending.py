@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +30,7 @@ from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.lu import BCASTS, GENERATORS
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import MAKERS
+from mxpeak.records import results_of
 from tests.support.result_file import VALIDATOR
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "project" / "extending.md").read_text(encoding="utf-8")
@@ -95,6 +99,10 @@ def test_its_own_report_is_asked_for_by_its_name(triad: None, capsys: pytest.Cap
     line = capsys.readouterr().out
     assert re.fullmatch(r"TRIAD 1000 [\d.e+]+ PASSED\n", line)
     assert Path("out/triad.txt").read_text() == line
+    assert main(["report", "out", "--format", "triad"]) == 0
+    assert capsys.readouterr().out == line
+    assert main(["report", "out", "--format", "hpl"]) == 2
+    assert "--format hpl does not apply to results of triad; use html" in capsys.readouterr().err
     for benchmark, wanted, fits in (("triad", "hpl", "text or triad"), ("hpl", "triad", "text or hpl")):
         assert main(["run", benchmark, "-N", "100", "--format", wanted]) == 2
         assert f"run {benchmark} does not support --format {wanted}; use {fits}" in capsys.readouterr().err
@@ -107,7 +115,14 @@ def test_its_result_matches_the_schema_and_is_read_where_it_is_not_registered(
     (folder,) = Path("mxpeak-out").iterdir()
     VALIDATOR.validate(json.loads((folder / "result.json").read_text()))
     assert main(["history", "triad"]) == 0
-    assert "triad" in capsys.readouterr().out
+    assert "1000 entries per rank" in capsys.readouterr().out
+    assert main(["report", "last", "--out", "page.html"]) == 0
+    assert "Triad" in Path("page.html").read_text()
+    (body,) = results_of(json.loads((folder / "result.json").read_text()))
+    Path("wrong.json").write_text(json.dumps({**body, "problem": {"n": 1000, "ranks": 0}}))
+    capsys.readouterr()
+    assert main(["report", "wrong.json", "--format", "csv"]) == 2
+    assert "problem.ranks is 0, less than 1" in capsys.readouterr().err
     monkeypatch.delenv("MXPEAK_IMPORT")
     BENCHMARKS.pop("triad")
     for argv in (["history"], ["compare", "last", "last"], ["report", "last", "--format", "markdown"]):
@@ -115,6 +130,38 @@ def test_its_result_matches_the_schema_and_is_read_where_it_is_not_registered(
         out, err = capsys.readouterr()
         assert "triad" in out
         assert err == ""
+
+
+def test_the_benchmark_moves_into_mxpeak(tmp_path: Path) -> None:
+    package = tmp_path / "mxpeak"
+    shutil.copytree(Path(mxpeak.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    moved = blocks("A benchmark")
+    for old, new in (("triad.report", "mxpeak.report.triad_text"), ("from triad.", "from mxpeak.bench.triad.")):
+        moved = {file: code.replace(old, new) for file, code in moved.items()}
+    (package / "bench" / "triad").mkdir()
+    (package / "bench" / "triad" / "__init__.py").touch()
+    for name in ("config", "run"):
+        (package / "bench" / "triad" / f"{name}.py").write_text(moved[f"triad/{name}.py"], encoding="utf-8")
+    (package / "report" / "triad_text.py").write_text(moved["triad/report.py"], encoding="utf-8")
+    entry = re.sub(r"^from mxpeak.bench.registry .*\n", "", moved["triad/__init__.py"], flags=re.MULTILINE)
+    entry = entry.replace('"triad.run"', '"mxpeak.bench.triad.run"')
+    with open(package / "bench" / "registry.py", "a", encoding="utf-8") as registry:
+        registry.write(entry)
+
+    def printed(*argv: str) -> str:
+        command = [sys.executable, "-m", "mxpeak", *argv]
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "120"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run = ["run", "triad", "-N", "100", "--kernels", "reference", "--warmup", "none", "--threads", "1"]
+    assert re.match(r"PASSED  triad  ", printed(*run, "--out", "out"))
+    assert re.fullmatch(r"TRIAD 100 [\d.e+]+ PASSED\n", printed("report", "out", "--format", "triad"))
+    assert "100 entries per rank" in printed("report", "out", "--format", "markdown")
+    assert re.search(r"^ +triad +y = y", printed("run", "--help"), re.MULTILINE)
+    assert "norms, triad" in printed("history", "--help")
+    assert "run triad '*) known='--help --device" in printed("completion", "bash")
 
 
 @pytest.mark.parametrize("change", [{"name": "a b"}, {"name": ""}, {"name": "t\n"}, {"name": "all"}])

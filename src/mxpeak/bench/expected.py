@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mxpeak.bench.registry import kind_of
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.counts import lu_flops_done
@@ -14,8 +15,6 @@ from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.perf.simulation.sparse import SparseRun, simulate
 from mxpeak.records import Result
 from mxpeak.runtime.tuned import store_folder, this_store
-
-LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
 
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
@@ -38,7 +37,7 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
     ideal = [rate * R / ranks[0] for R in ranks]
     said = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
-    if first.benchmark not in (*LU, *SPARSE):
+    if not kind_of(first.benchmark):
         return "measured", said, ideal
     tables = {R: path for (R, T), path in measured_layouts().items() if threads == T}
     if not tables:
@@ -64,7 +63,7 @@ def _ranks(result: Result) -> int:
 
 def rate_of(result: Result, machine: Machine) -> float:
     """The simulated rate of the run that gave a result."""
-    if result.benchmark in LU:
+    if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops
 

@@ -1,11 +1,12 @@
-"""The benchmarks by name: what each has, and where it lies.  Their modules are imported only when they run."""
+"""The benchmarks by name. The module of a benchmark is imported only when it runs."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
@@ -17,11 +18,11 @@ from mxpeak.configs.run import RunConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A benchmark's positional input file.
+    """The positional input file of a benchmark.
 
-    name     as its community calls it: HPL.dat
-    reader   "module:function" from its text and path to settings by name
-    writer   "module:function" from a configuration to its text, if there is one
+    name     name in the benchmark's community, such as HPL.dat
+    reader   "module:function" that returns settings by name from the text and the path
+    writer   "module:function" that returns the text for a configuration; may be empty
     """
 
     name: str
@@ -31,11 +32,11 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFormat:
-    """A benchmark's own report, besides the text that all have.
+    """The report of a benchmark in the format of its community.
 
-    format   what --format calls it
-    file     its file among the results, into which the time is put
-    writer   "module:class", a `report.own.OwnReport`
+    format   value of --format
+    file     name of the file in the results folder; the start time is formatted into it
+    writer   "module:class" of a subclass of `report.native_report.OwnReport`
     """
 
     format: str
@@ -47,15 +48,19 @@ class ReportFormat:
 class Benchmark:
     """A benchmark.
 
-    name         what is typed after `mxpeak run`
-    summary      its line of the help
-    config       its options, a subclass of `RunConfig`
-    module       where its run(), dry_run() and, if rules may be broken, forewarnings() are
-    example      how to type it
-    input        its positional input file, if it has one
-    report       its own report, if it has one
-    submission   "module:function" to the files for a list's form, if its config has a `submission_folder`
-    in_flops     whether its rate is one of flops
+    name         name that the user types after `mxpeak run`
+    summary      line of the help
+    config       class of its options, a subclass of `RunConfig`
+    module       module with run(), dry_run() and, if there are rules to break, forewarnings()
+    example      example of the help
+    title        name as its authors write it; by default the name
+    kind         "lu" or "sparse" if `simulate`, `plan` and `tune` support it
+    input        positional input file
+    report       report in the format of its community
+    lines        "module:class" of a subclass of `report.summaries.Lines`: texts of the scoreboard and the HTML page
+    submission   "module:function" that returns the files for the form of a list; needs config.submission_folder
+    schema       JSON Schema that its results match in addition to schema/result-1.json
+    in_flops     whether the rate is in FLOP/s
     """
 
     name: str
@@ -63,9 +68,13 @@ class Benchmark:
     config: type[RunConfig]
     module: str
     example: str
+    title: str = ""
+    kind: Literal["", "lu", "sparse"] = ""
     input: InputFile | None = None
     report: ReportFormat | None = None
+    lines: str = ""
     submission: str = ""
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
     in_flops: bool = True
 
 
@@ -76,7 +85,7 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def register(benchmark: Benchmark) -> None:
-    """Make a benchmark known to the command line and to `mxpeak.run`."""
+    """Add a benchmark to the command line and to `mxpeak.run`."""
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
         raise ValueError(f"the benchmark {benchmark.name} is already registered; use another name")
     if not NAME.fullmatch(benchmark.name):
@@ -91,8 +100,18 @@ def register(benchmark: Benchmark) -> None:
     BENCHMARKS[benchmark.name] = benchmark
 
 
+def of_kind(*kinds: str) -> tuple[str, ...]:
+    """Return the names of the benchmarks of some kinds."""
+    return tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.kind in kinds)
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a benchmark, or "" if it has none or is not registered."""
+    return BENCHMARKS[name].kind if name in BENCHMARKS else ""
+
+
 def load(name: str) -> Any:
-    """What "module:attribute" names, imported now and not before."""
+    """Import and return "module:attribute"."""
     module, attribute = name.split(":")
     return getattr(import_module(module), attribute)
 
@@ -104,6 +123,9 @@ register(
         config=HplConfig,
         module="mxpeak.bench.hpl.run",
         example="mxpeak run hpl -N 20000 --nb 256 --ranks 4",
+        title="HPL",
+        kind="lu",
+        lines="mxpeak.report.lu_text:LuLines",
         input=InputFile(
             name="HPL.dat", reader="mxpeak.bench.hpl.input:read_dat", writer="mxpeak.bench.hpl.input:write_dat"
         ),
@@ -117,6 +139,9 @@ register(
         config=HplMxpConfig,
         module="mxpeak.bench.hpl_mxp.run",
         example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
+        title="HPL-MxP",
+        kind="lu",
+        lines="mxpeak.report.lu_text:MxpLines",
         input=InputFile(
             name="HPL-MxP.dat",
             reader="mxpeak.bench.hpl_mxp.input:read_dat",
@@ -133,6 +158,9 @@ register(
         config=HpgMxpConfig,
         module="mxpeak.bench.hpg_mxp.run",
         example="mxpeak run hpg-mxp --nx 104 --rt 60 --ranks 2",
+        title="HPG-MxP",
+        kind="sparse",
+        lines="mxpeak.report.sparse_text:HpgMxpLines",
         report=ReportFormat(
             format="hpcg",
             file="HPGMP-Benchmark_0.1_{:%Y-%m-%d_%H-%M-%S}.txt",
@@ -147,6 +175,9 @@ register(
         config=HpcgConfig,
         module="mxpeak.bench.hpcg.run",
         example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
+        title="HPCG",
+        kind="sparse",
+        lines="mxpeak.report.sparse_text:HpcgLines",
         input=InputFile(
             name="hpcg.dat", reader="mxpeak.bench.hpcg.input:read_dat", writer="mxpeak.bench.hpcg.input:write_dat"
         ),
@@ -162,6 +193,8 @@ register(
         config=NormsConfig,
         module="mxpeak.bench.norms.run",
         example="mxpeak run norms -N 20000 --kind one,fro --dtype float64,float32",
+        title="Norms",
+        lines="mxpeak.report.norms_text:NormsLines",
         in_flops=False,
     )
 )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.bench.registry import BENCHMARKS, Benchmark, ReportFormat, load
 from mxpeak.cli.run_history import results_in, run_file
-from mxpeak.errors import ExitCode
+from mxpeak.errors import ExitCode, UsageError
 from mxpeak.foreign import printable
-from mxpeak.records import SCHEMA_RESULTS
+from mxpeak.options import options
+from mxpeak.records import SCHEMA_RESULTS, Result
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -37,7 +42,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "files", nargs="+", metavar="FILE", help="a results folder, a result file, 'last', 'previous' or 'baseline'"
     )
     parser.add_argument(
-        "--format", choices=list(TARGETS), default="html", help="output format: html, markdown or csv (default: html)"
+        "--format",
+        choices=[*TARGETS, *dict.fromkeys(b.report.format for b in BENCHMARKS.values() if b.report)],
+        default="html",
+        metavar=f"{{{','.join(TARGETS)}}}",
+        help="output format: html, markdown, csv or the benchmark's own (default: html)",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="output file, or - for stdout (default: report.html, or stdout for tables)"
@@ -49,7 +58,7 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Write the results of some runs; all ranks read, so that all end with the same code, and one writes."""
     from mxpeak.cli.output import check_file, write_new
 
-    target = args.out or TARGETS[args.format]
+    target = args.out or TARGETS.get(args.format, "-")
     if target != "-":
         check_file(Path(target), flag="--out")
     paths = [run_file(name) for name in args.files]
@@ -70,9 +79,45 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
         body = {"schema": SCHEMA_RESULTS, "results": [one for _, one in results]}
         return html_report(body, [name for name, _ in results])
-    from mxpeak.report.tables import comma_separated, markdown
+    if form in TARGETS:
+        from mxpeak.report.tables import comma_separated, markdown
 
-    return {"markdown": markdown, "csv": comma_separated}[form](results)
+        return {"markdown": markdown, "csv": comma_separated}[form](results)
+    return _native_report(form, [one for _, one in results])
+
+
+def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the report that `mxpeak run --format` prints for these results of one benchmark."""
+    names = dict.fromkeys(str(one.get("benchmark")) for one in results)
+    benchmark = BENCHMARKS.get(next(iter(names), ""))
+    if benchmark is None or benchmark.report is None or len(names) > 1 or benchmark.report.format != form:
+        raise UsageError(f"--format {form} does not apply to results of {', '.join(names)}; use {', '.join(TARGETS)}")
+    cases = [Result.from_dict(one) for one in results]
+    if not cases[0].config:
+        raise UsageError(f"--format {form} needs the settings of the run, but FILE has none; use {', '.join(TARGETS)}")
+    try:
+        return _written(benchmark, benchmark.report, cases)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"FILE has a result that is not complete: {error!r}; use the result.json of a run") from None
+
+
+def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -> str:
+    """Return the report of a benchmark in the format of its community."""
+    values = {o.name: cases[0].config.get(o.name, {}).get("value") for o in options(benchmark.config)}
+    config = benchmark.config(**{name: _frozen(value) for name, value in values.items() if value is not None})
+    settings = config.as_run(SimpleNamespace(**cases[0].problem), cases[0].launch.get("ranks", 1))
+    stream = StringIO()
+    report = load(own.writer)(stream, settings, datetime.fromtimestamp(cases[0].run.get("start_unix", 0)))
+    report.header()
+    for case in cases:
+        report.case(case)
+    report.footer(sum(case.passed for case in cases), sum(case.status == "invalid" for case in cases), 0)
+    return stream.getvalue()
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value of JSON with tuples in place of lists, as in a configuration."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _name(path: Path) -> str:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
 from mxpeak.foreign import UNSAFE, printable_values, read_bytes, read_text
@@ -60,9 +61,13 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
 
 def checked(found: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return results that match the schema, as far as they go; raise a ValueError with the first mismatch."""
+    """Return results whose keys match the schema and that of their benchmark; raise a ValueError for a mismatch."""
     for k, one in enumerate(found):
-        if wrong := mismatch(one, "result", complete=False):
+        benchmark = BENCHMARKS.get(str(one.get("benchmark")))
+        wrong = mismatch(one, "result", complete=False)
+        if benchmark is not None and benchmark.schema and not wrong:
+            wrong = mismatch(one, benchmark.schema, complete=False)
+        if wrong:
             raise ValueError(f"in result {k + 1} of {len(found)}, {wrong}" if len(found) > 1 else wrong)
     return list(found)
 

@@ -19,6 +19,7 @@ class LuLines(Lines):
         "trsm": "update",
         "gemm": "update",
     }
+    undrawn: ClassVar[tuple[str, ...]] = ("update", "pfact", "mxswp")
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
@@ -43,6 +44,7 @@ class MxpLines(LuLines):
     """What HPL-MxP says besides."""
 
     nested: ClassVar[Mapping[str, str]] = {}
+    undrawn: ClassVar[tuple[str, ...]] = ()
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
         """How much faster than HPL in the same run."""

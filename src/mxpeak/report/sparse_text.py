@@ -19,6 +19,8 @@ Section = Mapping[str, Any]
 class SparseLines(Lines, ABC):
     """What HPG-MxP and HPCG both say of a result."""
 
+    undrawn = ("halo",)
+
     def case(self, problem: Section) -> str:
         """See `sparse_case_text`."""
         return sparse_case_text(problem)

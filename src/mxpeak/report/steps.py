@@ -12,9 +12,8 @@ from typing import Any
 from mxpeak.records import rate_text, three_digits
 from mxpeak.report.axes import Axis, drawable, unit_of
 from mxpeak.report.chart import Curve, curves, stacked
+from mxpeak.report.summaries import lines_of
 
-#: Phases that are parts of others, or have parts that are drawn instead.
-NOT_DRAWN = {"hpl": ("update", "pfact", "mxswp"), "hpg-mxp": ("halo",), "hpcg": ("halo",)}
 #: What is left of a step's time: waiting for other ranks, Python, and what has no name.
 REST = "other"
 #: Layers of one figure, at most; smaller ones go to the rest.
@@ -30,10 +29,11 @@ Columns = Mapping[str, Any]
 def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     """Seconds a step by component, in at most so many bars; nothing where there are fewer than two steps."""
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
+    undrawn = lines_of(benchmark).undrawn
     phases = {
         name: column["time_s"]
         for name, column in (steps.get("phases") or {}).items()
-        if name not in NOT_DRAWN.get(benchmark, ()) and "time_s" in column
+        if name not in undrawn and "time_s" in column
     }
     if any(len(column) != len(index) or not drawable(column) for column in (index, elapsed_s, *phases.values())):
         return ""

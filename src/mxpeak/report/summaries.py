@@ -6,9 +6,9 @@ No text asks for a benchmark's name: it asks `lines_of`, and a benchmark of one'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, ClassVar
 
+from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.records import Result, three_digits
 
 #: Parts of a case in the order in which they are told.
@@ -21,11 +21,13 @@ class Lines:
     """What a benchmark says of a result.
 
     nested    phases that are part of other phases
+    undrawn   phases that the figure of the steps omits: parts of other phases, and phases whose parts it draws
     history   what the validation's history is of, and whose steps it is by
     together  whether the scoreboard shows all its results in one row
     """
 
     nested: ClassVar[Mapping[str, str]] = {}
+    undrawn: ClassVar[tuple[str, ...]] = ()
     history: ClassVar[tuple[str, str]] = ("Residual", "the validation")
     together: ClassVar[bool] = False
 
@@ -82,32 +84,15 @@ class Lines:
         return ""
 
 
-#: Where the lines of each benchmark are: an object, or "module:class" that is imported when it is asked for.
-LINES: dict[str, Lines | str] = {
-    "hpl": "mxpeak.report.lu_text:LuLines",
-    "hpl-mxp": "mxpeak.report.lu_text:MxpLines",
-    "hpg-mxp": "mxpeak.report.sparse_text:HpgMxpLines",
-    "hpcg": "mxpeak.report.sparse_text:HpcgLines",
-    "norms": "mxpeak.report.norms_text:NormsLines",
-}
-
-
-#: Benchmarks as their authors write them.
-TITLES = {"hpl": "HPL", "hpl-mxp": "HPL-MxP", "hpg-mxp": "HPG-MxP", "hpcg": "HPCG", "norms": "Norms"}
-
-
 def title_of(benchmark: str) -> str:
-    """Return a benchmark's name as its authors write it."""
-    return TITLES.get(benchmark, benchmark)
+    """Return the name of a benchmark as its authors write it."""
+    return (BENCHMARKS[benchmark].title if benchmark in BENCHMARKS else "") or benchmark
 
 
 def lines_of(benchmark: str) -> Lines:
-    """What a benchmark says of its results."""
-    found = LINES.get(benchmark, Lines())
-    if isinstance(found, str):
-        module, name = found.split(":")
-        found = LINES[benchmark] = getattr(import_module(module), name)()
-    return found
+    """Return the texts of a benchmark, or general ones if it has none or is not registered."""
+    name = BENCHMARKS[benchmark].lines if benchmark in BENCHMARKS else ""
+    return load(name)() if name else Lines()
 
 
 def case_text(result: Result) -> str:

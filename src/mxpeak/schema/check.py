@@ -35,12 +35,16 @@ TYPES = {
 QUOTED = 60
 
 
-def mismatch(value: Any, definition: str, *, complete: bool = True) -> str:
-    """Return the first place where a value does not match a definition of the result file's schema; "" if it matches.
+def mismatch(value: Any, definition: str | Mapping[str, Any], *, complete: bool = True) -> str:
+    """Return the first mismatch of a value with a schema, or "" if it matches.
 
-    `definition` is a name in $defs.  Unless `complete`, keys that the schema requires may be absent.
+    `definition` is a name in the $defs of the result file, or a schema that may refer to them. Unless `complete`, keys
+    that the schema requires may be absent.
     """
-    check = _definition(definition, complete)
+    if isinstance(definition, str):
+        check = _definition(definition, complete)
+    else:
+        check = compiled(definition, lambda name: _definition(name, complete), complete)
     return check(value, "") if check(value, None) else ""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.registry import kind_of
 from mxpeak.configs.grid import squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from mxpeak.perf.simulation.machines import Machine
     from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
 
-LU = ("hpl", "hpl-mxp")
-SPARSE = ("hpg-mxp", "hpcg")
-PREDICTED = (*LU, *SPARSE)
 WIDTH = 80
 #: What --machine calls this machine, as it was measured.
 TUNED = "tuned"
@@ -136,7 +134,7 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
     """Stop at flags of the other kind of benchmark: they would be ignored."""
     lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
     sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
-    foreign = sparse if benchmark in LU else lu
+    foreign = sparse if kind_of(benchmark) == "lu" else lu
     if benchmark == "hpl-mxp":
         foreign = (*foreign, "split")
     if benchmark in ("hpl", "hpcg"):

@@ -7,12 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.bench.registry import kind_of, of_kind
 from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import Caution, size_text
 from mxpeak.verbs.predict.flags import (
-    LU,
-    PREDICTED,
     add_run_flags,
     box_bytes,
     caution_lines,
@@ -56,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--machine, also predict the rate."
     )
     parser.epilog = EXAMPLES
-    parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
+    parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(of_kind('lu', 'sparse'))}")
     add_run_flags(parser)
     parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
     parser.set_defaults(action=plan)
@@ -67,17 +66,17 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     if session.rank != 0:
         return ExitCode.VALID
     benchmark = args.benchmark
-    if benchmark not in PREDICTED:
-        raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(PREDICTED)}")
+    if not (kind := kind_of(benchmark)):
+        raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(of_kind('lu', 'sparse'))}")
     refuse_foreign(args, benchmark)
-    if args.write_dat is not None and benchmark not in LU:
+    if args.write_dat is not None and kind != "lu":
         raise UsageError(f"{benchmark} has no .dat file to write; remove --write-dat")
     if args.write_dat is not None:
         from mxpeak.cli.output import check_file
 
         check_file(Path(args.write_dat), flag="--write-dat")
     machine, notes = _machine(args, benchmark)
-    body, lines = _lu(args, benchmark, machine) if benchmark in LU else _sparse(args, benchmark, machine)
+    body, lines = _lu(args, benchmark, machine) if kind == "lu" else _sparse(args, benchmark, machine)
     lines += [line for note in notes for line in wrapped("note      ", note)]
     show({**body, "notes": notes}, lines, args.json)
     return ExitCode.VALID
@@ -108,7 +107,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
         memory_bytes=memory / per_node, memory_rate=1.0, network=unknown, gemm={}, trsm={}, factor={},
     )  # fmt: skip
     args.mem = args.mem or "80%"
-    if benchmark in LU:
+    if kind_of(benchmark) == "lu":
         from mxpeak.bench.hpl.config import HplConfig
         from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 

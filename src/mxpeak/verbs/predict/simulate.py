@@ -6,11 +6,10 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mxpeak.bench.registry import kind_of, of_kind
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer
 from mxpeak.verbs.predict.flags import (
-    LU,
-    PREDICTED,
     add_run_flags,
     caution_lines,
     cautions_of,
@@ -46,7 +45,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `simulate`."""
     parser.description = "Predict the rate of a run from the kernel rates and network links of a machine."
     parser.epilog = EXAMPLES
-    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=f"benchmark: {', '.join(PREDICTED)}")
+    names = ", ".join(of_kind("lu", "sparse"))
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=f"benchmark: {names}")
     add_run_flags(parser)
     what_if = parser.add_argument_group("what if")
     what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="relative speed of single ranks, such as 17:0.9")
@@ -70,9 +70,9 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
             print(line, flush=True)
         return ExitCode.VALID
     benchmark = args.benchmark
-    if benchmark not in PREDICTED:
+    if not kind_of(benchmark):
         asked = "the benchmark is missing" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
-        raise UsageError(f"{asked}; use one of {', '.join(PREDICTED)}")
+        raise UsageError(f"{asked}; use one of {', '.join(of_kind('lu', 'sparse'))}")
     refuse_foreign(args, benchmark)
     if args.machine is None:
         from mxpeak.perf.simulation.machines import known_machines
@@ -91,7 +91,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
     machine = machine_of(args)
     slow = _slow(args.slow)
     nics = None if args.nics is None else _ports(args.nics, machine.network.nics)
-    if benchmark in LU:
+    if kind_of(benchmark) == "lu":
         return _lu(args, benchmark, machine, slow, nics)
     return _sparse(args, benchmark, machine, slow)
 

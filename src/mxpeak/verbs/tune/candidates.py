@@ -19,9 +19,6 @@ from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
-LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
-TUNED = (*LU, *SPARSE)
-
 #: Block sizes, on CPUs and on GPUs, and the shares of the split update.
 BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SPLITS = ("0", "0.3", "0.5")
@@ -190,7 +187,8 @@ def sparse_candidates(
 def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
     """Storage and smoother where nobody says them: told by name they would compete with themselves."""
     config = BENCHMARKS[benchmark].config(mode=mode, kernels="torch" if on_gpu else "host")  # type: ignore[call-arg]
-    storage = str(load(f"mxpeak.bench.{benchmark.replace('-', '_')}.rules:storages")(config)[0])
+    rules = BENCHMARKS[benchmark].module.rpartition(".")[0] + ".rules"
+    storage = str(load(f"{rules}:storages")(config)[0])
     return storage, smoother_of(config, storage)  # type: ignore[arg-type]
 
 

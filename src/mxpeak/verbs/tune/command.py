@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.bench.registry import of_kind
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.options import count, device, integer, one_of, seconds
 
@@ -29,7 +30,6 @@ examples:
 """
 
 SCHEMA = "mxpeak.tune/1"
-TUNED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
 LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
 
 
@@ -41,7 +41,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "benchmarks", nargs="*", metavar="BENCHMARK", help=f"benchmarks: {', '.join(TUNED)} (default: all of them)"
+        "benchmarks",
+        nargs="*",
+        metavar="BENCHMARK",
+        help=f"benchmarks: {', '.join(of_kind('lu', 'sparse'))} (default: all of them)",
     )
     parser.add_argument(
         "--budget", default="5m", metavar="TIME", help="time budget, such as 90s, 5m or 1h (default: 5m)"
@@ -94,7 +97,6 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _parse(args: argparse.Namespace) -> None:
     """Texts to values; mistakes name their flag."""
-    from mxpeak.verbs.tune.candidates import LU, SPARSE
 
     def parsed(flag: str, text: str | None, parse: Any) -> Any:
         try:
@@ -102,8 +104,9 @@ def _parse(args: argparse.Namespace) -> None:
         except UsageError as error:
             raise UsageError(f"{flag}: {error}") from None
 
-    asked = [parsed("tune", name, one_of(*TUNED)) for name in args.benchmarks]
-    args.benchmarks = [name for name in TUNED if name in (asked or TUNED)]
+    tunable = of_kind("lu", "sparse")
+    asked = [parsed("tune", name, one_of(*tunable)) for name in args.benchmarks]
+    args.benchmarks = [name for name in tunable if name in (asked or tunable)]
     args.budget_s = parsed("--budget", args.budget, budget_seconds)
     args.mode = parsed("--mode", args.mode, one_of("official", "explore"))
     args.ranks, args.threads = (
@@ -112,8 +115,8 @@ def _parse(args: argparse.Namespace) -> None:
     args.device = parsed("--device", args.device, device)
     args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
-    for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
-        if given is not None and not set(args.benchmarks) & set(kinds):
+    for flag, given, kind in (("-N", args.n, "lu"), ("--nx", args.nx, "sparse")):
+        if given is not None and not set(args.benchmarks) & set(of_kind(kind)):
             raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
     args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
     if args.nx is not None and args.nx % 8:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from mxpeak.bench.registry import kind_of
 from mxpeak.bench.stencil_sizes import DEFAULT_NX, GPU_NX
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.verbs.tune.candidates import (
     GPU_SIDES,
-    LU,
     ORDERS,
     SIDES,
     Candidate,
@@ -78,7 +78,7 @@ def race(
     most = FEWEST
     while most < MOST and OVERHEAD * trial_s * most_runs(most + 1) <= seconds:
         most += 1
-    if benchmark not in LU:
+    if kind_of(benchmark) != "lu":
         return _sparse(plan, benchmark, layouts, machines, trial_s, most)
     return _lu(plan, benchmark, layouts, machines, trial_s, most, perf_counter() + MODEL * seconds)
 

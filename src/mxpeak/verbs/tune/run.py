@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mxpeak.bench.registry import kind_of
 from mxpeak.errors import UsageError
 from mxpeak.perf.simulation.machine_from_measurements import Layout as Measured
 from mxpeak.perf.simulation.machine_from_measurements import machine_table, to_toml
@@ -23,7 +24,7 @@ from mxpeak.perf.simulation.machines import Machine, machine_from
 from mxpeak.perf.tuned import Winner
 from mxpeak.records import rate_text
 from mxpeak.runtime.tuned import Store
-from mxpeak.verbs.tune.candidates import LU, Candidate, Layout
+from mxpeak.verbs.tune.candidates import Candidate, Layout
 from mxpeak.verbs.tune.groups import Group
 from mxpeak.verbs.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.verbs.tune.plan import TunePlan, race
@@ -165,7 +166,7 @@ class Tuner:
 
     def size_asked(self, benchmark: str) -> dict[str, int]:
         """The size that was given for this kind of benchmark."""
-        names = ("n",) if benchmark in LU else ("nx",)
+        names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
 
     def tune(self, benchmark: str, until: float) -> None:
