@@ -11,7 +11,7 @@ from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.result import Validated, Validation
 from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, storages
-from mxpeak.bench.sparse import of_memory, order_of, smoother_of
+from mxpeak.bench.sparse import memory_violations, order_of, smoother_of
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.solvers.krylov import Solve
@@ -176,24 +176,24 @@ def test_a_rule_says_what_was_found_and_what_it_asks_for() -> None:
 @pytest.mark.parametrize(("used", "rules"), [(63, ["memory"]), (64, []), (200, [])])
 def test_a_quarter_of_all_nodes_memory_is_asked_for(used: int, rules: list[str]) -> None:
     machine = {"memory_total_bytes": 64 * 2**30, "nodes": 4}
-    assert [one.rule for one in of_memory(used * 2**30, machine)] == rules
+    assert [one.rule for one in memory_violations(used * 2**30, machine)] == rules
 
 
 def test_the_rule_about_memory_shows_its_arithmetic() -> None:
-    (one,) = of_memory(2**30, {"memory_total_bytes": 64 * 2**30, "nodes": 1})
+    (one,) = memory_violations(2**30, {"memory_total_bytes": 64 * 2**30, "nodes": 1})
     assert one.text == "the problem takes 1 GiB, 1.56 % of 64 GiB; the rules require 25 %"
 
 
 def test_where_gpus_compute_a_quarter_of_theirs_is_asked_for() -> None:
     machine = {"memory_total_bytes": 2**40, "nodes": 2, "device_memory_bytes": 64 * 2**30, "device_count": 16}
-    assert of_memory(256 * 2**30, machine) == []
-    (one,) = of_memory(255 * 2**30, machine)
+    assert memory_violations(256 * 2**30, machine) == []
+    (one,) = memory_violations(255 * 2**30, machine)
     assert "24.9 % of 1024 GiB" in one.text
 
 
 def test_where_the_machine_does_not_tell_its_memory_nothing_is_said_of_it() -> None:
-    assert of_memory(2**30, {"memory_total_bytes": None, "nodes": 1}) == []
-    assert of_memory(2**30, {"nodes": 1}) == []
+    assert memory_violations(2**30, {"memory_total_bytes": None, "nodes": 1}) == []
+    assert memory_violations(2**30, {"nodes": 1}) == []
 
 
 # --- the penalty ------------------------------------------------------------------------------------------------

@@ -1,18 +1,22 @@
-"""What HPG-MxP and HPCG share: sizes, memory, the problem in its forms, the limit, and solves that are watched."""
+"""Share the set-up, the timed solves and the read-bandwidth limit of HPG-MxP and HPCG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log
 from typing import Any, TypeVar
 
-from mxpeak.bench.abft import check_abft
+from mxpeak.bench.abft import about_solves, check_abft
 from mxpeak.bench.dry_run import DryRun, as_found
-from mxpeak.bench.harness import NO_PHASE, Bench, threads_a_rank
+from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_a_rank
 from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
+from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.rules import Violation
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fitted
-from mxpeak.bench.timeline import events_a_rank, timeline
+from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fits_in, fitted, line
+from mxpeak.bench.timeline import events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
@@ -27,31 +31,45 @@ from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, size_text, three_digits
+from mxpeak.records import Caution, Result, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.memory import Budget
 from mxpeak.solvers.abft.solve_faults import SolveChecks
+from mxpeak.solvers.krylov import Solve
+from mxpeak.spans import Spans
 
-#: Seconds to measure for where none were asked for, and with --quick.
+#: Default measuring time in seconds, and that of --quick.
 DEFAULT_RT, QUICK_RT = 60.0, 1.0
-#: Readings that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
+#: Share of the measuring time for each result next to the official one.
+BESIDE = 0.25
+#: Readings per timing on a GPU: a single reading is hardly longer than the timing call.
 GPU_READS = 8
-#: Entries of a row of the array that is read if the values of a matrix would stay in the caches.
+#: Entries per row of the array that is read if the matrix values would stay in the caches.
 ROW = 4096
-#: Share of the machine's memory that the rules ask a problem to take.
+#: Share of the machine's memory that the rules require.
 OFFICIAL_SHARE = 0.25
-#: Storages whose columns are 32-bit numbers.
+#: Storage formats with 32-bit column indices.
 PLAIN = ("rows", "ell", "sell")
-#: Points a side of the box on which everything is used once before any clock.
+#: Points per side of the box on which all kernels are compiled before any timing.
 TINY = 8
 
 
+# --- configuration ----------------------------------------------------------------------------------------------
+
+
 def plain_storage(config: SparseConfig) -> str:
-    """The storage with 32-bit columns that is fastest here: rows one after the other for CPUs, slices for devices."""
+    """Return the fastest storage format with 32-bit column indices: rows on CPUs, slices on devices."""
     return "sell" if config.kernels == "torch" else "rows"
 
 
+def auto_storages(config: SparseConfig) -> tuple[str, ...]:
+    """Return the storage formats to measure if the user chose none, the official one first."""
+    both = (plain_storage(config), "packed") if config.mode == "official" else ("packed", plain_storage(config))
+    return both[:1] if config.quick else both
+
+
 def check_storage(config: SparseConfig) -> None:
-    """Stop at a storage that the kernels do not have."""
+    """Raise an error if the kernels do not support the storage format."""
     if config.storage == "rows" and config.kernels == "torch":
         raise UsageError(
             "--storage rows needs the host kernels, because the torch kernels compute many rows at the "
@@ -60,11 +78,12 @@ def check_storage(config: SparseConfig) -> None:
 
 
 def order_of(config: SparseConfig, storage: str) -> str:
-    """The order in which sweeps take rows, unless one was asked for.
+    """Return the row order of the Gauss-Seidel sweeps.
 
-    Natural on CPUs with storage `rows`, and with `packed` if the benchmark sweeps forward and backward (HPCG); else by
-    colours.  Colours take fewer iterations where all sweeps go forward, more where they go both ways.  In the natural
-    order rows that need other ranks come last, so that the others do not wait for these; in the reference's all stay.
+    By default, sweeps use the natural order on CPUs for storage `rows`, and for `packed` if the benchmark sweeps in
+    both directions (HPCG); otherwise they use colors. Colors need fewer iterations if all sweeps are forward sweeps,
+    and more iterations otherwise. The natural order puts rows that need other ranks last, so that the other rows need
+    not wait; the reference order does not.
     """
     natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
     if config.smoother != "auto":
@@ -76,65 +95,31 @@ def order_of(config: SparseConfig, storage: str) -> str:
 
 
 def natural_order(config: SparseConfig, storage: str) -> str:
-    """Row after row, as the reference codes have it."""
+    """Return the row order of the reference codes."""
     return natural_kind(storage, on_device=config.kernels == "torch")
 
 
 def smoother_of(config: SparseConfig, storage: str) -> str:
-    """The order of the sweeps as results call it."""
+    """Return the name of the sweep order that results record."""
     if order_of(config, storage) == config.colouring:
         return "coloured"
     return "reference" if config.smoother == "reference" else "natural"
 
 
-def seconds_for(config: SparseConfig) -> float:
-    """Seconds to measure for."""
+def measuring_seconds(config: SparseConfig) -> float:
+    """Return the measuring time of a run in seconds."""
     if config.rt is not None:
         return config.rt
     return QUICK_RT if config.quick else DEFAULT_RT
 
 
-def sparse_outlook(
-    config: SparseConfig,
-    comm: Communicator,
-    settings: Mapping[str, Setting],
-    box: Box | None,
-    lines: Sequence[str],
-    *,
-    fits: bool,
-) -> DryRun:
-    """What a run would do: its lines, and the settings with the box and the ranks that it has.  Collective."""
-    found: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
-    if box is not None:
-        found |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
-    rt = seconds_for(config)
-    return DryRun("\n".join(lines), fits, as_found(settings, **found, rt=rt), time_s=rt)
-
-
-def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
-    """The rule about memory, where the machine says how much its nodes have, or the GPUs that compute."""
-    if "device_memory_bytes" in machine:
-        present = machine["device_memory_bytes"] * machine["device_count"]
-    else:
-        present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
-    if not present or used >= OFFICIAL_SHARE * present:
-        return []
-    share = three_digits(100 * used / present)
-    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules require 25 %"
-    return [Violation("memory", text)]
-
-
-def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list[str]:
-    """What to say before a run of the rules that it will break."""
-    if config.mode != "official":
-        return []
-    return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
+# --- sizes and rules --------------------------------------------------------------------------------------------
 
 
 def hierarchies_of(
-    forms: Sequence[Form], basis: int, order: str | None = None, *, on_gpu: bool = False
+    forms: Iterable[Form], basis: int, order: str | None = None, *, on_gpu: bool = False
 ) -> list[Hierarchy]:
-    """What forms of the problem need, as `stencil_sizes` counts it; `order` is that of the sweeps on several levels."""
+    """Return the memory layout of each form of the problem; `order` is the sweep order on several levels."""
     return [
         Hierarchy(
             tuple(PRECISIONS[values].bytes for values in form.values),
@@ -148,17 +133,114 @@ def hierarchies_of(
     ]
 
 
-def with_own_rates(limit: Limit, name: str, rate: float, phases: Mapping[str, Any]) -> Limit:
-    """Return a limit of memory with the rates that a solver and its products moved bytes at."""
-    limit, spmv = limit.including(name, rate), phases.get("spmv", NO_PHASE)
-    return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
+def hierarchies_by_storage(
+    config: SparseConfig, forms: Mapping[str, Iterable[Form]], basis: int
+) -> dict[str, list[Hierarchy]]:
+    """Return the memory layout of the forms of each storage format."""
+    return {
+        storage: hierarchies_of(of_storage, basis, order_of(config, storage), on_gpu=config.on_gpu)
+        for storage, of_storage in forms.items()
+    }
+
+
+def box_lines(box: Box, hierarchies: Mapping[str, Sequence[Hierarchy]], budget: Budget) -> tuple[list[str], bool]:
+    """Return a line of sizes per storage format for a dry run, and whether all of them fit into memory."""
+    lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
+    return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
+
+
+def sparse_dry_run(
+    config: SparseConfig,
+    comm: Communicator,
+    settings: Mapping[str, Setting],
+    box: Box | None,
+    lines: Sequence[str],
+    *,
+    fits: bool,
+) -> DryRun:
+    """Return the dry run of a sparse benchmark: its lines, and its settings with box, ranks and threads. Collective."""
+    values: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
+    if box is not None:
+        values |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
+    rt = measuring_seconds(config)
+    return DryRun("\n".join(lines), fits, as_found(settings, **values, rt=rt), time_s=rt)
+
+
+def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:
+    """Return the published rules that the mode and the storage format break."""
+    broken = []
+    if config.mode != "official":
+        broken.append(Violation("mode", "--mode explore was chosen"))
+    if storage not in PLAIN:
+        text = f"{storage}: its columns are compressed, which the published rules do not cover"
+        broken.append(Violation("storage", text))
+    return broken
+
+
+def memory_violations(used: int, machine: Mapping[str, Any]) -> list[Violation]:
+    """Return the violation of the memory rule, if the memory of the nodes or of the GPUs is known."""
+    if "device_memory_bytes" in machine:
+        present = machine["device_memory_bytes"] * machine["device_count"]
+    else:
+        present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
+    if not present or used >= OFFICIAL_SHARE * present:
+        return []
+    share = three_digits(100 * used / present)
+    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules require 25 %"
+    return [Violation("memory", text)]
+
+
+def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[str]:
+    """Return a note for each rule that an official run will break."""
+    if config.mode != "official":
+        return []
+    return [f"the result will not be ADMISSIBLE: {violation.rule}: {violation.text}" for violation in broken]
+
+
+# --- the run ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SolveProgress:
+    """Report the steps of one or several solves to the observers of a run.
+
+    most      expected number of steps of all solves
+    before    steps of the solves that have ended
+    aim       relative residual at which the solve ends; the number of steps is then extrapolated from the residual
+    """
+
+    spans: Spans
+    label: str
+    most: int
+    flops_per_step: float
+    before: int = 0
+    aim: float = 0.0
+
+    def start(self) -> None:
+        """Report the start of the first solve."""
+        self.spans.start(self.label, self.most * self.flops_per_step)
+
+    def step(self, steps: int) -> None:
+        """Report the number of steps that the current solve has completed."""
+        steps += self.before
+        self.most = max(self.most, steps)
+        self.spans.expect(self.most * self.flops_per_step)
+        self.spans.step(steps, self.most, steps * self.flops_per_step)
+
+    def cycle(self, solve: Solve) -> None:
+        """Report a completed restart cycle."""
+        if 0.0 < self.aim < solve.residual < 1.0:
+            self.most = int((self.before + solve.steps) * log(self.aim) / log(solve.residual))
+        self.step(solve.steps)
 
 
 AnySparse = TypeVar("AnySparse", bound=SparseConfig)
+AnySolve = TypeVar("AnySolve")
+AnyMeasured = TypeVar("AnyMeasured")
 
 
 class SparseBench(Bench[AnySparse]):
-    """What all phases of one run share."""
+    """The state that all phases of a run share."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -169,40 +251,73 @@ class SparseBench(Bench[AnySparse]):
         self.checks = self._new_checks()
 
     def _new_checks(self) -> SolveChecks | None:
-        """With --abft, what solves are checked by."""
+        """Return the fault checks of --abft."""
         return SolveChecks(self.spans) if self.config.abft else None
 
-    def solving(self, part: str, made: StencilProblem | None = None) -> None:
-        """Solves begin that faults will be told of by this name; with matrices that may not change from now on."""
+    def begin_solves(self, part: str, problem: StencilProblem | None = None) -> None:
+        """Start the fault checks of a part of the run; from now on, the matrices of `problem` must not change."""
         if self.checks is not None:
             self.checks.begin(part)
-            if made is not None:
-                self.checks.know(made)
+            if problem is not None:
+                self.checks.know(problem)
 
-    def forget(self) -> None:
-        """Keep nothing of the problem that was solved last: the next one is about to be made."""
+    def forget_problem(self) -> None:
+        """Release the previous problem before the next one is built."""
         if self.checks is not None:
             self.checks.forget()
 
     def label(self, part: str) -> str:
-        """What a part of the run is called while it is watched: its number among all of them comes first."""
+        """Return the name of a part of the run with its number, as observers show it."""
         if part not in self.parts:
             return part
         return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
 
     def begin(self, case: Any) -> None:
-        """A case begins; all of it has the same spans."""
+        """Start a case, all parts of which record into the same spans."""
         super().begin(case)
         if self._under_way is not None:
             self._under_way.spans = self.spans
 
     @property
     def rt(self) -> float:
-        """Seconds to measure for."""
-        return seconds_for(self.config)
+        """The measuring time in seconds."""
+        return measuring_seconds(self.config)
 
-    def box(self, kinds: Sequence[Sequence[Hierarchy]]) -> Box:
-        """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
+    def measured(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:
+        """Measure each storage format, the first for the whole measuring time. Collective."""
+        return [measure(storage, self.rt if k == 0 else BESIDE * self.rt) for k, storage in enumerate(storages)]
+
+    def finished(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
+        """Return the result on rank 0, with the fault checks of the run; `sections` takes the peak memory. Collective.
+
+        part    the part of the run that determines the rate
+        start   the time at which the run started
+        """
+        rss = peak_rss(self.comm)
+        if self.comm.rank:
+            return None
+        result = Result(**self.facts.sections(start, time.time()), **sections(rss))
+        result.telemetry["computation"] = self.label(part)
+        about_solves(result, self.checks)
+        return result
+
+    def storage_section(self, measured: MeasuredStorage[Any]) -> dict[str, Any]:
+        """Return the levels, the storage format and the set-up times of a result."""
+        return {
+            "levels": measured.levels,
+            "storage": measured.storage,
+            "smoother": smoother_of(self.config, measured.storage),
+            "colouring": self.config.colouring,
+            "ranks": self.comm.size,
+            "threads": self.placement.threads,
+            "setup_s": measured.setup_s,
+            "optimize_s": measured.optimize_s,
+        }
+
+    # --- set-up -------------------------------------------------------------------------------------------------
+
+    def box(self, kinds: Iterable[Sequence[Hierarchy]]) -> Box:
+        """Return this rank's box, reduced if one of the hierarchies does not fit into memory. Collective."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
         for hierarchies in kinds:
             box, caution = fitted(box, self.config, hierarchies, self.budget)
@@ -211,21 +326,21 @@ class SparseBench(Bench[AnySparse]):
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> StencilProblem:
-        """The problem on `comm`, in every form.  Collective over it."""
-        self.forget()
+        """Build the problem on `comm` in all forms. Collective over comm."""
+        self.forget_problem()
         order = order_of(self.config, forms[0].storage)
         return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
 
     def make_ready(
         self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[StencilProblem], None]
     ) -> None:
-        """Compile what these forms take, by using all of it on a tiny box.  Collective."""
+        """Compile the kernels of these forms by running all of them on a tiny box. Collective."""
         if self.kernels.name == "reference":
-            return  # plain NumPy: nothing is compiled
+            return  # plain NumPy: no kernel is compiled
 
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
-            checks, self.checks = self.checks, self._new_checks()  # what is found here says nothing of the run
+            checks, self.checks = self.checks, self._new_checks()  # keep the checks of the run free of these solves
             try:
                 use(self.make(tiny, forms, stencil, Solo()))
             finally:
@@ -237,15 +352,15 @@ class SparseBench(Bench[AnySparse]):
         compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box, name, cores, self.kernels)
 
     def _use(self, forms: Sequence[Form]) -> str:
-        """What is compiled for these forms, by name."""
-        told = [
+        """Return a name for the set of kernels that these forms need."""
+        names = [
             f"{form.storage} {order_of(self.config, form.storage)} {'/'.join(form.values)} {form.vectors}"
             for form in forms
         ]
-        return ", ".join([self.name, *told, *(["checked"] if self.checks else [])])
+        return ", ".join([self.name, *names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
-        """What only happens to a matrix with entries from another rank; nobody is asked for them here."""
+        """Run the kernels that only matrices with entries of another rank need, without communication."""
         kernels = self.kernels.sparse
         rows = kernels.stencil_rows(box, stencil)
         order = kernels.order(rows, order_of(self.config, form.storage))
@@ -258,11 +373,41 @@ class SparseBench(Bench[AnySparse]):
             kernels.relax(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=True)
 
-    def bandwidth(self, A: SparseMatrix, held: int) -> Reading | None:
-        """Measure at what rate all ranks at once read what a solver reads; None with --warmup none.  Collective.
+    # --- timing -------------------------------------------------------------------------------------------------
 
-        That is the values of its matrix.  If the caches hold these, but not all `held` bytes of the solver, it is an
-        array that they cannot hold.
+    def timed_solves(
+        self,
+        solve: Callable[[], AnySolve],
+        progress: SolveProgress,
+        steps: int,
+        *,
+        least: int,
+        rt: float,
+        prepare: Callable[[], object] = lambda: None,
+        so_far: Callable[[TimedSolves[AnySolve]], Partial] | None = None,
+    ) -> TimedSolves[AnySolve]:
+        """Repeat a solve of `steps` iterations until `rt` seconds have passed, at least `least` times. Collective.
+
+        `prepare` runs before each solve and is not timed. If `so_far` is given, the solves determine the result: their
+        energy is measured, and each sample is recorded with the partial result.
+        """
+        samples, solves = list[float](), list[AnySolve]()
+        timed = self.slowest if so_far is None else self.metered
+        while sum(samples) < rt or len(samples) < least:
+            prepare()
+            samples.append(timed(lambda: solves.append(solve())))
+            progress.before = steps * len(samples)
+            progress.most = steps * max(least, ceil(rt * len(samples) / sum(samples)))
+            if so_far is not None:
+                self.sampled(samples[-1], so_far(TimedSolves(samples, solves)))
+        self.spans.finish()
+        by_step = step_table(self.kernels, self.comm, self.spans)
+        return TimedSolves(samples, solves, phase_table(self.comm, self.spans), by_step)
+
+    def bandwidth(self, A: SparseMatrix, held: int) -> Reading | None:
+        """Measure the rate at which all ranks read the matrix values; None with --warmup none. Collective.
+
+        If the caches hold the values, but not all `held` bytes of the solver, an array larger than the caches is read.
         """
         if self.config.warmup == "none":
             return None
@@ -276,14 +421,14 @@ class SparseBench(Bench[AnySparse]):
         return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
 
     def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
-        """Return what reads the values, or an array that no cache holds, and returns the bytes.  Collective."""
+        """Return a function that reads the values, or an uncached array, and returns its bytes. Collective."""
         kernels, machine, on_gpu = self.kernels, self.facts.machine, self.config.on_gpu
 
         def values() -> int:
             return kernels.sparse.read_values(A.A)
 
-        left = self.budget.limit - held // self.comm.size * self.budget.ranks_a_node
-        size = uncached_bytes(machine, left, self.budget.ranks_a_node, on_gpu=on_gpu)
+        free = self.budget.limit - held // self.comm.size * self.budget.ranks_a_node
+        size = uncached_bytes(machine, free, self.budget.ranks_a_node, on_gpu=on_gpu)
         if in_cache(held, machine, on_gpu=on_gpu) or self.total(float(values())) >= size * self.comm.size:
             return values
         lines = kernels.buffer(size // (8 * ROW) * ROW).reshape((-1, ROW))
@@ -297,25 +442,25 @@ class SparseBench(Bench[AnySparse]):
         return array
 
     def limit(self, before: Reading | None, after: Reading | None, held: int) -> Limit:
-        """Return the limit of a solver for the number of bytes that it holds."""
+        """Return the read-bandwidth limit of a solver that holds this number of bytes."""
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
-        """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
+        """Return the spans of some work on all ranks, in seconds after a barrier; complete on rank 0. Collective."""
         self.comm.barrier()
         self.spans.record(events_a_rank(self.comm))
         work()
         return timeline(self.comm, self.spans)
 
     def total(self, value: float) -> float:
-        """The sum of everybody's value.  Collective."""
+        """Return the sum of a value over all ranks. Collective."""
         return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
-    def bytes_of(self, made: StencilProblem, k: int, basis: int) -> int:
-        """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""
-        top, outer = made.hierarchies[k].top.A, made.hierarchies[k].outer
-        levels = made.levels(k)
-        mine = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
+    def bytes_of(self, problem: StencilProblem, k: int, basis: int) -> int:
+        """Return the bytes of one solver's matrices, vectors and basis over all ranks. Collective."""
+        top, outer = problem.hierarchies[k].top.A, problem.hierarchies[k].outer
+        levels = problem.levels(k)
+        matrices = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
         width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
         vectors = sum(w * (2 * level.A.n + level.A.A.halo) for w, level in zip(width, levels))
-        return int(self.total(float(mine + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))
+        return int(self.total(float(matrices + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))

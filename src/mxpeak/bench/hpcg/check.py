@@ -1,10 +1,10 @@
-"""HPCG's own tests of an optimised code: a matrix with a known number of steps, symmetry, the same result each time.
+"""HPCG's tests of an optimized code: a matrix with a known number of iterations, symmetry, and reproducibility.
 
-spectral      the finest diagonal times 10^6, of the first nine rows times 2·10^6 … 10·10^6, and b likewise: next to
-              that the rest is nothing, so CG has ten eigenvalues to deal with: 12 steps to 1e-12 may be taken, and 2 of
-              them with the preconditioner, whose coarser levels stay as they are; each twice, from x = 0
-symmetry      |xᵀA y - yᵀA x| / (2·52·xᵀx·yᵀy·ε) <= 1 with ε = 2^-52 and random entries of x and y in [1, 2]; the same
-              of the preconditioner M^-1
+spectral      the finest diagonal is multiplied by 10^6, in the first nine rows by 2·10^6 … 10·10^6, and so is b; the
+              other entries are then negligible, so CG sees ten eigenvalues and may take 12 iterations to 1e-12, or 2
+              with the preconditioner, whose coarser levels do not change; each solve runs twice from x = 0
+symmetry      |xᵀA y - yᵀA x| / (2·52·xᵀx·yᵀy·ε) <= 1 with ε = 2^-52 and random entries of x and y in [1, 2], and
+              the same for the preconditioner M^-1
 norms         the variance of the sets' scaled residuals is below 1e-6
 
 Source: HPCG 3.1, TestCG.cpp, TestSymmetry.cpp, TestNorms.cpp.
@@ -29,40 +29,40 @@ from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: The spectral test: the factor of the diagonal, the rows with a factor of their own, and what is allowed.
+#: The spectral test: the factor of the diagonal, the number of rows with own factors, and the allowed iterations.
 LARGE, SPECIAL = 1e6, 9
 MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
-#: What the symmetry test takes for the norm of A, and ε.
+#: The norm of A in the symmetry test, and ε.
 NORM_OF_A, EPSILON = 2 * 26.0, 2.0**-52
-#: Odd factors that mix an entry's number: multipliers of good generators modulo 2^64 (Knuth; L'Ecuyer 1999).
+#: Odd factors that mix the index of an entry: multipliers of good generators modulo 2^64 (Knuth; L'Ecuyer 1999).
 MIX = (6364136223846793005, 3935559000370003845)
-#: The variance of residuals that is too large.
+#: The variance of the residuals must be below this value.
 VARIANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Spectral:
-    """The most steps that CG took on the matrix with the large diagonal."""
+    """The maximum number of CG iterations on the matrix with the large diagonal."""
 
     unpreconditioned: int
     preconditioned: int
 
     @property
     def passed(self) -> bool:
-        """Whether they are as few as they should be."""
+        """Whether CG took no more iterations than expected."""
         return self.unpreconditioned <= EXPECTED and self.preconditioned <= EXPECTED_PRECONDITIONED
 
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """How far product and preconditioner are from symmetric, in units of what is allowed."""
+    """The departure of product and preconditioner from symmetry, in units of the allowed departure."""
 
     spmv: float
     mg: float
 
     @property
     def passed(self) -> bool:
-        """Whether both are symmetric; a NaN is not."""
+        """Whether both are symmetric; False for NaN."""
         return self.spmv <= 1.0 and self.mg <= 1.0
 
 
@@ -74,17 +74,17 @@ class Norms:
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """The mean of the residuals."""
         return sum(self.samples) / len(self.samples)
 
     @property
     def variance(self) -> float:
-        """Σ (sample - mean)² / samples."""
+        """The variance of the residuals, Σ (sample - mean)² / samples."""
         return sum((sample - self.mean) ** 2 for sample in self.samples) / len(self.samples)
 
     @property
     def passed(self) -> bool:
-        """Whether they are numbers, and the same but for rounding."""
+        """Whether all residuals are finite and equal except for rounding."""
         return all(map(isfinite, self.samples)) and self.variance < VARIANCE
 
 
@@ -94,13 +94,13 @@ class Norms:
 def spectral_test(
     kernels: SparseKernels, comm: Communicator, top: Level, box: Box, order: str, spans: Spans
 ) -> Spectral:
-    """CG without and with multigrid on the matrix with the large diagonal.  Collective."""
+    """Count the iterations of CG without and with multigrid on the matrix with the large diagonal. Collective."""
     level, b = with_large_diagonal(kernels, top, box, order)
-    most = []
+    steps = []
     for precondition in (None, partial(cycle, level)):
         system = CgSystem(kernels, comm, level.A, b, precondition, spans)
-        most.append(max(_steps(system) for _ in range(CALLS)))
-    return Spectral(*most)
+        steps.append(max(_steps(system) for _ in range(CALLS)))
+    return Spectral(*steps)
 
 
 def _steps(system: CgSystem) -> int:
@@ -109,7 +109,7 @@ def _steps(system: CgSystem) -> int:
 
 
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:
-    """The finest level with another matrix, on vectors and coarser levels of its own; and the b that goes with it."""
+    """Return the finest level with the large diagonal, the vectors and coarser levels of `top`, and its b."""
     rows = kernels.stencil_rows(box, weights())
     permutation = kernels.order(rows, order)
     b = kernels.row_sums(rows, permutation)
@@ -127,8 +127,8 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
 
 
 def special_rows(box: Box) -> list[tuple[int, int]]:
-    """This rank's rows among the first nine of the whole matrix, each with its global number."""
-    found = []
+    """Return the local and global indices of this rank's rows among the first nine of the matrix."""
+    rows = []
     for number in range(SPECIAL):
         x, y, z = (
             at - first
@@ -137,8 +137,8 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
             )
         )
         if all(0 <= at < n for at, n in zip((x, y, z), box.shape)):
-            found.append(((z * box.ny + y) * box.nx + x, number))
-    return found
+            rows.append(((z * box.ny + y) * box.nx + x, number))
+    return rows
 
 
 # --- symmetry ---------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
 def symmetry_test(
     kernels: SparseKernels, comm: Communicator, A: SparseMatrix, precondition: Preconditioner
 ) -> Symmetry:
-    """How symmetric A and M^-1 are.  Collective."""
+    """Measure the departure of A and M^-1 from symmetry. Collective."""
     x, y, out = A.halo_vector(), A.halo_vector(), zeros(kernels, A.n, "fp64")
     for k, vector in enumerate((x, y)):
         A.own(vector)[:] = _random(kernels.xp, A.n, first=(2 * comm.rank + k) << 40)
@@ -168,7 +168,7 @@ def symmetry_test(
 
 
 def _random(xp: Any, n: int, first: int) -> Vector:
-    """Entries in [1, 2), made of the numbers `first`, first + 1, … alone."""
+    """Return pseudo-random entries in [1, 2) that depend only on the indices `first`, first + 1, …."""
     h = xp.arange(first, first + n, dtype=xp.int64)
     for factor in MIX:
         h = h * factor  # modulo 2^64

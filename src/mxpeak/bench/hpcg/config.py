@@ -1,4 +1,4 @@
-"""What HPCG is told."""
+"""The configuration of HPCG."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from mxpeak.configs.sparse import SparseConfig
 
 @dataclass(frozen=True, kw_only=True)
 class HpcgConfig(SparseConfig):
-    """All that `mxpeak run hpcg` can be told."""
+    """The options of `mxpeak run hpcg`."""
 
     both_ways: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""hpcg.dat, HPCG's input file: two lines of text, a rank's box, the seconds, and the process grid if it is given."""
+"""Read and write hpcg.dat: two lines of text, the box of a rank, the seconds, and an optional process grid."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mxpeak.errors import UsageError
 from mxpeak.options import integer, real
 
 LINES = 4
-#: What the file in HPCG's source says.
+#: Values of the file in HPCG's source.
 SAMPLE_NX, SAMPLE_S = 104, 60
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """The values of an hpcg.dat, keyed as the fields of HpcgConfig; `source` names the file in errors."""
+    """Return the values of an hpcg.dat by the fields of HpcgConfig; errors name the file `source`."""
     dat = Dat.of(text, source, LINES)
     box = dat.row(3, "nx ny nz", 3, integer(1))
-    found = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.one(4, "seconds", _seconds)}
+    values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.one(4, "seconds", _seconds)}
     if len(dat.lines) > LINES and dat.lines[LINES].split():
         grid = zip(("npx", "npy", "npz"), dat.row(5, "npx npy npz", 3, integer(0)))
-        found |= {name: ranks for name, ranks in grid if ranks}  # 0: as HPCG likes
-    return found
+        values |= {name: ranks for name, ranks in grid if ranks}  # 0: HPCG chooses
+    return values
 
 
 def _seconds(text: str) -> float:
@@ -33,7 +33,7 @@ def _seconds(text: str) -> float:
 
 
 def write_dat(config: HpcgConfig) -> str:
-    """The hpcg.dat that makes HPCG run what `config` says; where that says nothing, as in the file of its source.
+    """Return an hpcg.dat that makes HPCG run this configuration, with the values of its own file for unset options.
 
     HPCG reads whole seconds.
     """

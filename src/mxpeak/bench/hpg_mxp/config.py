@@ -1,4 +1,4 @@
-"""What HPG-MxP is told."""
+"""The configuration of HPG-MxP."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import boolean, integer, listed, name_in, one_of, option, real
 
-#: Formats of HPG-MxP's matrices, and of the vectors of its inner iteration.
+#: Formats of the matrices, and of the vectors of the inner iteration.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
 VECTOR_PRECISIONS = ("fp64", "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HpgMxpConfig(SparseConfig):
-    """All that `mxpeak run hpg-mxp` can be told."""
+    """The options of `mxpeak run hpg-mxp`."""
 
     nonsymmetric: bool = option(False, boolean, "use a nonsymmetric matrix (-1.5 below and -0.5 above in z)", "problem")
     matrix: str | None = option(None, str, "use a matrix from a Matrix Market file", "problem", "FILE.mtx")
@@ -53,11 +53,11 @@ class HpgMxpConfig(SparseConfig):
     )
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
-        """The format of each level's matrix."""
-        asked = self.mg_precision or (self.precision,)
-        if len(asked) not in (1, levels):
+        """Return the requested format of each level's matrix."""
+        formats = self.mg_precision or (self.precision,)
+        if len(formats) not in (1, levels):
             raise UsageError(
-                f"--mg-precision {','.join(asked)} has {len(asked)} formats for {levels} levels; "
+                f"--mg-precision {','.join(formats)} has {len(formats)} formats for {levels} levels; "
                 f"use one for all levels, or {levels}"
             )
-        return asked if len(asked) == levels else asked * levels
+        return formats if len(formats) == levels else formats * levels

@@ -1,4 +1,4 @@
-"""A matrix of HPG-MxP from a file: read by rank 0, known to all, and what it takes of their memory."""
+"""Read a matrix of HPG-MxP from a file on rank 0, and compute its memory on all ranks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
 from mxpeak.runtime.memory import MARGIN, Budget
 
-#: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
+#: Bounds of ||b||: the squares of its entries and of residuals must be in the range of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
-#: Bytes of an entry on rank 0, which keeps the file's matrix; at the most of one while rows are ordered and stored;
-#: and of one while a pattern is filled up, at the most, which takes the rows before and after, and the zeros' places.
+#: Bytes per entry: of the file's matrix on rank 0; at most, while rows are ordered and stored; at most, while a pattern
+#: is made symmetric, which needs the rows before and after, and the positions of the added zeros.
 KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixFile:
-    """A matrix from a file as all ranks know it; its entries, compressed rows, are on rank 0 alone.
+    """The sizes of a matrix from a file on all ranks; only rank 0 has its entries, in compressed rows.
 
-    filled   entries and the zeros that make its pattern symmetric
+    filled   number of entries including the zeros that make the pattern symmetric
     """
 
     name: str
@@ -42,7 +42,7 @@ class MatrixFile:
     entries: Any = None
 
     def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
-        """Sizes and memory, for a dry run; a format that only the run will choose is taken for the widest."""
+        """Return the line of sizes and memory for a dry run, with the widest format for automatic ones."""
         parts = self._parts(config, storage)
         text = (
             f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])}, "
@@ -52,7 +52,7 @@ class MatrixFile:
         return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
-        """Whether every node has room for it, with the widest of the formats that it may have."""
+        """Whether the matrix fits into every node's memory with the widest possible format."""
         return self.node_need(self._parts(config, storage), ranks, budget) <= budget.limit
 
     def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:
@@ -62,13 +62,13 @@ class MatrixFile:
         return self.memory_need(hierarchies_of((double, mixed), config.restart + 1))
 
     def memory_need(self, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
-        """The bytes that all ranks hold at a time, padding and halos left out; n rows, nnz entries, of each solver
+        """Return the bytes of all ranks without padding and halos; for each solver, with n rows and nnz entries,
 
           matrix    filled·(value + index)
           vectors   3·n·vector, and 5·8·n for the outer solver
-          basis     the largest basis·n·vector      solves follow one another
+          basis     the largest basis·n·vector      solves run one after the other
           making    64·nnz at most                  rows as they are distributed and ordered
-          filling   72·nnz at most                  of a pattern that is not symmetric, before anything is stored
+          filling   72·nnz at most                  to make a pattern symmetric, before the matrix is stored
           kept      12·nnz                          the file's matrix, on rank 0
         total       kept + the larger of filling and matrix + vectors + the larger of basis and making.
         """
@@ -85,32 +85,32 @@ class MatrixFile:
         return {**parts, "total": parts["kept"] + max(stored, parts["filling"])}
 
     def node_need(self, parts: dict[str, int], ranks: int, budget: Budget) -> int:
-        """The bytes that rank 0's node holds."""
+        """Return the bytes on the node of rank 0."""
         shared = {"total": parts["total"] - parts["kept"]}
         return parts["kept"] + budget.need(lambda n, nb, P, Q: shared, self.n, 1, ranks, 1)
 
 
 def read_file(path: str, comm: Communicator) -> MatrixFile:
-    """The matrix in a file; a mistake in it is raised on every rank alike.  Collective over comm."""
+    """Read a matrix from a file; an error in it is raised on every rank. Collective over comm."""
     entries: Any = None
 
     def read() -> MatrixFile:
         nonlocal entries
         try:
-            entries, known = _read(path, comm.size)
+            entries, file = _read(path, comm.size)
         except MemoryError:
             raise ResourceError(
                 f"--matrix {path} does not fit into the free memory of the first node; use a smaller matrix, or "
                 "a node with more memory"
             ) from None
-        return known
+        return file
 
     return replace(run_on_root(comm, read), entries=entries)
 
 
 def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
-    """The matrix as rank 0 reads it, and what the others hear of it."""
-    from mxpeak.bench.matrix_market import read_matrix  # SciPy must not be loaded where no file is read
+    """Read the matrix on rank 0, and return it with its sizes."""
+    from mxpeak.bench.matrix_market import read_matrix  # import SciPy only for a file
 
     A = read_matrix(path)
     n = A.shape[0]
@@ -125,14 +125,14 @@ def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
 
 
 def filled_entries(A: Any) -> int:
-    """Entries of A and A^T together: those of A's pattern as sweeps need it."""
-    there = A.astype(bool)
-    there.data[:] = True  # zeros that are stored are entries
-    return int((there + there.T).nnz)
+    """Return the number of entries of the symmetric pattern of A + A^T, which sweeps need."""
+    pattern = A.astype(bool)
+    pattern.data[:] = True  # stored zeros are entries
+    return int((pattern + pattern.T).nnz)
 
 
 def _check_sums(path: str, A: Any) -> None:
-    """Stop where b = A·1 is nothing to solve for: zero to rounding, or out of range."""
+    """Raise an error if b = A·1 is zero except for rounding, or out of range."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -151,7 +151,7 @@ def _check_sums(path: str, A: Any) -> None:
 
 
 def too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: int) -> str:
-    """What there is to say where a node has no room for it."""
+    """Return the message for a matrix that does not fit into a node's memory."""
     names = ("matrix", "vectors", "basis", "making", "filling", "kept")
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (

@@ -1,7 +1,7 @@
-"""What HPG-MxP solves: the 27-point problem on boxes, or a matrix from a file.
+"""Build the systems of HPG-MxP: the 27-point problem on boxes, or a matrix from a file.
 
-A problem knows its sizes, the forms that its matrices are stored in, and how it is made on some ranks; what is
-measured of it, and how, is the same for both.  A file's matrix has one level, so its preconditioner is one sweep.
+A problem has sizes, storage forms, and a method that builds it on some ranks; the measurements are the same for both.
+A matrix from a file has one level, so its preconditioner is one sweep.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file, too_large
 from mxpeak.bench.hpg_mxp.rules import forms, storages
-from mxpeak.bench.sparse import SparseBench, hierarchies_of, order_of
-from mxpeak.bench.stencil_sizes import box_of, fits_in, line
+from mxpeak.bench.sparse import SparseBench, box_lines, hierarchies_by_storage, hierarchies_of, order_of
+from mxpeak.bench.sparse_result import mesh_section
+from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import Form, StencilProblem, value_format, weights
@@ -25,75 +26,66 @@ from mxpeak.runtime.memory import Budget
 
 
 class Problem(Protocol):
-    """A x = b with x = 1, as the phases of HPG-MxP see it.
+    """A system A x = b with x = 1, for the phases of HPG-MxP.
 
-    levels          its sizes
-    may_fall_short  whether at full scale the double solver sets the aim, reached or not, as the rules let it
+    levels           sizes of the multigrid levels
+    double_sets_aim  whether, at full scale, the residual of the double solver is the aim, as the rules allow
     """
 
     levels: Levels
-    may_fall_short: bool
+    double_sets_aim: bool
 
     def forms(self, storage: str) -> tuple[Form, Form]:
-        """The double solver's matrices, and the mixed one's."""
+        """Return the forms of the double and of the mixed solver."""
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
-        """Compile all that some forms take, by using them on something tiny.  Collective."""
+        """Compile the kernels of these forms by using them on a tiny problem. Collective."""
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        """The problem on all ranks, or on the first of them, in some forms of one storage.  Collective over comm."""
+        """Build the problem in forms of one storage format, on all or on the first ranks. Collective over comm."""
 
     def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """Each level of a hierarchy as results tell it."""
+        """Return a description of each level of a hierarchy for the result."""
 
     def section(self) -> dict[str, Any]:
-        """Its sizes as results tell them."""
+        """Return the sizes of the problem for the result."""
 
     def reference_bytes(self) -> int | None:
-        """Its memory by the reference's formula, None where that does not speak of it."""
+        """Return the memory by the reference's formula; None for a matrix from a file."""
 
     def larger_mesh(self, share: float) -> int | None:
-        """The side of the cube a rank that takes this share of the memory, None where there are no cubes."""
+        """Return the side of each rank's cube that needs this share of the memory; None for a matrix from a file."""
 
 
 def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Problem:
-    """The problem that was asked for, if it fits into memory.  Collective."""
-    return Boxes(bench) if file is None else FileProblem(bench, file)
+    """Return the problem of a run; raise an error if it does not fit into memory. Collective."""
+    return BoxProblem(bench) if file is None else FileProblem(bench, file)
 
 
 def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tuple[list[str], bool]:
-    """Sizes and memory by storage, and whether all of them fit, for a dry run.  Collective over comm."""
+    """Return a line of sizes per storage format for a dry run, and whether all of them fit. Collective over comm."""
     if config.matrix is not None:
         file, names = read_file(config.matrix, comm), storages(config)
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
-    need = {
-        storage: hierarchies_of(
-            forms(config, storage), config.restart + 1, order_of(config, storage), on_gpu=config.on_gpu
-        )
-        for storage in storages(config)
-    }
-    lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
-    return lines, all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
+    by_storage = {storage: forms(config, storage) for storage in storages(config)}
+    return box_lines(box, hierarchies_by_storage(config, by_storage, config.restart + 1), budget)
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------
 
 
-class Boxes:
-    """The benchmark's own problem: a box of points a rank."""
+class BoxProblem:
+    """The benchmark's own problem, with a box of points per rank."""
 
-    may_fall_short = True
+    double_sets_aim = True
 
     def __init__(self, bench: SparseBench[HpgMxpConfig]):
         self._bench, self._config = bench, (config := bench.config)
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
-        orders = {storage: order_of(config, storage) for storage in storages(config)}
-        basis, on_gpu = config.restart + 1, config.on_gpu
-        self._box = bench.box(
-            [hierarchies_of(self.forms(name), basis, order, on_gpu=on_gpu) for name, order in orders.items()]
-        )
+        by_storage = {storage: self.forms(storage) for storage in storages(config)}
+        self._box = bench.box(hierarchies_by_storage(config, by_storage, config.restart + 1).values())
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:
@@ -103,7 +95,7 @@ class Boxes:
         self._bench.make_ready(forms, self._stencil, use)
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        """See `Problem`; on fewer ranks boxes are as large, in a grid of their own."""
+        """Build the problem; on fewer ranks, the boxes have the same size in a smaller grid."""
         box = self._box
         if comm.size != box.ranks:
             box = Box.of(comm.rank, box.shape, process_grid(comm.size))
@@ -113,22 +105,7 @@ class Boxes:
         return made.described(self._box, k)
 
     def section(self) -> dict[str, Any]:
-        box = self._box
-        return {
-            "nx": box.nx,
-            "ny": box.ny,
-            "nz": box.nz,
-            "npx": box.npx,
-            "npy": box.npy,
-            "npz": box.npz,
-            "gnx": box.gnx,
-            "gny": box.gny,
-            "gnz": box.gnz,
-            "rows": box.global_rows,
-            "nnz": box.global_nnz,
-            "nonsymmetric": self._config.nonsymmetric,
-            "matrix": None,
-        }
+        return {**mesh_section(self._box), "nonsymmetric": self._config.nonsymmetric, "matrix": None}
 
     def reference_bytes(self) -> int | None:
         return sum(memory_bytes(self._box, self._config.restart))
@@ -141,21 +118,21 @@ class Boxes:
 
 
 class FileProblem:
-    """A matrix from a file, its rows distributed over the ranks."""
+    """A matrix from a file, with its rows distributed over the ranks."""
 
-    may_fall_short = False
+    double_sets_aim = False
 
     def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile):
         self._bench, self._config, self._file = bench, (config := bench.config), file
-        self._values = self._settled()
+        self._values = self._value_format()
         self.levels = Levels(rows=(file.n,), nnz=(file.nnz,), coarse_nnz=(0,))
         parts = file.memory_need(hierarchies_of(self.forms(storages(config)[0]), config.restart + 1))
         need = file.node_need(parts, bench.comm.size, bench.budget)
         if need > bench.budget.limit:
             raise ResourceError(too_large(file, parts, need, bench.budget.limit))
 
-    def _settled(self) -> str:
-        """The format of the mixed solver's values; rank 0 has them all.  Collective."""
+    def _value_format(self) -> str:
+        """Return the value format of the mixed solver, chosen on rank 0, which has all values. Collective."""
         bench, name, A = self._bench, None, self._file.entries
         if bench.comm.rank == 0:
             kernels, mixed = bench.kernels.sparse, forms(self._config, "sell")[1]
@@ -168,7 +145,7 @@ class FileProblem:
         return double, replace(mixed, values=(self._values,))
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
-        """See `Problem`: on a tiny box in these formats, with what only happens to a matrix that is not known."""
+        """Compile the kernels of these forms, including those for general matrices."""
         kernels = self._bench.kernels.sparse
         tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 
@@ -179,17 +156,17 @@ class FileProblem:
         self._bench.make_ready(tiny, weights(), use_all)
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        from mxpeak.distributed.rows import distribute  # as SciPy above
-        from mxpeak.distributed.stencil import make_general  # as SciPy above
+        from mxpeak.distributed.rows import distribute  # SciPy is imported only for a file
+        from mxpeak.distributed.stencil import make_general
 
         bench = self._bench
-        bench.forget()
+        bench.forget_problem()
         block = distribute(comm, self._file.entries)
         order = order_of(self._config, forms[0].storage)
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
     def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """See `Problem`: the one level, sizes over all ranks, bytes of this one."""
+        """Return the single level, with the sizes of all ranks and the bytes of this rank."""
         A = made.hierarchies[k].top.A.A
         return [
             {

@@ -1,0 +1,111 @@
+"""Hold the measurements that HPG-MxP and HPCG share: timed solves, and all figures of one storage format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from mxpeak.bench.harness import NO_PHASE, with_share
+from mxpeak.bench.limits import Limit
+from mxpeak.layout.stencil import Box
+
+#: Phases that are parts of `mg`, which records their time but not their flops and bytes.
+MG_PARTS = ("gs", "restriction", "prolongation")
+
+
+class SolveOutcome(Protocol):
+    """The outcome of one solve."""
+
+    steps: int
+    residual: float
+
+
+AnySolve = TypeVar("AnySolve")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSolves(Generic[AnySolve]):
+    """The seconds and the outcome of each timed solve, and the phases of all of them, also by step."""
+
+    samples_s: list[float]
+    solves: list[AnySolve]
+    phases: dict[str, Any] = field(default_factory=dict)
+    by_step: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """The number of solves."""
+        return len(self.samples_s)
+
+    @property
+    def time_s(self) -> float:
+        """The total time of all solves."""
+        return sum(self.samples_s)
+
+    @property
+    def finite(self) -> bool:
+        """Whether no solve broke down."""
+        return all(isfinite(solve.residual) for solve in self.solves)  # type: ignore[attr-defined]
+
+    def motif(self, name: str) -> dict[str, Any]:
+        """Return the phase of a motif; that of multigrid with the flops and bytes of its parts."""
+        phase: dict[str, Any] = self.phases.get(name, NO_PHASE)
+        if name != "mg":
+            return phase
+        parts = [self.phases.get(part, NO_PHASE) for part in MG_PARTS]
+        return {**phase, **{key: sum(part[key] for part in parts) for key in ("flops", "bytes")}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStorage(Generic[AnySolve]):
+    """All measurements with one storage format.
+
+    timed           the solves that determine the rate
+    readings        read bandwidth before and after the solves
+    setup_s, optimize_s    set-up and optimization time
+    held_bytes, setup_bytes    memory of the solver and of the set-up, over all ranks
+    """
+
+    motifs: ClassVar[Sequence[str]]
+    solves_name: ClassVar[str]
+
+    storage: str
+    levels: list[dict[str, Any]]
+    timed: TimedSolves[AnySolve]
+    readings: Limit
+    setup_s: float
+    optimize_s: float
+    held_bytes: int
+    setup_bytes: int
+    trace: list[dict[str, Any]] | None
+
+    @property
+    def minimum_rate(self) -> float:
+        """The bytes per second that all motifs must move at least."""
+        return float(sum(self.timed.motif(name)["bytes"] for name in self.motifs)) / self.timed.time_s
+
+    @property
+    def limit(self) -> Limit:
+        """The read bandwidth, or the highest rate of the solves and of their products if that is higher."""
+        limit, spmv = self.readings.including(self.solves_name, self.minimum_rate), self.timed.motif("spmv")
+        return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
+
+    def limit_section(self) -> dict[str, Any]:
+        """Return the limit, and the share of it that the solves reach."""
+        return {"fraction_of_limit": self.limit.share(self.minimum_rate), "limit": self.limit.section()}
+
+    def telemetry(self) -> dict[str, Any]:
+        """Return the times by step, and the trace if there is one."""
+        return {"steps": self.timed.by_step, **({} if self.trace is None else {"trace": self.trace})}
+
+    def table(self, *names: str) -> dict[str, Any]:
+        """Return phases, each with its share of the limit."""
+        return {name: with_share(self.timed.motif(name), self.limit.rate) for name in names}
+
+
+def mesh_section(box: Box) -> dict[str, Any]:
+    """Return the sizes of the 27-point problem as results record them."""
+    names = ("nx", "ny", "nz", "npx", "npy", "npz", "gnx", "gny", "gnz")
+    return {**{name: getattr(box, name) for name in names}, "rows": box.global_rows, "nnz": box.global_nnz}
