@@ -30,7 +30,7 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import open_device
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
-from mxpeak.library.norms import functions
+from mxpeak.library.norms import prepare as norm_arguments
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import calls
 
@@ -120,7 +120,7 @@ def pytest_collection_finish() -> None:
 
     The library remembers how many cores it may use: it asks now, for virtual ranks are bound to one.
     """
-    functions._cores()
+    norm_arguments.cores()
     calls._cores()
     gc.freeze()
     atexit.register(gc.unfreeze)  # at exit all is freed as usual, or Triton complains of what stays

@@ -17,13 +17,13 @@ from mxpeak.bench.norms import matrix as norms_matrix
 from mxpeak.bench.norms import run as bench
 from mxpeak.bench.norms.check import Reference, eps, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
-from mxpeak.bench.norms.result import Runs, check_runs
+from mxpeak.bench.norms.result import TimedNorms, check_runs
 from mxpeak.bench.norms.sizes import structure_of
 from mxpeak.cli import main as cli
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
+from mxpeak.configs.norms import DTYPES, KINDS, STRUCTURES
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import NormParts
 from mxpeak.kernels.host.kernels import HostKernels
@@ -108,7 +108,7 @@ def test_a_single_norm_is_that_of_the_generated_matrix():
         "inf": np.abs(A).sum(1).max(),
         "fro": math.sqrt((A * A).sum()),
     }
-    for kind in NORM_KINDS:
+    for kind in KINDS:
         (found,) = measured(m=(M,), kind=(kind,), seed=(7,))
         assert value(found, kind) == pytest.approx(wanted[kind], rel=2 * M * N * U)
         assert found.validation["expected"] == pytest.approx(wanted[kind], rel=2 * M * N * U)
@@ -165,7 +165,7 @@ def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dty
         for k, r in enumerate(results):
             first = found[0][k % len(structures)]
             assert r.problem["structure"] == first.problem["structure"]
-            for kind in NORM_KINDS:  # sums of up to N·N terms, each rounded
+            for kind in KINDS:  # sums of up to N·N terms, each rounded
                 assert value(r, kind) == pytest.approx(value(first, kind), rel=N * N * U)
             assert value(r, "max") == value(first, "max") or dtype.startswith("c")
 
@@ -198,7 +198,7 @@ def test_a_deterministic_norm_has_the_same_bits_on_every_grid_in_every_layout_wi
 def test_the_reference_kernels_measure_the_same():
     fast, slow = (measured(m=(M,), kind=("all",), kernels=name)[0] for name in ("host", "reference"))
     assert slow.passed
-    for kind in NORM_KINDS:
+    for kind in KINDS:
         assert value(slow, kind) == pytest.approx(value(fast, kind), rel=M * N * U)
 
 
@@ -208,7 +208,7 @@ def test_several_threads_measure_what_one_does():
         # 1.4 MB: enough for threads
         for one, many in zip(measured(**asked), measured(**asked, threads=3), strict=True):
             assert many.passed
-            for kind in NORM_KINDS:
+            for kind in KINDS:
                 assert value(many, kind) == pytest.approx(value(one, kind), rel=420 * 420 * U)
 
 
@@ -324,7 +324,7 @@ def spoiled(parts: NormParts, what: str) -> NormParts:
     )
 
 
-@pytest.mark.parametrize("kind", NORM_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kernel_that_computes_wrongly_fails_the_check_and_exits_with_three(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ):
@@ -367,22 +367,22 @@ def test_a_kernel_that_gives_no_number_fails_the_check(monkeypatch: pytest.Monke
 
 def test_one_wrong_run_of_many_fails_the_check():
     case = NormsCase(m=4, n=4, nb=4, P=1, Q=1, kind="one")
-    S, reference = structure_of(case), Reference(dict.fromkeys(NORM_KINDS, Decimal(2)), 16)
+    S, reference = structure_of(case), Reference(dict.fromkeys(KINDS, Decimal(2)), 16)
     good, bad = {"one": 2.0}, {"one": 2.0000001}
-    assert check_runs(case, S, Runs([1.0, 1.0], [good, good], 0.0, 0.0), reference).passed
-    assert not check_runs(case, S, Runs([1.0, 1.0, 1.0], [good, bad, good], 0.0, 0.0), reference).passed
+    assert check_runs(case, S, TimedNorms([1.0, 1.0], [good, good], 0.0, 0.0), reference).passed
+    assert not check_runs(case, S, TimedNorms([1.0, 1.0, 1.0], [good, bad, good], 0.0, 0.0), reference).passed
 
 
 def test_a_pass_that_read_other_entries_than_the_structure_has_fails_the_check():
     case = NormsCase(m=4, n=4, nb=4, P=1, Q=1, kind="one")
-    runs = Runs([1.0], [{"one": 2.0}], 0.0, 0.0)
+    runs = TimedNorms([1.0], [{"one": 2.0}], 0.0, 0.0)
     assert not check_runs(case, structure_of(case), runs, Reference({"one": Decimal(2)}, 15)).passed
 
 
 def test_errors_are_scaled_as_slate_scales_them():
     case = NormsCase(m=4, n=9, nb=4, P=1, Q=1)
     one_off = 1.0 + 2.0**-52
-    errors = {kind: scaled_error(case, kind, one_off, Decimal(1)) for kind in NORM_KINDS}
+    errors = {kind: scaled_error(case, kind, one_off, Decimal(1)) for kind in KINDS}
     assert errors == {"max": 1.0, "one": 1 / 2, "inf": 1 / 3, "fro": 1 / 6}
     assert scaled_error(case, "one", math.inf, Decimal(1)) == math.inf
     assert scaled_error(case, "one", 0.0, Decimal(0)) == 0.0

@@ -15,11 +15,12 @@ import mxpeak as mx
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports import threads as thread_ranks
 from mxpeak.comm.transports.threads import run_ranks
+from mxpeak.configs.norms import STRUCTURES
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.layout.structure import STRUCTURES, structure
+from mxpeak.layout.structure import structure
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms
 from tests.support.exact_norms import KINDS, agree, cases, exact_norms, expanded, poisoned

@@ -7,21 +7,9 @@ from typing import Any
 
 import pytest
 
+from mxpeak.configs.norms import DIAGS, STRUCTURES, UPLOS
 from mxpeak.errors import UsageError
-from mxpeak.layout.structure import (
-    DIAGONAL,
-    DIAGS,
-    ENDLESS,
-    SQUARE,
-    STRUCTURES,
-    UPLOS,
-    WHOLE,
-    WITH_DIAG,
-    WITH_UPLO,
-    Band,
-    Structure,
-    structure,
-)
+from mxpeak.layout.structure import DIAGONAL, ENDLESS, SQUARE, WHOLE, WITH_DIAG, WITH_UPLO, Band, Structure, structure
 from tests.support.notes import told
 from tests.support.structures import Inside, definition
 

@@ -11,8 +11,9 @@ import pytest
 import scipy.sparse
 
 import mxpeak as mx
+from mxpeak.configs.norms import DIAGS, STRUCTURES, UPLOS
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.layout.structure import DIAGS, STRUCTURES, UPLOS, WITH_DIAG, WITH_UPLO
+from mxpeak.layout.structure import WITH_DIAG, WITH_UPLO
 from tests.support.exact_norms import KINDS, agree, cases, exact_norms, expanded, poisoned, shapes, tiles_of
 from tests.support.norm_tiles import TYPES, random_values
 from tests.support.notes import told

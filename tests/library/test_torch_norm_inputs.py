@@ -19,7 +19,7 @@ from mxpeak.kernels.torch.engine import tensors
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.layout.structure import structure
-from mxpeak.library.norms import from_band, from_scalapack, from_tiles, operands
+from mxpeak.library.norms import from_band, from_scalapack, from_tiles, prepare
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
 from tests.support.roundoff import U
@@ -210,7 +210,7 @@ def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypa
     def name_of(A: torch.Tensor) -> str:
         return "cpu" if A.shape[0] == 4 else "cuda:0"
 
-    monkeypatch.setattr(operands, "device_of", name_of)
+    monkeypatch.setattr(prepare, "device_of", name_of)
     monkeypatch.setattr(Device, "has", lambda device, x: device is opened[name_of(x)])
     monkeypatch.setattr(tensors, "device_named", device_named)
     M: TileMatrix = from_tiles([[A[:4, :5], A[:4, 5:]], [A[4:, :5], A[4:, 5:]]])

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.configs.norms import NORM_KINDS
+from mxpeak.configs.norms import KINDS, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.layout.structure import STRUCTURES
 from tests.support.exact_norms import cases, poisoned
 from tests.support.norm_ranks import all_norms, blocks, check, laid, scalapack_array, scalapack_part, size_of
 from tests.support.norm_tiles import TYPES, random_values
@@ -158,6 +157,6 @@ def test_the_benchmark_measures_the_norms_of_one_process(tmp_path: Path, standin
     for a, b in zip(one.body["results"], two.body["results"], strict=True):
         assert a["status"] == b["status"] == "valid"
         assert (b["problem"]["P"], b["problem"]["Q"]) == (1, 2)
-        assert set(b["result"]["values"]) == set(NORM_KINDS)
+        assert set(b["result"]["values"]) == set(KINDS)
         for kind, value in a["result"]["values"].items():  # sums of up to n·n terms, each rounded
             assert b["result"]["values"][kind] == pytest.approx(value, rel=60 * 60 * U)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mxpeak as mx
+from mxpeak.configs.norms import STRUCTURES
 from mxpeak.kernels.host.norms.tile_table import ALONE
-from mxpeak.layout.structure import STRUCTURES
 from tests.support.exact_norms import (
     KINDS,
     LEAST,

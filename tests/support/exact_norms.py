@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.layout.structure import DIAGS, UPLOS, WITH_DIAG, WITH_UPLO
+from mxpeak.configs.norms import DIAGS, UPLOS
+from mxpeak.layout.structure import WITH_DIAG, WITH_UPLO
 from tests.support.roundoff import U
 from tests.support.structures import definition
 

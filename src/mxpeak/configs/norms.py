@@ -1,13 +1,32 @@
-"""The norms, structures and types that matrices have, by all of their names."""
+"""Declare the kinds of norms, the structures of matrices and the types of entries, with all of their names."""
 
 from __future__ import annotations
 
-#: Norms, also by the names that NumPy and LAPACK give them.
-NORM_KINDS = ("max", "one", "inf", "fro")
-KIND_NAMES = {**{kind: kind for kind in (*NORM_KINDS, "all")}, "1": "one", "infinity": "inf", "frobenius": "fro"}
+from typing import NamedTuple
 
 
-#: Structures of matrices whose norms are taken, and which options each takes (what they are: `layout.structure`).
+class NormKind(NamedTuple):
+    """A kind of norm.
+
+    terms       dimensions of the matrix whose product is the number of added terms; the error is relative to its root
+    aliases     other names, as in NumPy and LAPACK
+    """
+
+    terms: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+#: The kinds of norms by name.
+KINDS = {
+    "max": NormKind(),
+    "one": NormKind(("m",), ("1",)),
+    "inf": NormKind(("n",), ("infinity",)),
+    "fro": NormKind(("m", "n"), ("frobenius",)),
+}
+#: All names of the kinds.
+KIND_NAMES = {name: name for name in KINDS} | {alias: name for name, kind in KINDS.items() for alias in kind.aliases}
+
+#: The structures of matrices, and the options of each (their meaning: `layout.structure`).
 STRUCTURES: dict[str, tuple[str, ...]] = {
     "general": (),
     "trapezoid": ("uplo", "diag"),
@@ -18,9 +37,10 @@ STRUCTURES: dict[str, tuple[str, ...]] = {
     "hermitian-band": ("uplo", "kl"),
     "hessenberg": (),
 }
+UPLOS = ("lower", "upper")
+DIAGS = ("nonunit", "unit")
 
-
-#: Types of entries, by NumPy's names, with the format of their real part; and the other names of each.
+#: The types of entries by NumPy's names, with the format of their real part, and the short names of the types.
 DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
@@ -29,10 +49,7 @@ DTYPES = {
     "float16": "fp16",
     "bfloat16": "bf16",
 }
-
-
-DTYPE_NAMES = {
-    **{dtype: dtype for dtype in DTYPES},
+DTYPE_NAMES = {name: name for name in DTYPES} | {
     "fp64": "float64",
     "fp32": "float32",
     "fp16": "float16",
@@ -44,6 +61,5 @@ DTYPE_NAMES = {
     "z": "complex128",
     "c": "complex64",
 }
-
 
 LAYOUTS = ("C", "F", "tiles")

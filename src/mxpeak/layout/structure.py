@@ -1,56 +1,54 @@
-"""Which entries of a matrix are read, and what the others are: triangles, bands and symmetries as integers.
+"""Describe triangles, bands and symmetries of a matrix as integers: the entries to read, and the values of the others.
 
-Every structure is a band, -below <= j - i <= above, with three ways to treat what is not in it:
+Every structure is a band, -below <= j - i <= above, with one of three rules for the entries outside of the band:
 
     general          all entries                        trapezoid, triangular   j <= i (lower) or j >= i (upper), else 0
     band             -kl <= j - i <= ku, else 0         hessenberg              j >= i - 1, else 0
     symmetric        one triangle; the other by a_ji = a_ij
-    hermitian        the same in absolute values; of the diagonal only the real part is read
+    hermitian        the same in absolute values; only the real part of the diagonal is read
     hermitian-band   one triangle of a band of kl = ku
 
-What lies outside the band is never read: it may hold anything.
+Entries outside of the band are never read and may have any value.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mxpeak.configs.norms import DIAGS, STRUCTURES, UPLOS
 from mxpeak.errors import UsageError
 
-STRUCTURES = ("general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band", "hessenberg")
-UPLOS = ("lower", "upper")
-DIAGS = ("nonunit", "unit")
-#: The structures that each option belongs to.
-WITH_UPLO = ("trapezoid", "triangular", "symmetric", "hermitian", "hermitian-band")
-WITH_DIAG = ("trapezoid", "triangular")
-WITH_WIDTHS = ("band", "hermitian-band")
+#: The structures that use each option.
+WITH_UPLO, WITH_DIAG, WITH_WIDTHS = (
+    tuple(name for name, options in STRUCTURES.items() if option in options) for option in ("uplo", "diag", "kl")
+)
 SQUARE = ("triangular", "symmetric", "hermitian", "hermitian-band")
-#: A band without an edge: wider than any matrix.
+#: The width of an unbounded band.
 ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The entries with -below <= j - i <= above; a negative `below` or `above` leaves the diagonal out."""
+    """The entries with -below <= j - i <= above; a negative `below` or `above` excludes the diagonal."""
 
     below: int = ENDLESS
     above: int = ENDLESS
 
     @property
     def transposed(self) -> Band:
-        """The same entries of the transposed matrix."""
+        """The band of the same entries in the transposed matrix."""
         return Band(self.above, self.below)
 
     def within(self, other: Band) -> bool:
-        """Whether all of its entries are entries of the other band."""
+        """Return whether the other band contains this band."""
         return self.below <= other.below and self.above <= other.above
 
     def contains(self, i: int, j: int) -> bool:
-        """Whether entry (i, j) is one of them."""
+        """Return whether the band contains entry (i, j)."""
         return -self.below <= j - i <= self.above
 
     def entries(self, m: int, n: int) -> int:
-        """How many there are in an m×n matrix."""
+        """Return the number of entries of the band in an m×n matrix."""
         return max(0, _under(m, n, self.above) - _under(m, n, -self.below - 1))
 
 
@@ -59,19 +57,19 @@ DIAGONAL, WHOLE = Band(0, 0), Band()
 
 
 def _under(m: int, n: int, above: int) -> int:
-    """How many entries of an m×n matrix have j - i <= above: Σ_i min(n, max(0, i + above + 1))."""
-    begin = max(0, -above)  # the first row that has one
-    full = min(m, max(begin, n - above - 1))  # the first row in which all n are
+    """Return the number of entries of an m×n matrix with j - i <= above, Σ_i min(n, max(0, i + above + 1))."""
+    begin = max(0, -above)  # the first row with such an entry
+    full = min(m, max(begin, n - above - 1))  # the first row with n such entries
     ragged = max(0, full - begin)
     return ragged * (begin + above + 1) + ragged * (ragged - 1) // 2 + max(0, m - max(full, begin)) * n
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """How the entries of an m×n matrix follow from those that are read.
+    """The structure of an m×n matrix, which defines all entries by those that are read.
 
-    band       the entries that are read and stand for themselves (mirrored: and for a_ji)
-    mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read apart, and counts once
+    band       the entries that are read (mirrored: each also defines a_ji)
+    mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read separately and counts once
     ones       whether the diagonal is 1 and not read
     real       whether only the real part of the diagonal is read
     """
@@ -96,7 +94,7 @@ class Structure:
 
     @property
     def entries(self) -> int:
-        """How many entries are read."""
+        """The number of entries that are read."""
         return self.band.entries(self.m, self.n) + (self.diagonal if self.mirrored else 0)
 
 
@@ -110,7 +108,7 @@ def structure(
     kl: int | None = None,
     ku: int | None = None,
 ) -> Structure:
-    """The structure called `name` of an m×n matrix; `uplo` is lower and `diag` nonunit where they are left open."""
+    """Return the named structure of an m×n matrix; `uplo` is lower and `diag` is nonunit by default."""
     _check(name, m, n, uplo, diag, kl, ku)
     lower, unit = uplo != "upper", diag == "unit"
     if name == "general":
@@ -122,7 +120,7 @@ def structure(
         assert ku is not None
         return Structure(name, m, n, Band(kl, ku))
     if name in WITH_DIAG:
-        edge = -1 if unit else 0  # a diagonal of ones is not read
+        edge = -1 if unit else 0  # a unit diagonal is not read
         return Structure(name, m, n, Band(ENDLESS, edge) if lower else Band(edge, ENDLESS), ones=unit)
     width = ENDLESS if name != "hermitian-band" else kl if kl is not None else ku
     assert width is not None

@@ -1,12 +1,12 @@
 """Matrix norms in the four stages of SLATE (Parallel Norms Performance Report, 2018, §2.1), for any structure.
 
-(1) a kernel goes over each tile; (2) its sums are added up within the process, whatever computed them; (3) sums are
-completed along process rows or columns only; (4) the largest is found over the grid.
+(1) a kernel reads each tile; (2) its sums are added within the process; (3) sums are completed along process rows or
+columns only; (4) the maximum is computed over the grid.
 
     max |a_ij|        one = max_j Σ_i |a_ij|        inf = max_i Σ_j |a_ij|        fro = sqrt(Σ |a_ij|²)
 
-Sums of squares travel in Blue's three parts up to the end, so that fro neither over- nor underflows on any grid.  NaN
-wins over Inf, and Inf over numbers.
+Sums of squares remain in Blue's three parts until the end, so that fro neither overflows nor underflows on any grid.
+NaN takes precedence over Inf, and Inf over numbers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from mxpeak.kernels.contract.norms import DOWN, UP, NormKernels, NormParts, Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import DIAGONAL, Structure
 
-#: The norms, and the result of a pass over the matrix from which each is made.
-KINDS = ("max", "one", "inf", "fro")
-NEEDS = {"max": ("max",), "one": ("columns",), "inf": ("rows",), "fro": ("squares",)}
+#: The partial result of a pass whose maximum, or whose root for squares, is the norm.
+PARTIAL = {"max": "max", "one": "columns", "inf": "rows", "fro": "squares"}
 
 
 class NormMatrix(Protocol):
-    """A matrix as its norms see it: tiles, and the ranks among which they are distributed.
+    """A matrix of tiles that are distributed over ranks.
 
-    row_map, column_map   the global row (column) of each entry of this rank's sums by row (column)
+    row_map, column_map   the global row (column) of each entry of this rank's row (column) sums
     """
 
     @property
@@ -43,40 +42,40 @@ class NormMatrix(Protocol):
     def comm(self) -> Communicator: ...  # noqa: D102
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Complete sums by row in place: over the ranks with parts of the same rows."""
+        """Add row sums in place over the ranks with parts of the same rows."""
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Complete sums by column in place: over the ranks with parts of the same columns."""
+        """Add column sums in place over the ranks with parts of the same columns."""
 
 
 def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
-    """Each kind of norm of A, in one pass over the entries that S reads.  Collective over A's ranks."""
-    xp, wants = kernels.xp, {want for kind in kinds for want in NEEDS[kind]}
-    found: dict[str, float] = {}
+    """Return each kind of norm of A from one pass over the entries of S. Collective over A's ranks."""
+    xp, wants = kernels.xp, {PARTIAL[kind] for kind in kinds}
+    values: dict[str, float] = {}
 
     parts, diagonal = _passes(A, S, wants, kernels)  # (1) and (2)
     if wants & {"rows", "columns"}:
         A.sum_rows(parts.by_row)  # (3)
         A.sum_columns(parts.by_column)
-        found["inf"], found["one"] = _largest_sums(A, S, parts, diagonal, kernels)
-    found["max"] = largest(fp64([parts.top, diagonal.top, 1.0 if S.ones and S.diagonal else 0.0], xp), xp)
-    tops = fp64(list(found.values()), xp)
+        values["inf"], values["one"] = _largest_sums(A, S, parts, diagonal, kernels)
+    values["max"] = largest(fp64([parts.top, diagonal.top, 1.0 if S.ones and S.diagonal else 0.0], xp), xp)
+    tops = fp64(list(values.values()), xp)
     A.comm.allreduce(tops, "max")  # (4)
-    found = dict(zip(found, tops.tolist()))
+    values = dict(zip(values, tops.tolist()))
 
     if "fro" in kinds:
         squares = parts.squares * (2.0 if S.mirrored else 1.0) + diagonal.squares
         A.comm.allreduce(squares, "sum")
         plain, big, small = squares.tolist()
-        found["fro"] = root(plain + (S.diagonal if S.ones else 0), big, small)
-    return {kind: found[kind] for kind in kinds}
+        values["fro"] = root(plain + (S.diagonal if S.ones else 0), big, small)
+    return {kind: values[kind] for kind in kinds}
 
 
 def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) -> tuple[NormParts, NormParts]:
-    """The results of the band, and those of a diagonal that is read apart.
+    """Return the partial results of the band, and those of a diagonal that is read separately.
 
-    Entry a_ij of a mirrored matrix counts in row i and column j, and as a_ji in row j and column i: sums by row and by
-    column are both needed, and its row sums are their sum.
+    Entry a_ij of a mirrored matrix counts in row i and column j, and as a_ji in row j and column i. The row sums of the
+    matrix are therefore the row sums plus the column sums of the band.
     """
     rows, columns = A.row_map.size, A.column_map.size
     if S.mirrored and wants & {"rows", "columns"}:
@@ -88,7 +87,7 @@ def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) 
 
 
 def diagonal_tiles(A: NormMatrix, S: Structure) -> Sequence[Tile]:
-    """The tiles whose diagonal is read apart: none, all, or views of their real parts."""
+    """Return the tiles whose diagonal is read separately: none, all, or views of their real parts."""
     if not S.mirrored:
         return []
     return [replace(tile, A=tile.A.real) for tile in A.tiles] if S.real else A.tiles
@@ -97,7 +96,7 @@ def diagonal_tiles(A: NormMatrix, S: Structure) -> Sequence[Tile]:
 def _largest_sums(
     A: NormMatrix, S: Structure, parts: NormParts, diagonal: NormParts, kernels: NormKernels
 ) -> tuple[float, float]:
-    """The largest of this rank's complete sums by row, and by column."""
+    """Return the largest complete row sum and column sum of this rank."""
     xp = kernels.xp
     if S.mirrored:
         A.sum_rows(diagonal.by_row)
@@ -112,43 +111,43 @@ def _largest_sums(
 
 
 def _sums_of_both(A: NormMatrix, by_row: Vector, by_column: Vector, xp: Any) -> Vector:
-    """by_row[i] + by_column[i] for each global index i that is among this rank's rows and its columns."""
+    """Return by_row[i] + by_column[i] for each global index i that is a row and a column of this rank."""
     rows, columns = global_indices(A.row_map, xp), global_indices(A.column_map, xp)
     if not len(rows) or not len(columns):
         return fp64([], xp)
-    k = xp.minimum(xp.searchsorted(columns, rows), xp.asarray(len(columns) - 1))  # both ascend
+    k = xp.minimum(xp.searchsorted(columns, rows), xp.asarray(len(columns) - 1))  # both are sorted
     return (by_row + by_column[k])[columns[k] == rows]
 
 
 def fp64(values: Sequence[Any], xp: Any) -> Vector:
-    """A few Python numbers, or rows of them, as an array."""
+    """Return Python numbers, or rows of them, as an array."""
     return xp.asarray(values, dtype=xp.float64)
 
 
 def largest(x: Vector, xp: Any) -> float:
-    """max x_i, NaN if there is one, 0 for an empty vector."""
+    """Return max x_i, which is NaN if x contains NaN, and 0 for an empty vector."""
     return float(xp.max(x)) if len(x) else 0.0
 
 
 def global_indices(index_map: IndexMap, xp: Any) -> Indices:
-    """The global index of each local one."""
+    """Return the global index of each local index."""
     return index_map.to_global(xp.arange(index_map.size))
 
 
 def whole(values: Matrix, index_map: IndexMap, size: int, xp: Any) -> Matrix:
-    """This rank's values (or rows of them) at their global indices, zeros elsewhere."""
+    """Return a vector of full length with this rank's values at their global indices, and zeros otherwise."""
     full = xp.zeros((*values.shape[:-1], size), dtype=xp.float64)
     full[..., global_indices(index_map, xp)] = values
     return full
 
 
 def ones_before(end: int, index_map: IndexMap, xp: Any) -> Vector:
-    """1 where the global index is less than `end`, else 0."""
+    """Return a vector with 1 for global indices below `end`, and 0 otherwise."""
     return xp.astype(global_indices(index_map, xp) < end, xp.float64)
 
 
 def root(plain: float, big: float, small: float) -> float:
-    """sqrt(plain + big/DOWN² + small/UP²), of which each is representable (Blue 1978); powers of two divide exactly."""
+    """Return sqrt(plain + big/DOWN² + small/UP²) without overflow or underflow (Blue 1978)."""
     if not math.isfinite(plain + big + small):
         return plain + big + small
     return math.hypot(math.sqrt(plain), math.sqrt(big) / DOWN, math.sqrt(small) / UP)

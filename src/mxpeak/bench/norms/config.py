@@ -1,4 +1,4 @@
-"""What the benchmark of norms is told, and the cases that its lists make."""
+"""The configuration of the norms benchmark, and the cases of its lists."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import product
 from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each
-from mxpeak.configs.norms import DTYPE_NAMES, DTYPES, KIND_NAMES, LAYOUTS, NORM_KINDS, STRUCTURES
+from mxpeak.configs.norms import DIAGS, DTYPE_NAMES, DTYPES, KIND_NAMES, KINDS, LAYOUTS, STRUCTURES, UPLOS
 from mxpeak.errors import UsageError
 from mxpeak.options import boolean, count, integer, listed, one_of, option, real
 from mxpeak.precision import PRECISIONS, Precision
 
 
-def _called(names: Mapping[str, str]) -> Callable[[str], str]:
-    """A parser of one word out of `names`, by which it is known afterwards."""
+def _name_in(names: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a parser that replaces a word of `names` by its standard name."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -27,7 +27,7 @@ def _called(names: Mapping[str, str]) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormsCase(GridCase):
-    """One measured norm: one choice out of each list of its config, None where the structure has no use for it."""
+    """The settings of one measured norm; options that the structure does not use are None."""
 
     m: int
     seed: int = 100
@@ -43,41 +43,41 @@ class NormsCase(GridCase):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The norms that one pass gives."""
-        return NORM_KINDS if self.kind == "all" else (self.kind,)
+        """The kinds of norms that one pass computes."""
+        return tuple(KINDS) if self.kind == "all" else (self.kind,)
 
     @property
     def complex(self) -> bool:
-        """Whether entries have an imaginary part."""
+        """Whether the entries are complex."""
         return self.dtype.startswith("complex")
 
     @property
     def precision(self) -> Precision:
-        """The format of an entry, or of its real and imaginary part."""
+        """The format of an entry, or of its real and imaginary parts."""
         return PRECISIONS[DTYPES[self.dtype]]
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an entry."""
+        """The number of bytes of an entry."""
         return self.precision.bytes * (2 if self.complex else 1)
 
     @property
     def size(self) -> str:
-        """What is measured, and the size that it takes memory for."""
+        """The tag of the case with its size, block size and grid."""
         return f"{self.tag} M={self.m} N={self.n} NB={self.nb} {self.P}x{self.Q}"
 
     @property
     def tag(self) -> str:
-        """What is measured, such as: one general float64 C, and what the structure takes beside its name."""
-        named = [f"{name}={value}" for name, value in (("kl", self.kl), ("ku", self.ku)) if value is not None]
-        words = [self.kind, self.structure, self.uplo, "unit" if self.diag == "unit" else None, *named]
+        """The kind, structure, type and layout of the case, such as: one general float64 C."""
+        widths = [f"{name}={value}" for name, value in (("kl", self.kl), ("ku", self.ku)) if value is not None]
+        words = [self.kind, self.structure, self.uplo, "unit" if self.diag == "unit" else None, *widths]
         words += [self.dtype, self.layout, "deterministic" if self.deterministic else None]
         return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormsConfig(GridConfig):
-    """All that `mxpeak run norms` can be told; lists run every combination of what the structure takes."""
+    """The options of `mxpeak run norms`; lists run every combination of the options that a structure uses."""
 
     n: tuple[int, ...] | None = option(
         None,
@@ -94,9 +94,9 @@ class NormsConfig(GridConfig):
         (100,), listed(integer(0, 2**31 - 1)), "random seed of the matrix", "problem", "S,..."
     )
     kind: tuple[str, ...] = option(
-        (*NORM_KINDS, "all"),
-        listed(_called(KIND_NAMES)),
-        "norms to compute: max, one, inf, fro, or all (all four in one pass)",
+        (*KINDS, "all"),
+        listed(_name_in({**KIND_NAMES, "all": "all"})),
+        f"norms to compute: {', '.join(KINDS)}, or all (all of them in one pass)",
         "norms",
         "NAME,...",
     )
@@ -108,7 +108,7 @@ class NormsConfig(GridConfig):
     )
     dtype: tuple[str, ...] = option(
         ("float64",),
-        listed(_called(DTYPE_NAMES)),
+        listed(_name_in(DTYPE_NAMES)),
         f"data type of the entries: {', '.join(DTYPES)}, or a short name such as fp64, c64 or d",
         "norms",
         "NAME,...",
@@ -120,12 +120,10 @@ class NormsConfig(GridConfig):
         "norms",
         "{C,F,tiles},...",
     )
-    uplo: tuple[str, ...] = option(
-        ("lower",), listed(one_of("lower", "upper")), "triangle to read: lower or upper", "norms"
-    )
+    uplo: tuple[str, ...] = option(("lower",), listed(one_of(*UPLOS)), "triangle to read: lower or upper", "norms")
     diag: tuple[str, ...] = option(
         ("nonunit",),
-        listed(one_of("nonunit", "unit")),
+        listed(one_of(*DIAGS)),
         "diagonal of a triangular matrix: nonunit (stored) or unit (ones)",
         "norms",
     )
@@ -139,7 +137,7 @@ class NormsConfig(GridConfig):
         False, boolean, "compute bitwise identical results for any grid, layout and thread count", "norms"
     )
 
-    # What these two are of a benchmark whose rate is that of memory.
+    # These two options have another meaning for a benchmark that is limited by memory bandwidth.
     warmup: str = option(
         "gemm",
         one_of("none", "gemm", "full"),
@@ -149,7 +147,7 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(None, real(0.0), "", "measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
-        """Every combination, those of one matrix after each other; `n` stands in where the config leaves N open."""
+        """Yield every combination, ordered by matrix; `n` is the list of sizes if the user set none."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
             raise UsageError("the size of the matrix is missing; add -N")

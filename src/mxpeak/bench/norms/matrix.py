@@ -1,4 +1,4 @@
-"""The matrix whose norms are measured: how a grid stores it, how it is generated, what memory it takes."""
+"""Store and generate the matrix of the norms benchmark, and compute its memory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.perf.counts import FP64_BYTES, Footprint
 from mxpeak.spans import Spans
 
-#: By how much the seed of the imaginary parts is above that of the real ones: no seed that can be asked for.
+#: Offset of the seed of the imaginary parts, larger than any seed of a user.
 IMAGINARY = 2**31
-#: About what Python keeps of a tile: its array, and where it lies.
+#: Approximate bytes of the Python objects of a tile.
 TILE_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredMatrix(BlockCyclicMatrix):
-    """One whose part of a rank is one tile, or each of its blocks is one."""
+    """A block-cyclic matrix in which each rank's part, or each of its blocks, is one tile."""
 
     tiles: Sequence[Tile]
 
 
 def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMatrix:
-    """The matrix of a case, uninitialised, in its layout."""
+    """Return the uninitialized matrix of a case in its layout."""
     rows, cols = BlockCyclic(case.m, case.nb, grid.p, grid.P), BlockCyclic(case.n, case.nb, grid.q, grid.Q)
     if case.layout != "tiles":
         local = kernels.empty(rows.local_size, cols.local_size, case.dtype, case.layout)
@@ -45,18 +45,16 @@ def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMat
 
 
 def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -> None:
-    """Fill A, a block row at a time: a_ij is draw 1 + i + j·m of HPL's generator, in [-1/2, 1/2], rounded to its type.
+    """Fill A by block rows: a_ij is number 1 + i + j·m of HPL's generator, in [-1/2, 1/2], rounded to the type of A.
 
-    The imaginary part is that of another seed.  So a_ij depends on m, the seed, i and j alone.
+    The imaginary part uses another seed. Therefore, a_ij depends only on m, the seed, i and j.
     """
     m, count = case.m, -(-case.m // case.nb)
     seeds = (case.seed, case.seed + IMAGINARY) if case.complex else (case.seed,)
     parts = [kernels.matrix(min(case.nb, m), A.cols.local_size) for _ in seeds]
     spans.start(f"generating {m}x{case.n} {case.dtype}", float(A.rows.local_size))
     for step, (il0, height) in enumerate(_blocks(A.rows), start=1):
-        block_row = BlockCyclic(
-            m, case.nb, A.rows.to_global(il0) // case.nb, count
-        )  # distributed to as many as there are
+        block_row = BlockCyclic(m, case.nb, A.rows.to_global(il0) // case.nb, count)  # one process row per block row
         for seed, part in zip(seeds, parts):
             entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
             kernels.generate(part[:height], block_row, A.cols, entries)
@@ -68,24 +66,22 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
 
 
 def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
-    """A's tiles in at most so many parts: a single tile is cut between rows."""
+    """Split the tiles of A into at most `count` parts; a single tile is split between rows."""
     if len(A.tiles) != 1:
         size = max(1, -(-len(A.tiles) // count))
         return [A.tiles[k : k + size] for k in range(0, len(A.tiles), size)]
     (tile,) = A.tiles
     rows, height = tile.A.shape[0], max(1, -(-tile.A.shape[0] // (count * A.rows.nb))) * A.rows.nb
-    found: list[Sequence[Tile]] = []
+    parts: list[Sequence[Tile]] = []
     for il0 in range(0, rows, height):
         size = min(height, rows - il0)
-        rows_here = IndexMap(
-            size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump
-        )  # il0 is the first of a block
-        found.append([Tile(tile.A[il0 : il0 + size], rows_here, tile.cols, il0, 0)])
-    return found
+        rows_here = IndexMap(size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump)  # il0 starts a block
+        parts.append([Tile(tile.A[il0 : il0 + size], rows_here, tile.cols, il0, 0)])
+    return parts
 
 
 def leading(A: StoredMatrix, share: float, *, by_columns: bool) -> Sequence[Tile]:
-    """Return the first rows of each tile, or its first columns, with this share of its bytes."""
+    """Return the first rows or columns of each tile with this share of its bytes."""
     return A.tiles if share >= 1.0 else [_leading(tile, share, by_columns=by_columns) for tile in A.tiles]
 
 
@@ -97,12 +93,13 @@ def _leading(tile: Tile, share: float, *, by_columns: bool) -> Tile:
 
 
 def footprint(case: NormsCase, *, square: bool, threads: int) -> Footprint:
-    """The bytes that a case takes over all ranks, each counted as the one that owns most; `square`: m grows with n.
+    """Return a function for the bytes of a case over all ranks, each with the largest local part r×c.
 
-    With r×c the largest local part, every rank holds
-      the matrix   itemsize·r·c, and of each tile what Python keeps,
-      a block row  8·NB·c, twice if complex         (in fp64, while it is generated),
-      vectors      8·(4·T·(r + c) + 8·(m + n))      (sums by row and by column of T threads, high and low; whole ones).
+      matrix       itemsize·r·c, and the Python objects of each tile
+      block row    8·NB·c, twice if complex         (in fp64, during generation)
+      vectors      8·(4·T·(r + c) + 8·(m + n))      (row and column sums of T threads, high and low; full vectors)
+
+    If `square`, m is equal to n.
     """
     parts = 2 if case.complex else 1
 
@@ -118,12 +115,12 @@ def footprint(case: NormsCase, *, square: bool, threads: int) -> Footprint:
 
 
 def _blocks(part: BlockCyclic) -> list[tuple[int, int]]:
-    """The first local index of each own block, and its size."""
+    """Return the first local index and the size of each local block."""
     return [(il0, min(part.nb, part.local_size - il0)) for il0 in range(0, part.local_size, part.nb)]
 
 
 def _block_row(A: StoredMatrix, il0: int, height: int) -> list[tuple[int, Matrix]]:
-    """A's local rows il0 … il0+height-1, a block row, as they are stored: first column and view of each piece."""
+    """Return the stored pieces of a local block row of A: the first column and a view of each piece."""
     if len(A.tiles) == 1:
         return [(0, A.tiles[0].A[il0 : il0 + height])]
     across = len(_blocks(A.cols))

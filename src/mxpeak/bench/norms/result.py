@@ -1,4 +1,4 @@
-"""What the measured norms of one case become: the result, with its check, phases and cautions."""
+"""Build the result of a norms case: rate, limit, check and warnings."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from mxpeak.bench.harness import grid_text, sortable_residual
 from mxpeak.bench.limits import Limit
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
+from mxpeak.configs.norms import KINDS
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import Facts
 
-FORMULAS = {
-    "max": "| norm - reference | / ( reference * eps )",
-    "one": "| norm - reference | / ( reference * sqrt( m ) * eps )",
-    "inf": "| norm - reference | / ( reference * sqrt( n ) * eps )",
-    "fro": "| norm - reference | / ( reference * sqrt( m * n ) * eps )",
-    "all": "the largest of | norm - reference | / ( reference * s * eps ); max: s = 1, one: s = sqrt( m ), "
-    "inf: s = sqrt( n ), fro: s = sqrt( m * n )",
-}
+#: The settings of a case that its result records as the problem.
+PROBLEM = (
+    "kind", "structure", "dtype", "layout", "m", "n", "nb", "P", "Q", "order", "node_grid", "uplo", "diag", "kl", "ku",
+    "seed",
+)  # fmt: skip
+
+
+def error_formula(kind: str) -> str:
+    """Return the formula of the scaled error of a kind of norm, or of all kinds."""
+    scales = {name: f"sqrt( {' * '.join(each.terms)} )" if each.terms else "" for name, each in KINDS.items()}
+    if kind == "all":
+        of_kinds = ", ".join(f"{name}: s = {scale or 1}" for name, scale in scales.items())
+        return f"the largest of | norm - reference | / ( reference * s * eps ); {of_kinds}"
+    return f"| norm - reference | / ( reference * {scales[kind] + ' * ' * bool(scales[kind])}eps )"
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """The timed runs of one case: the seconds and the norms of each."""
+class TimedNorms:
+    """The timed norms of one case: the seconds and the values of each run."""
 
     samples_s: list[float]
     values: list[dict[str, float]]
@@ -34,21 +41,21 @@ class Runs:
 
     @property
     def best(self) -> int:
-        """The fastest one."""
+        """The index of the fastest run."""
         return self.samples_s.index(min(self.samples_s))
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """How far each norm is from its reference, at worst over the runs, and how far it may be."""
+class NormCheck:
+    """The largest error of each norm over all runs, and its threshold."""
 
     errors: dict[str, float]
     thresholds: dict[str, float]
-    counted: bool  # whether as many entries were read as the structure has
+    counted: bool  # whether the check read all entries of the structure, each once
 
     @property
     def worst(self) -> str:
-        """The kind that says how it went: one that fails, else the one with the largest error."""
+        """The kind with the largest error, or one that fails."""
 
         def order(kind: str) -> tuple[bool, float, float]:
             return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]
@@ -57,33 +64,33 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every norm is as accurate as it must be."""
+        """Whether every norm is within its threshold."""
         return self.counted and all(map(self._passes, self.errors))
 
     def _passes(self, kind: str) -> bool:
         return self.errors[kind] <= self.thresholds[kind]
 
 
-def check_runs(case: NormsCase, S: Structure, runs: Runs, reference: Reference) -> Check:
-    """The check of every norm of every run."""
+def check_runs(case: NormsCase, S: Structure, runs: TimedNorms, reference: Reference) -> NormCheck:
+    """Check every norm of every run."""
     errors = {
         kind: max(scaled_error(case, kind, values[kind], reference.values[kind]) for values in runs.values)
         for kind in case.kinds
     }
-    return Check(errors, {kind: threshold(case, kind) for kind in case.kinds}, reference.entries == S.entries)
+    return NormCheck(errors, {kind: threshold(case, kind) for kind in case.kinds}, reference.entries == S.entries)
 
 
 def norms_result(
     case: NormsCase,
     S: Structure,
-    runs: Runs,
+    runs: TimedNorms,
     reference: Reference,
     limit: Limit,
     phases: dict[str, Any],
     memory: dict[str, int],
     facts: Facts,
 ) -> Result:
-    """The result of the runs of one case: the best one's time, the worst one's check."""
+    """Return the result of one case, with the time of the fastest run and the errors of the worst run."""
     check, time_s = check_runs(case, S, runs, reference), min(runs.samples_s)
     read_bytes = S.entries * case.itemsize
     rate = read_bytes / time_s if time_s > 0 else 0.0
@@ -95,22 +102,7 @@ def norms_result(
         status="valid" if check.passed else "invalid",
         **facts.sections(runs.start_unix, runs.end_unix, grid_text(case)),
         problem={
-            "kind": case.kind,
-            "structure": case.structure,
-            "dtype": case.dtype,
-            "layout": case.layout,
-            "m": case.m,
-            "n": case.n,
-            "nb": case.nb,
-            "P": case.P,
-            "Q": case.Q,
-            "order": case.order,
-            "node_grid": case.node_grid,
-            "uplo": case.uplo,
-            "diag": case.diag,
-            "kl": case.kl,
-            "ku": case.ku,
-            "seed": case.seed,
+            **{name: getattr(case, name) for name in PROBLEM},
             "entries": S.entries,
             "bytes": read_bytes,
             "deterministic": case.deterministic,
@@ -128,7 +120,7 @@ def norms_result(
             "passed": check.passed,
             "residual": check.errors[check.worst],
             "threshold": check.thresholds[check.worst],
-            "formula": FORMULAS[case.kind],
+            "formula": error_formula(case.kind),
             "iterations": None,
             **shown,
             "expected": expected if whole else expected[case.kind],

@@ -1,4 +1,4 @@
-"""Which matrices a run of norms has: their structures, the size where none was asked for, and what fits into memory."""
+"""Choose the default size of the norms benchmark, and check structures and memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mxpeak.perf.counts import Footprint
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import Budget
 
-#: The size where none was asked for, and the bytes of the largest matrix with --quick.
+#: The default size, and the bytes of the largest matrix with --quick.
 DEFAULT_N, QUICK_BYTES = 10240, 256 * 10**6
 GPU_N, GPU_QUICK_BYTES = 40960, 8 * 10**9
 
 
 def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Every grid; what no case can be run with raises here, on every rank alike, before anything runs."""
+    """Return all grids; raise an error on every rank if a case cannot be run."""
     if config.min_gflops is not None:
         raise UsageError(
             f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but mxpeak measures norms in "
@@ -34,18 +34,18 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
 
 
 def without_effect(config: NormsConfig) -> list[str]:
-    """Which options were given that no structure asked for has a use for."""
-    taken = {option for name in config.structure for option in STRUCTURES[name]}
+    """Return a note for each option that no selected structure uses."""
+    used = {option for name in config.structure for option in STRUCTURES[name]}
     return [
         f"--{option} has no effect on {' and '.join(config.structure)} matrices; it applies to "
-        f"{', '.join(name for name, takes in STRUCTURES.items() if option in takes)}"
+        f"{', '.join(name for name, options in STRUCTURES.items() if option in options)}"
         for option in ("uplo", "diag", "kl", "ku")
-        if option not in taken and getattr(config, option) != getattr(NormsConfig, option)
+        if option not in used and getattr(config, option) != getattr(NormsConfig, option)
     ]
 
 
 def structure_of(case: NormsCase) -> Structure:
-    """What is read of a case's matrix."""
+    """Return the structure of a case's matrix."""
     try:
         return structure(case.structure, case.m, case.n, uplo=case.uplo, diag=case.diag, kl=case.kl, ku=case.ku)
     except UsageError as error:
@@ -53,22 +53,22 @@ def structure_of(case: NormsCase) -> Structure:
 
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
-    """What two cases have in common that share a matrix."""
+    """Return the settings that are equal for all cases with the same matrix."""
     return case.P, case.Q, case.m, case.n, case.nb, case.seed, case.dtype, case.layout
 
 
 def matrix_bytes(case: NormsCase) -> int:
-    """The bytes of the whole matrix."""
+    """Return the bytes of the whole matrix."""
     return case.m * case.n * case.itemsize
 
 
 def read_bytes(case: NormsCase) -> int:
-    """The bytes of the entries that the structure has."""
+    """Return the bytes of the entries of the structure."""
     return structure_of(case).entries * case.itemsize
 
 
-class Sizes:
-    """The cases of a run and their memory.  Made collectively; the same on every rank."""
+class NormsSizes:
+    """The cases of a run and their memory, equal on every rank. Creation is collective."""
 
     def __init__(self, config: NormsConfig, comm: Communicator, budget: Budget, threads: int):
         self._config, self._ranks, self._budget, self._threads = config, comm.size, budget, threads
@@ -76,19 +76,19 @@ class Sizes:
         self._n = None if config.n is not None else [int(comm.bcast_object(self._default_n()))]
 
     def cases(self) -> list[NormsCase]:
-        """Every case."""
+        """Return all cases."""
         return list(self._config.cases(self._ranks, self._n))
 
     def memory(self, case: NormsCase) -> dict[str, int]:
-        """Bytes over all ranks: matrix, buffers, total."""
+        """Return the bytes over all ranks: matrix, buffers, total."""
         return self._footprint(case)(case.n, case.nb, case.P, case.Q)
 
     def fits(self, case: NormsCase) -> bool:
-        """Whether every node has room for it."""
+        """Return whether a case fits into every node's memory."""
         return self._budget.fits(self._footprint(case), case.n, case.nb, case.P, case.Q)
 
     def too_large(self, case: NormsCase) -> str:
-        """Why a case does not fit, and what would."""
+        """Return the message for a case that does not fit into memory."""
         if self._config.m is None:
             return self._budget.too_large(self._footprint(case), case.n, case.nb, case.P, case.Q)
         need = self._budget.need(self._footprint(case), case.n, case.nb, case.P, case.Q)
@@ -99,7 +99,7 @@ class Sizes:
         )
 
     def line(self, case: NormsCase) -> str:
-        """A case's matrix and its memory, for a dry run."""
+        """Return the line of a case's matrix and memory for a dry run."""
         need, ranks = self.memory(case), case.P * case.Q
         text = (
             f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.nb}  grid {case.P}x{case.Q}: matrix "
@@ -112,21 +112,21 @@ class Sizes:
         return footprint(case, square=self._config.m is None, threads=self._threads)
 
     def _default_n(self) -> int:
-        """The default size, or what --mem holds of it in the widest type; with --quick what is read in no time."""
+        """Return the default size, reduced to the available memory; with --quick a size that is read quickly."""
         config = self._config
         wanted, quick = (GPU_N, GPU_QUICK_BYTES) if config.on_gpu else (DEFAULT_N, QUICK_BYTES)
         models = list(config.cases(self._ranks, [wanted]))
-        model = max(models, key=lambda one: self.memory(one)["total"])
+        model = max(models, key=lambda case: self.memory(case)["total"])
         nb = max(config.nb)
         if config.quick:
             n = isqrt(quick // model.itemsize)
             wanted = n // nb * nb or n
-        most = self._budget.default_n(self._footprint(model), nb, model.P, model.Q)
-        if most < wanted:
+        fitting = self._budget.default_n(self._footprint(model), nb, model.P, model.Q)
+        if fitting < wanted:
             total = self._footprint(model)(wanted, nb, model.P, model.Q)["total"]
             text = (
                 f"N = {wanted} needs {size_text(total)}, but {size_text(self._budget.default)} per node can be used; "
-                f"N = {most} is used instead"
+                f"N = {fitting} is used instead"
             )
             self.cautions.append(Caution("size", text, "use -N, or a larger --mem"))
-        return min(most, wanted)
+        return min(fitting, wanted)

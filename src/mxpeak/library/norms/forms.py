@@ -19,7 +19,7 @@ from mxpeak.layout.structure import Band
 from mxpeak.library.communicators import communicator
 from mxpeak.library.grids import grid_of
 from mxpeak.library.inputs import Input
-from mxpeak.library.norms.operands import dense, integers, sizes
+from mxpeak.library.norms.prepare import dense, integers, sizes
 
 
 def from_tiles(
