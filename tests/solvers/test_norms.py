@@ -84,7 +84,7 @@ def test_zeros_ones_and_nothing_at_all(name: str) -> None:
 def test_nan_counts_wherever_it_is_read_and_nowhere_else(rng: Any, name: str) -> None:
     m, n = (4, 4) if shapes(name)[0] == (11, 11) else (5, 3)
     for turn, options in enumerate(cases(name)):
-        dtype = np.dtype((np.float64, np.complex64)[(turn + STRUCTURES.index(name)) % 2])
+        dtype = np.dtype((np.float64, np.complex64)[(turn + list(STRUCTURES).index(name)) % 2])
         clean = poisoned(random_values(rng, (m, n), dtype), name, **options)
         hidden = unread(m, n, name, **options)
         asked = {"structure": name, **options}
