@@ -1,4 +1,4 @@
-"""Memory that is promised: what a device still works on, with the event that says when it is done."""
+"""A buffer that a device still uses, and the event that marks its completion."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any, Protocol
 
 
 class Event(Protocol):
-    """A mark in a device's work, as CUDA has them."""
+    """A mark in a device's work, as in CUDA."""
 
     def query(self) -> bool:
-        """Whether it is past."""
+        """Return whether the event has occurred."""
 
     def synchronize(self) -> None:
-        """Return once it is past."""
+        """Wait for the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncBuffer:
-    """A message's memory, which message passing may have once `ready` is past, as `form` of it."""
+    """The memory of a message, which message passing may use as `form` of it after the event `ready`."""
 
     memory: Any
     ready: Event
     form: Callable[[Any], Any] = lambda memory: memory
 
     def __getitem__(self, part: slice) -> AsyncBuffer:
-        """A part of it, promised with the whole."""
+        """Return a part of the buffer with the same event."""
         return replace(self, memory=self.memory[part])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the memory."""
+        """Return the shape of the memory."""
         return tuple(self.memory.shape)
 
     @property
     def nbytes(self) -> int:
-        """Of the memory."""
+        """Return the size of the memory in bytes."""
         return int(self.memory.nbytes)
 
     def fulfilled(self) -> Any:
-        """What message passing gets, once it is there."""
+        """Wait for the event and return the memory for message passing."""
         self.ready.synchronize()
         return self.form(self.memory)
 
 
 def fulfilled(memory: Any) -> Any:
-    """A message's memory, waited for if it is promised."""
+    """Return a message's memory, after its event if it has one."""
     return memory.fulfilled() if isinstance(memory, AsyncBuffer) else memory

@@ -1,1 +1,1 @@
-"""How ranks talk: one protocol, several transports."""
+"""Communicate between ranks: one protocol, several transports."""

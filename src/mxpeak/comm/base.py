@@ -1,8 +1,8 @@
-"""The protocol of a communicator, and tasks: communication that goes on while something else is computed.
+"""Define the protocol of a communicator, and tasks: communication that overlaps computation.
 
-A communication algorithm is a generator that yields requests; it goes on once the yielded request is complete.
-`Task` drives it: `test()` from inside a long update, `wait()` when the data is needed.  So a broadcast over a ring
-reads as two lines, and works over MPI, threads and torch.distributed alike.
+A communication algorithm is a generator that yields requests and continues when the yielded request is complete.
+`Task` drives it: `test()` from inside a long update, `wait()` when the data is needed. A broadcast over a ring is
+therefore two lines long and works with MPI, threads and torch.distributed.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from os import sched_yield
 from time import perf_counter, sleep
 from typing import Any, Protocol
 
-#: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
+#: A contiguous buffer (array or tensor); communicators send its bytes in memory order.
 Buffer = Any
 
-#: Tags 3k, 3k + 1, 3k + 2 are a family: what one rank sends another with them is received in the order it was sent in.
-#: So a library without tags needs an order of its own for each family, and no more.
+#: Tags 3k, 3k + 1, 3k + 2 are a family. Messages of one family between two ranks are received in the order in which
+#: they were sent, so a library without tags needs one ordered channel per family.
 FAMILY = 3
 
-#: A buffer, and the rank that it is sent to or comes from.
+#: A buffer, and the rank that it is sent to or received from.
 Envelope = tuple[Buffer, int]
 
-#: Brings to its buffer what message passing has received, or combined, elsewhere.
+#: Copies to the buffer what message passing has received or reduced elsewhere.
 Landing = Callable[[], None]
 
 
 class Transport(Protocol):
-    """How a backend's buffers become what message passing reads and writes, and come back.
+    """A conversion between a backend's buffers and the memory that message passing reads and writes.
 
-    Buffers of another kind (NumPy arrays, where tensors are transported) are handed on as they are.
+    Buffers of another kind (such as NumPy arrays with a transport for tensors) are passed through unchanged.
     """
 
     name: str
 
     def outgoing(self, buffer: Buffer) -> Any:
-        """The buffer's content as message passing may read it from now on."""
+        """Return the buffer's content in a form that message passing may read."""
 
     def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Where message passing may write from now on, and what brings it to the buffer once it has come."""
+        """Return the memory that message passing may write, and a function that then copies it to the buffer."""
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """The buffer's fp64 numbers as an array on the host, to be combined in place, and what brings them back."""
+        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function that copies them
+        back.
+        """
 
 
 class Arrays:
-    """Buffers that message passing reads and writes where they are: NumPy arrays."""
+    """Buffers that message passing reads and writes in place: NumPy arrays."""
 
     name = "arrays"
 
     def outgoing(self, buffer: Buffer) -> Any:
-        """The buffer itself."""
+        """Return the buffer itself."""
         return buffer
 
     def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """The buffer itself."""
+        """Return the buffer itself."""
         return buffer, None
 
     numbers = incoming
@@ -65,53 +67,53 @@ ARRAYS = Arrays()
 
 
 class DeviceTransport(Transport, Protocol):
-    """A transport of buffers that lie in the memory of a device, and are handed to message passing there.
+    """A transport that passes device memory to message passing.
 
-    kind        cuda or hip: whose device it is
-    device_id   which of the host's devices it is
+    kind        cuda or hip, the vendor interface of the device
+    device_id   identifies the device on its host
     """
 
     kind: str
     device_id: str
 
     def staged(self) -> Transport:
-        """The same through host memory."""
+        """Return the transport of the same buffers through host memory."""
 
     def known(self, number: int) -> Buffer:
-        """A new device buffer, whose content depends on `number`."""
+        """Return a new device buffer whose content depends on `number`."""
 
     def unknown(self) -> Buffer:
-        """A new device buffer of the same size, of other content."""
+        """Return a new device buffer of the same size with other content."""
 
     def equal(self, a: Buffer, b: Buffer) -> bool:
-        """Whether two such buffers have the same content."""
+        """Return whether two such buffers have the same content."""
 
 
 class Request(Protocol):
-    """One non-blocking send or receive under way."""
+    """A non-blocking send or receive."""
 
     def test(self) -> bool:
-        """Whether it is complete; drives it a little further if not."""
+        """Advance the request and return whether it is complete."""
 
     def wait(self) -> None:
-        """Return once it is complete."""
+        """Wait until the request is complete."""
 
 
-#: How often a rank that sleeps looks for what it waits for, once it has waited a while.
+#: Interval at which a sleeping rank tests its request, after it has waited for a while.
 LOOK_S = 0.02
-#: A core that comes back later than this had somebody else to work for, who did more than look: ranks outnumber cores.
+#: If yielding the core takes longer than this, another process has used it: there are more ranks than cores.
 SHARED_S = 1e-4
-#: The share of its time that a wait may last longer by sleeping, and the shortest sleep that is worth it.
+#: The fraction of a wait that sleeping may add to it, and the shortest useful sleep.
 LATER, NAP_S = 1 / 8, 1e-4
-#: The requests that this process waits for, the innermost last: for whoever asks why nothing goes on.
+#: The requests that this process waits for, innermost last; the watchdog reports them.
 WAITED_FOR: list[Request] = []
 
 
 class Idling:
-    """Between two looks of one wait, give the core to whoever else wants it.
+    """Yield the core between two tests of one wait, and sleep if other processes need it.
 
-    Where somebody does, sleep too: Linux shares a core fairly among all that are ready to run, those that only look
-    included, so that one rank that computes while n - 1 look has an n-th of it.
+    Linux shares a core fairly among all runnable processes, including those that only poll. Without sleeping, one rank
+    that computes while n - 1 ranks poll would get 1/n of the core.
     """
 
     __slots__ = ("_begun_s",)
@@ -120,7 +122,7 @@ class Idling:
         self._begun_s = perf_counter()
 
     def __call__(self) -> None:
-        """Between this look and the next."""
+        """Yield the core, or sleep, until the next test."""
         before_s = perf_counter()
         sched_yield()
         now_s = perf_counter()
@@ -130,33 +132,35 @@ class Idling:
 
 
 class Repeated(Request, Protocol):
-    """Messages that are sent and received again and again, from and into the same buffers."""
+    """Messages that are sent and received repeatedly, with the same buffers."""
 
     def start(self) -> None:
-        """Begin them; those of the last time are complete."""
+        """Start the messages again; those of the last start must be complete."""
 
 
 def about(request: Request | None) -> str:
-    """What a request stands for, such as `a message from rank 3`, by the whole program's ranks; empty if unknown."""
+    """Return a description of a request, such as `a message from rank 3`, with ranks of the whole program; empty if
+    unknown.
+    """
     say: Callable[[], str] = getattr(request, "about", str)
     return say()
 
 
 def awaited() -> Request | None:
-    """The request that this process waits for, if any; may be asked by another thread."""
+    """Return the request that this process waits for, or None; other threads may call it."""
     return next(reversed(WAITED_FOR[:]), None)
 
 
 def waits_for() -> str:
-    """What this process waits for, as far as its communicators say; may be asked by another thread."""
+    """Return a description of the request that this process waits for; other threads may call it."""
     return next((text for request in reversed(WAITED_FOR[:]) if (text := about(request))), "")
 
 
 class Communicator(Protocol):
-    """A group of ranks 0 … size-1 that talk to each other.  All but isend, irecv and with_transport are collective.
+    """A group of ranks 0 … size-1. All methods except isend, irecv and with_transport are collective.
 
-    name         the message passing underneath: solo, threads, mpi or torch
-    transport    how buffers become messages; groups that are split off have the same
+    name         the message passing library: solo, threads, mpi or torch
+    transport    the conversion of buffers to messages; groups that are split off inherit it
     """
 
     name: str
@@ -165,50 +169,50 @@ class Communicator(Protocol):
     transport: Transport
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """This very group, with buffers that become messages by `transport`."""
+        """Return this group with another transport."""
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """This group with a device's own buffers as messages; None where the library does not say that it can."""
+        """Return this group with messages in device memory, or None if the library does not report support for it."""
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Begin to send `buffer`, which must stay as it is until the request is complete."""
+        """Start to send `buffer`, which must not change until the request is complete."""
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Begin to receive into `buffer`."""
+        """Start to receive into `buffer`."""
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
-        """Messages in the host's memory to be begun again and again; None where the library has no quicker way."""
+        """Return persistent messages in host memory, or None if the library has no faster way than isend and irecv."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """Begin the library's own broadcast of `buffer` from `root`."""
+        """Start the library's broadcast of `buffer` from `root`."""
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Combine everybody's `buffer` in place by op: sum or max."""
+        """Reduce `buffer` in place over all ranks by op: sum or max."""
 
     def barrier(self) -> None:
-        """Return once everybody has come here."""
+        """Wait until all ranks have called it."""
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """A small Python object of `root`, everywhere (control plane; never inside a timed loop)."""
+        """Return a small Python object of `root` on all ranks; not for timed loops."""
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Everybody's small Python object, in the order of ranks, on `root`; None elsewhere."""
+        """Return the small Python objects of all ranks in rank order on `root`, and None elsewhere."""
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """The group of those that gave the same color, ordered by key; None for those that gave None."""
+        """Return the group of the ranks with the same color, ordered by key, or None for color None."""
 
     def free(self) -> None:
-        """Give up a group that was split off: libraries have a limited number."""
+        """Release a group that was split off, because libraries limit the number of groups."""
 
     def agree(self, ok: bool) -> bool:
-        """Whether everybody is ok."""
+        """Return whether `ok` is true on all ranks."""
 
     def abort(self, code: int) -> None:
-        """End all ranks of the whole program at once with exit code `code`."""
+        """End all ranks of the program immediately with exit code `code`."""
 
 
 class Arrival:
-    """A receive whose message lies elsewhere when it has come, and is brought to its buffer then."""
+    """A receive whose message must be copied to its buffer after its arrival."""
 
     __slots__ = ("_land", "_request")
 
@@ -217,24 +221,24 @@ class Arrival:
         self._land: Landing | None = land
 
     def test(self) -> bool:
-        """Whether it has come; brings it home."""
+        """Return whether the message has arrived, and copy it to its buffer."""
         if self._land is not None and self._request.test():
             self._bring()
         return self._land is None
 
     def wait(self) -> None:
-        """Wait for it, and bring it home."""
+        """Wait for the message and copy it to its buffer."""
         if self._land is not None:
             self._request.wait()
             self._bring()
 
     @property
     def in_stream(self) -> bool:
-        """Whether a device's stream does the waiting for its receive."""
+        """Return whether a device's stream waits for the receive."""
         return waits_in_stream(self._request)
 
     def about(self) -> str:
-        """What its receive stands for."""
+        """Return the description of the receive."""
         return about(self._request)
 
     def _bring(self) -> None:
@@ -244,7 +248,7 @@ class Arrival:
 
 
 def arrival(request: Request, land: Landing | None) -> Request:
-    """A receive, with what is to be done once its message has come."""
+    """Return a receive that copies its message after its arrival, if `land` is given."""
     return request if land is None else Arrival(request, land)
 
 
@@ -253,7 +257,7 @@ Steps = Generator[Request, None, None]
 
 
 class Task:
-    """A communication algorithm under way; made by calling it, driven by `test` and `wait`: it is a request itself."""
+    """A running communication algorithm; as a request itself, it is driven by `test` and `wait`."""
 
     __slots__ = ("_pending", "_steps")
 
@@ -271,31 +275,31 @@ class Task:
 
     @property
     def pending(self) -> Request | None:
-        """The request that the algorithm waits for; None once it has ended on this rank."""
+        """Return the request that the algorithm waits for, or None if it has ended on this rank."""
         return self._pending
 
     @property
     def done(self) -> bool:
-        """Whether the algorithm has ended on this rank."""
+        """Return whether the algorithm has ended on this rank."""
         return self._steps is None
 
     def about(self) -> str:
-        """What it waits for."""
+        """Return the description of the pending request."""
         return about(self._pending) if self._pending is not None else ""
 
     def test(self) -> bool:
-        """Go as far as is possible without waiting; whether the algorithm has ended."""
+        """Continue as far as possible without waiting, and return whether the algorithm has ended."""
         while self._pending is not None and self._pending.test():
             self._advance()
         return self.done
 
     @property
     def in_stream(self) -> bool:
-        """Whether a device's stream does the waiting for what it waits for."""
+        """Return whether a device's stream waits for the pending request."""
         return waits_in_stream(self._pending)
 
     def wait_beside(self, look: Callable[[], object]) -> None:
-        """Go to the end; look after something else until then, unless a stream does the waiting."""
+        """Run to the end, and call `look` while waiting, unless a stream waits."""
         WAITED_FOR.append(self)
         idle = Idling()
         while not self.in_stream and not self.test():
@@ -305,13 +309,13 @@ class Task:
         self.wait()
 
     def rest(self) -> Steps:
-        """What is left of the algorithm, as one."""
+        """Return the remaining algorithm."""
         while self._pending is not None:
             yield self._pending
             self._advance()
 
     def wait(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Go to the end; each wait for a request is inside `waiting()`, what the algorithm does between them is not."""
+        """Run to the end; waits are inside `waiting()`, the work of the algorithm between them is not."""
         while self._pending is not None:
             with waiting():
                 self._pending.wait()
@@ -319,12 +323,12 @@ class Task:
 
 
 def waits_in_stream(request: Any) -> bool:
-    """Whether a device's stream does the waiting for a request, and the host goes on at once."""
+    """Return whether a device's stream waits for a request, so that the host continues immediately."""
     return bool(getattr(request, "in_stream", False))
 
 
 class _FirstOf:
-    """Complete as soon as one of several requests is; each test drives all of them."""
+    """A request that is complete when one of several requests is; each test drives all of them."""
 
     __slots__ = ("_requests",)
 
@@ -332,11 +336,11 @@ class _FirstOf:
         self._requests = requests
 
     def test(self) -> bool:
-        """Whether one of them is complete."""
+        """Test all requests and return whether one of them is complete."""
         return any([request.test() for request in self._requests])
 
     def wait(self) -> None:
-        """Drive them in turn, and give the core to whoever else wants it; what a stream waits for is left to it."""
+        """Drive all requests and yield the core between tests; requests that a stream waits for are skipped."""
         if self.in_stream:
             for request in self._requests:
                 request.wait()
@@ -349,18 +353,18 @@ class _FirstOf:
 
     @property
     def in_stream(self) -> bool:
-        """Whether a device's stream does the waiting for all of them."""
+        """Return whether a device's stream waits for all of them."""
         return all(map(waits_in_stream, self._requests))
 
     def about(self) -> str:
-        """What all of them stand for."""
+        """Return the descriptions of all of them."""
         return ", ".join(dict.fromkeys(filter(None, map(about, self._requests))))
 
 
 def together(*algorithms: Steps) -> Steps:
-    """Several communication algorithms at once, as one: all begin, in this order; each goes on when its request allows.
+    """Run several communication algorithms concurrently, as one; all start in this order.
 
-    While one waits for its message, another passes on what it has received.
+    While one waits for its message, another forwards its own.
     """
     tasks = [Task(steps) for steps in algorithms]
     while len(tasks := [task for task in tasks if not task.test()]) > 1:
@@ -370,13 +374,13 @@ def together(*algorithms: Steps) -> Steps:
 
 
 def behind(first: Request, steps: Steps) -> Steps:
-    """A communication algorithm that begins once a request is complete."""
+    """Run a communication algorithm after a request is complete."""
     yield first
     yield from steps
 
 
 def all_of(requests: Iterable[Request]) -> Steps:
-    """Wait for every one of several requests that are under way together."""
+    """Wait for all of several concurrent requests."""
     yield from list(requests)
 
 
@@ -386,10 +390,10 @@ def passing_on(
     mine: Iterable[int],
     algorithm: Callable[[Communicator, list[Any]], Steps],
 ) -> Steps:
-    """Run an algorithm that passes messages on; each buffer crosses to or from the device once.
+    """Run an algorithm that forwards messages, and copy each buffer to or from the device once.
 
-    `mine` are the numbers of the buffers whose content comes from here; they are read now, not when the steps begin.
-    What came from elsewhere is sent on from where it came to, and not fetched back from a device.
+    `mine` are the indices of the buffers whose content comes from this rank; they are read now, not when the steps
+    start. Received buffers are forwarded from the memory in which they arrived, without a second copy from the device.
     """
     here = set(mine)
     crossed = [
@@ -408,7 +412,7 @@ def _landing(steps: Steps, landings: list[Landing]) -> Steps:
 
 
 def meet_asleep(comm: Communicator) -> None:
-    """Return once rank 0 has come here, however long that takes: the others sleep.  Collective over comm."""
+    """Wait until rank 0 arrives, asleep and without a time limit. Collective over comm."""
     request, pause_s = comm.ibcast(bytearray(1), 0), LOOK_S / 512
     while not request.test():
         sleep(pause_s)

@@ -1,7 +1,7 @@
-"""HPL's six broadcasts, and the MPI library's own, as communication algorithms over point-to-point messages.
+"""HPL's six broadcasts and the MPI library's own, as communication algorithms over point-to-point messages.
 
-Ranks are numbered from the root: r = (rank - root) mod size, so the root is r = 0.  The "modified" forms serve r = 1
-first and alone, for it is the process column that factors the next panel and must not also forward.
+Ranks are numbered from the root: r = (rank - root) mod size, so the root is r = 0. The "modified" forms send to r = 1
+first and separately, because that process column factors the next panel and must not forward messages.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passi
 from mxpeak.configs.lu import BCASTS
 
 TAG = 7002  # a multiple of FAMILY
-#: Of what goes ahead of such a message on the same way, and must not be taken for it.
+#: Tag of a message that precedes the broadcast between the same ranks and must not be confused with it.
 AHEAD = 7005
-#: The most pieces in which a message is passed on, and the fewest bytes in each.
+#: Maximum number of pieces of a forwarded message, and minimum bytes per piece.
 PIECES, PIECE_BYTES = 4, 2**18
-#: Libraries that begin messages in the order in which they are posted, together where they are posted together: there
-#: the receives of all pieces would be over as one, and wait for a piece that is sent only then.
+#: Some libraries start messages in posting order, and messages that are posted together in one operation. The receives
+#: of all pieces would then complete together, and wait for a piece that is sent only afterwards.
 IN_ORDER = ("torch",)
 
 
 def cut(buffer: Buffer, count: int) -> list[Buffer]:
-    """The buffer in so many pieces, one after the other."""
+    """Divide the buffer into `count` consecutive pieces."""
     ends = [buffer.shape[0] * i // count for i in range(count + 1)]
     return [buffer[begin:end] for begin, end in pairwise(ends)]
 
 
 def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
-    """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing.
+    """Forward the buffer along `order` (ranks counted from the root); other ranks do nothing.
 
-    Where it is passed on it goes piece by piece, so that hops overlap; all receives are posted at once, so that no
-    piece waits for another's look.
+    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that no piece waits for
+    the test of another.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
         return
     at = order.index(r)
     hops = len(order) - 1
-    most = 1 if hops == 1 or comm.name in IN_ORDER else PIECES
-    pieces = cut(buffer, max(1, min(most, buffer.nbytes // PIECE_BYTES)))
+    max_pieces = 1 if hops == 1 or comm.name in IN_ORDER else PIECES
+    pieces = cut(buffer, max(1, min(max_pieces, buffer.nbytes // PIECE_BYTES)))
     coming = [comm.irecv(piece, (order[at - 1] + root) % comm.size, tag) for piece in pieces] if at > 0 else []
     going: list[Request] = []
     for i, piece in enumerate(pieces):
@@ -51,31 +51,31 @@ def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: 
 
 
 def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """0 → 1 → 2 → … → Q-1."""
+    """Broadcast 0 → 1 → 2 → … → Q-1."""
     yield from chain(comm, buffer, root, list(range(comm.size)))
 
 
 def one_ring_modified(comm: Communicator, buffer: Buffer, root: int, tag: int = TAG) -> Steps:
-    """0 → 1, then 0 → 2 → 3 → … → Q-1."""
+    """Broadcast 0 → 1, then 0 → 2 → 3 → … → Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0], tag)
     yield from chain(comm, buffer, root, [0, *range(2, comm.size)], tag)
 
 
 def two_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """0 → 1 → … → Q/2-1, and 0 → Q/2 → … → Q-1: two half rings at once."""
+    """Broadcast over two concurrent half rings: 0 → 1 → … → Q/2-1 and 0 → Q/2 → … → Q-1."""
     middle = (comm.size + 1) // 2
     yield from _both(comm, buffer, root, [0, *range(1, middle)], [0, *range(middle, comm.size)])
 
 
 def two_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """0 → 1, then two half rings over 2 … Q-1."""
+    """Broadcast 0 → 1, then over two half rings of 2 … Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     middle = 2 + (comm.size - 2 + 1) // 2 if comm.size > 2 else comm.size
     yield from _both(comm, buffer, root, [0, *range(2, middle)], [0, *range(middle, comm.size)])
 
 
 def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], second: list[int]) -> Steps:
-    """Two chains that leave the root together; every other rank stands in one of them."""
+    """Broadcast over two chains that start at the root together; every other rank is in one of them."""
     if comm.rank != root:
         yield from chain(comm, buffer, root, first)
         yield from chain(comm, buffer, root, second)
@@ -84,20 +84,22 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Spread and roll: the root scatters Q pieces, then all pass pieces round the ring (bandwidth-optimal)."""
+    """Broadcast by spread and roll: the root scatters Q pieces, then all forward pieces around the ring
+    (bandwidth-optimal).
+    """
     yield from _spread_and_roll(comm, buffer, root, list(range(comm.size)))
 
 
 def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """0 → 1 whole, then spread and roll among all but 1."""
+    """Broadcast 0 → 1 whole, then by spread and roll among all other ranks."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     yield from _spread_and_roll(comm, buffer, root, [r for r in range(comm.size) if r != 1])
 
 
 def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
-    """Piece i goes from the root to order[i]; then len(order)-1 rolls to the right complete everybody's buffer.
+    """Send piece i from the root to order[i]; len(order)-1 rolls to the right then complete all buffers.
 
-    The next receive is always posted: a long message begins to travel only when its receive is there.
+    The next receive is always posted in advance, because a long message starts only after its receive is posted.
     """
     r = (comm.rank - root) % comm.size
     ranks = [(number + root) % comm.size for number in order]
@@ -106,7 +108,7 @@ def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[
         return
     me, piece = order.index(r), cut(buffer, size)
     left, right = ranks[(me - 1) % size], ranks[(me + 1) % size]
-    # The root has every piece already: nothing is sent to it, and it receives nothing.
+    # The root has every piece already, so nothing is sent to it.
     if me == 0:
         spread = [comm.isend(piece[i], ranks[i], TAG) for i in range(1, size)]
         yield from all_of(spread + [comm.isend(piece[-roll % size], right, TAG + 1) for roll in range(size - 1)])
@@ -121,13 +123,13 @@ def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[
 
 
 def library(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """The message passing library's own broadcast, waited for on the spot."""
+    """Broadcast with the message passing library, and wait for it immediately."""
     comm.ibcast(buffer, root).wait()
     yield from ()
 
 
 def library_nonblocking(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """The message passing library's own broadcast, in the background."""
+    """Broadcast with the message passing library in the background."""
     yield comm.ibcast(buffer, root)
 
 
@@ -144,7 +146,7 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
 
 
 def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps]) -> None:
-    """Make a broadcast known by this name: to `broadcast`, and to --bcast."""
+    """Register a broadcast under a name, for `broadcast` and --bcast."""
     if name in BROADCASTS:
         raise ValueError(f"the broadcast {name} is already registered; use another name")
     BROADCASTS[name] = algorithm
@@ -152,7 +154,7 @@ def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps])
 
 
 def broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast `name` of a one-dimensional contiguous buffer; nothing where there is nobody else.  Collective."""
+    """Broadcast a one-dimensional contiguous buffer with the algorithm `name` (on one rank, do nothing). Collective."""
 
     def algorithm(bare: Communicator, memory: list[Buffer]) -> Steps:
         return BROADCASTS[name](bare, memory[0], root)

@@ -1,12 +1,12 @@
-"""Messages that are begun when their buffers are ready: until then a device works on them, and nobody waits for it.
+"""Start messages when their buffers are ready, without waiting for the device.
 
-MPI knows no queues of work: it may be told of a buffer only once its content is there, and nothing reads any more what
-it will overwrite.  So a message is posted with the event of its buffer, and begun by whoever next tests or waits for
-any message and finds the event past.
+MPI has no streams: it may receive a buffer only after its content is complete and all reads of the memory that it
+overwrites have finished. A message is therefore posted with the event of its buffer, and started by the next test or
+wait for any message after the event.
 
-MPI tells two messages apart by group, ranks and tag.  So those of one channel, which have all three in common, begin in
-the order in which they were posted, and no other waits for them: the pivots that a host exchanges during FACT do not
-stand behind rows that a device has yet to gather.
+MPI distinguishes two messages by group, ranks and tag. Messages of one channel, which share all three, start in
+posting order, and no other messages wait for them. The pivots that a host exchanges during FACT therefore do not wait
+for rows that a device has not gathered yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mxpeak.comm.base import WAITED_FOR, Request, about
 
 
 class _Later:
-    """A message that is posted; a request of the library's once it is begun."""
+    """A posted message, which becomes a request of the library when it is started."""
 
     __slots__ = ("_begin", "_memory", "_posts", "request")
 
@@ -31,20 +31,20 @@ class _Later:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be begun."""
+        """Return whether the message can be started."""
         return self._memory.ready.query()
 
     def begin(self) -> None:
-        """Hand it to the library."""
+        """Start the message."""
         self.request = self._begin(self._memory.fulfilled())
 
     def test(self) -> bool:
-        """Whether it is begun and complete."""
+        """Return whether the message is started and complete."""
         self._posts.drive()
         return self.request is not None and self.request.test()
 
     def wait(self) -> None:
-        """Begin it, after those of its channel that were posted before, and wait for it."""
+        """Start the message after earlier ones of its channel, and wait for it."""
         WAITED_FOR.append(self)
         while self.request is None:
             self._posts.drive()
@@ -53,18 +53,18 @@ class _Later:
         self.request.wait()
 
     def about(self) -> str:
-        """What it stands for."""
+        """Return the description of the message."""
         return "this rank's device" if self.request is None else about(self.request)
 
 
 class Posts:
-    """The messages of a process that are posted and not begun, by channel."""
+    """The posted messages of a process that are not started, by channel."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[_Later]] = {}
 
     def post(self, memory: Any, begin: Callable[[Any], Request], channel: Hashable) -> Request:
-        """A message, begun at once where its memory is there and no other of its channel waits."""
+        """Post a message; it starts immediately if its memory is ready and its channel is empty."""
         self.drive()
         if not isinstance(memory, AsyncBuffer):
             if channel not in self._waiting:
@@ -76,7 +76,7 @@ class Posts:
         return later
 
     def drive(self) -> None:
-        """Begin what is ready."""
+        """Start all messages that are ready."""
         for channel, queue in list(self._waiting.items()):
             while queue and queue[0].ready:
                 queue.popleft().begin()
@@ -84,7 +84,7 @@ class Posts:
                 del self._waiting[channel]
 
     def flush(self) -> None:
-        """Begin all; waits for the device."""
+        """Start all messages, waiting for the device."""
         while self._waiting:
             channel = next(iter(self._waiting))
             for later in self._waiting.pop(channel):
@@ -92,11 +92,11 @@ class Posts:
 
 
 class _Past:
-    """An event that is past."""
+    """An event in the past."""
 
     def query(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def synchronize(self) -> None:
-        """At once."""
+        """Return immediately."""

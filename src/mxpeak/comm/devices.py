@@ -1,4 +1,4 @@
-"""Device buffers as messages: tried at start with a known buffer both ways, and staged where that fails."""
+"""Test messages in device memory at the start, and use staged messages if the test fails."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from time import monotonic
 
 from mxpeak.comm.base import Communicator, DeviceTransport, Request
 
-#: A message of the test that takes longer will never come.
+#: Seconds after which a message of the test counts as lost.
 PATIENCE_S = 30.0
 TAG = 6900  # a multiple of FAMILY
 
-#: Messages that failed their test: the library may still write to them.
+#: Messages that failed their test: the library may still write to their buffers.
 _abandoned: list[object] = []
 
 
 def check_device_messages(
     comm: Communicator, transport: DeviceTransport, patience_s: float = PATIENCE_S
 ) -> Communicator:
-    """The group with device buffers as messages, or with the same staged through host memory where they do not work.
+    """Return the group with messages in device memory, or staged through host memory if those do not work.
 
-    Neighbours in a ring exchange a known buffer both ways, where the library says that it can.  What is done instead is
-    said in one sentence by rank 0.  Collective over comm.
+    If the library reports support, neighbors in a ring exchange a test pattern in both directions. Rank 0 prints one
+    sentence if messages are staged. Collective over comm.
     """
     staged = comm.with_transport(transport.staged())
     if comm.size == 1:
@@ -47,18 +47,18 @@ def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
 
 
 def _works(comm: Communicator, transport: DeviceTransport, patience_s: float) -> bool:
-    """Whether what the neighbours sent is here, from either side; an error of the library is a no."""
+    """Return whether the patterns of both neighbors arrived; an error of the library counts as a failure."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    mine, from_left, from_right = transport.known(comm.rank), transport.unknown(), transport.unknown()
+    pattern, from_left, from_right = transport.known(comm.rank), transport.unknown(), transport.unknown()
     under_way: list[Request] = []
     try:
         for dest, into, source in ((right, from_left, left), (left, from_right, right)):
             under_way.append(comm.irecv(into, source, TAG))
-            under_way.append(comm.isend(mine, dest, TAG))
+            under_way.append(comm.isend(pattern, dest, TAG))
             _wait(under_way, monotonic() + patience_s)
         return transport.equal(from_left, transport.known(left)) and transport.equal(from_right, transport.known(right))
-    except Exception:  # whatever it is, these messages do not work
-        _abandoned.extend([mine, from_left, from_right, *under_way])
+    except Exception:  # any error means that these messages do not work
+        _abandoned.extend([pattern, from_left, from_right, *under_way])
         return False
 
 

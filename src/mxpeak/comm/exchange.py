@@ -1,6 +1,6 @@
-"""Exchanges along a process column: the pivot's combined reduction, and the row swaps' scatterv and allgatherv.
+"""Exchange along a process column: the pivot's combined reduction, and the row swaps' scatterv and allgatherv.
 
-Several row swaps may be under way at once, and ranks drive them in different orders: each takes its own family of tags.
+Several row swaps may run concurrently, and ranks drive them in different orders, so each has its own family of tags.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passi
 TAG = 7101  # a multiple of FAMILY
 
 
-def allreduce_by(comm: Communicator, mine: Buffer, theirs: Buffer, combine: Callable[[Buffer, Buffer], None]) -> None:
-    """Reduce `mine` in place over all ranks by combine(mine, theirs), in log2 P exchanges of the whole buffer.
+def allreduce_by(comm: Communicator, own: Buffer, theirs: Buffer, combine: Callable[[Buffer, Buffer], None]) -> None:
+    """Reduce `own` in place over all ranks by combine(own, theirs), in log2 P exchanges of the whole buffer.
 
-    A butterfly over the largest power of two; the ranks beyond it hand theirs in before and get the result after.
-    `combine` must not depend on the order.  Collective over comm; blocking.
+    The exchange is a butterfly over the largest power of two. The remaining ranks contribute before it and receive the
+    result after it. `combine` must not depend on the order. Collective over comm; blocking.
     """
     rank, size = comm.rank, comm.size
     full = 1 << (size.bit_length() - 1)
     if rank >= full:
-        comm.isend(mine, rank - full, TAG).wait()
-        comm.irecv(mine, rank - full, TAG + 1).wait()
+        comm.isend(own, rank - full, TAG).wait()
+        comm.irecv(own, rank - full, TAG + 1).wait()
         return
     if rank + full < size:
         comm.irecv(theirs, rank + full, TAG).wait()
-        combine(mine, theirs)
+        combine(own, theirs)
     distance = 1
     while distance < full:
         receive = comm.irecv(theirs, rank ^ distance, TAG + 2)
-        send = comm.isend(mine, rank ^ distance, TAG + 2)
+        send = comm.isend(own, rank ^ distance, TAG + 2)
         receive.wait()
         send.wait()
-        combine(mine, theirs)
+        combine(own, theirs)
         distance *= 2
     if rank + full < size:
-        comm.isend(mine, rank + full, TAG + 1).wait()
+        comm.isend(own, rank + full, TAG + 1).wait()
 
 
-def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: int, tag: int) -> Steps:
-    """Piece i of the root goes to rank i; the root keeps its own where it is.  Empty pieces are not sent."""
+def scatter(comm: Communicator, pieces: Sequence[Buffer], own: Buffer, root: int, tag: int) -> Steps:
+    """Send piece i of the root to rank i, except the root's own piece and empty pieces."""
     if comm.rank == root:
         going = [i for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
         sent = [pieces[i] for i in going]
@@ -50,14 +50,14 @@ def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: in
             range(len(sent)),
             lambda bare, memory: all_of([bare.isend(piece, i, tag) for i, piece in zip(going, memory)]),
         )
-    coming = [mine] if mine.shape[0] else []
+    coming = [own] if own.shape[0] else []
     return passing_on(comm, coming, [], lambda bare, memory: all_of([bare.irecv(piece, root, tag) for piece in memory]))
 
 
 def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
-    """Spread and roll: piece i starts on rank i; P-1 rolls to the right bring every piece everywhere.
+    """Gather all pieces on all ranks by spread and roll: P-1 rolls to the right, starting with piece i on rank i.
 
-    Every rank sends and receives each byte about once, whatever P: HPL's "long" swap.
+    Every rank sends and receives each byte about once for any P: HPL's "long" swap.
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _ring(bare, memory, tag))
 
@@ -76,9 +76,10 @@ def _ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
 
 
 def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
-    """Binary exchange: in log2 P rounds partners swap all they have; ranks beyond a power of two hand in and get back.
+    """Gather all pieces on all ranks by binary exchange: in log2 P rounds, partners exchange all their pieces.
 
-    Few messages, for narrow swaps: HPL's "binary-exchange".
+    Ranks beyond a power of two contribute before and receive the result after. Few messages, for narrow swaps: HPL's
+    "binary-exchange".
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _binary(bare, memory, tag))
 

@@ -1,4 +1,4 @@
-"""A process grid at work: this rank's coordinates in it, and the groups of its row, its column and all.
+"""Build process grids: this rank's coordinates, and the groups of its row and its column.
 
 row      the Q ranks of this rank's process row, numbered by process column
 column   the P ranks of its process column, numbered by process row
@@ -26,12 +26,12 @@ class Grid:
 
 
 def make_grid(shape: ProcessGrid, comm: Communicator) -> Grid | None:
-    """Build the grid from the first P·Q ranks; None on those left over.  Collective over comm."""
+    """Build the grid from the first P·Q ranks; return None on the other ranks. Collective over comm."""
     inside = comm.rank < shape.size
-    everybody = comm.split(0 if inside else None, comm.rank)
+    group = comm.split(0 if inside else None, comm.rank)
     p, q = shape.coords(comm.rank) if inside else (-1, -1)
     row = comm.split(p if inside else None, q)
     column = comm.split(q if inside else None, p)
-    if everybody is None or row is None or column is None:
+    if group is None or row is None or column is None:
         return None
-    return Grid(shape.P, shape.Q, p, q, everybody, row, column)
+    return Grid(shape.P, shape.Q, p, q, group, row, column)

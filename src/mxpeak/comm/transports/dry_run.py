@@ -1,4 +1,4 @@
-"""Ranks that are only thought of: what a run on so many would do is asked of one process, and no MPI is needed."""
+"""A communicator for dry runs: one process answers for P ranks, without MPI."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mxpeak.comm.transports.solo import Solo
 
 
 class DryRunCommunicator(Solo):
-    """So many ranks of this host, each of which would say what the calling process says."""
+    """P ranks of this host, all of which answer like the calling process."""
 
-    name = "auto"  # what would join them is not known yet
+    name = "auto"  # the transport of the planned run is unknown
 
     def __init__(self, size: int):
         super().__init__()
         self.size = size
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """What everybody would say."""
+        """Return the object P times."""
         return [obj] * self.size
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """All of them are in one part."""
+        """Return all ranks as one group."""
         return None if color is None else DryRunCommunicator(self.size)

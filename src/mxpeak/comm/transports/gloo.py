@@ -1,4 +1,4 @@
-"""Gloo: messages between ranks with tags, and memory of the host as torch.distributed takes it."""
+"""Send messages with tags through Gloo, and convert host memory for torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ import torch.distributed as dist
 
 from mxpeak.comm.shutdown import LEFT, LOOK_S, TOLD_S
 
-#: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
-#: noticed at once by those who wait for it, and the watchdog sees one that stalls.
+#: The libraries require a time limit, but none is useful: ranks may sleep for hours while others run a case. A rank
+#: that dies is noticed immediately by the ranks that wait for it, and the watchdog reports a rank that stalls.
 TIMEOUT = timedelta(days=365)
 
 
 def _line(array: Any) -> Any:
-    """The memory of a contiguous array as one writable vector; what is read-only can only be sent: a copy will do."""
+    """Return the memory of a contiguous array as a writable vector; read-only memory can only be sent, so it is
+    copied.
+    """
     line = array.reshape(-1, order="A")
     assert array.size == 0 or np.shares_memory(line, array), "a communication buffer must be contiguous"
     return line if line.flags.writeable else line.copy()
 
 
 def as_tensor(buffer: Any) -> torch.Tensor:
-    """A contiguous array or tensor as a flat tensor over the same memory."""
+    """Return a contiguous array or tensor as a flat tensor over the same memory."""
     if isinstance(buffer, torch.Tensor):
         return buffer.view(-1) if buffer.is_contiguous() else buffer.t().view(-1)
     return torch.from_numpy(_line(np.asarray(buffer)))
 
 
 def as_bytes(buffer: Any) -> torch.Tensor:
-    """The same memory as bytes: messages need no type, and no library knows every type."""
+    """Return the same memory as bytes, because libraries do not support every type."""
     if isinstance(buffer, torch.Tensor):
         return as_tensor(buffer).view(torch.uint8)
     return torch.from_numpy(_line(np.asarray(buffer)).view(np.uint8))
@@ -46,9 +48,9 @@ def as_bytes(buffer: Any) -> torch.Tensor:
 
 @contextmanager
 def no_error_of_its_own() -> Iterator[None]:
-    """Where a message fails because another rank has ended the program, this one ends in silence.
+    """End this process silently if a message fails because another rank has ended the program.
 
-    It hears of that from the store, or by torchrun's signal, a moment after the connection is gone.
+    The process learns this from the store or from torchrun's signal shortly after the connection is closed.
     """
     try:
         yield
@@ -66,20 +68,20 @@ def await_work(work: Any) -> None:
 
 
 class Message:
-    """A message of Gloo under way.
+    """A message in Gloo.
 
-    Gloo knows how to wait for one, and not how to ask for it: whoever asks has a thread wait.
+    Gloo can wait for a message but not test it; `test` therefore starts a thread that waits.
     """
 
     __slots__ = ("_buffer", "_error", "_waiter", "_work")
 
     def __init__(self, work: Any, buffer: Any):
-        self._work, self._buffer = work, buffer  # the buffer has to outlive the message
+        self._work, self._buffer = work, buffer  # the buffer must outlive the message
         self._waiter: threading.Thread | None = None
         self._error: Exception | None = None
 
     def test(self) -> bool:
-        """Whether the thread has returned."""
+        """Return whether the waiting thread has finished."""
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._run, daemon=True)
             self._waiter.start()
@@ -89,7 +91,7 @@ class Message:
         return True
 
     def wait(self) -> None:
-        """Wait here, or for the thread that waits."""
+        """Wait for the message, or for the thread that waits."""
         if self._waiter is None:
             await_work(self._work)
             return
@@ -106,7 +108,7 @@ class Message:
 
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """What is written to stdout meanwhile goes to stderr: some builds of Gloo announce every group on stdout."""
+    """Redirect stdout to stderr, because some builds of Gloo announce every group on stdout."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -118,7 +120,7 @@ def quiet_stdout() -> Iterator[None]:
 
 
 class Group:
-    """What a group has once: its store, its process group of Gloo, and the number of groups split off it."""
+    """The shared state of a group: its store, its Gloo process group, and the number of groups split off."""
 
     def __init__(self, store: Any, rank: int, size: int):
         self.store, self.rank, self.size = store, rank, size
@@ -127,7 +129,7 @@ class Group:
             self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
 
     def send(self, message: torch.Tensor, dest: int, tag: int) -> Message:
-        """Post a message.  Gloo says here, and not when it is waited for, that a rank has gone before."""
+        """Post a message; Gloo raises here, rather than in `wait`, if a rank has ended."""
         with no_error_of_its_own():
             return Message(self.gloo.send([message], dest, tag), message)
 

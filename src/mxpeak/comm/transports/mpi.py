@@ -1,8 +1,8 @@
-"""A communicator over MPI: mpi4py, buffer calls only.
+"""A communicator over MPI with mpi4py's buffer calls.
 
-Waiting is Test in a loop, and every failed Test gives the core away (`comm.base.Idling`): MPICH polls inside Wait, and
-where ranks outnumber cores a polling rank would keep the one it waits for from running.  With a core of its own a rank
-loses less than a microsecond by it.
+Waiting is MPI_Test in a loop that yields the core after every failed test (`comm.base.Idling`). MPICH polls inside
+MPI_Wait: with more ranks than cores, a polling rank would block the rank that it waits for. A rank with its own core
+loses less than a microsecond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import mpi4py
 
-mpi4py.rc.thread_level = "funneled"  # only the main thread communicates; it spares MPI its locks
+mpi4py.rc.thread_level = "funneled"  # only the main thread communicates, so MPI needs no locks
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
@@ -40,9 +40,9 @@ from mxpeak.errors import UsageError  # noqa: E402
 
 
 def _max_with_nan(inbuf: Any, inoutbuf: Any, datatype: MPI.Datatype) -> None:
-    """The larger, and NaN over any number: MPI_MAX may lose a NaN, and with it a failed check."""
-    mine, theirs = np.frombuffer(inoutbuf), np.frombuffer(inbuf)
-    np.maximum(mine, theirs, out=mine)
+    """Return the maximum, with NaN above any number: MPI_MAX may lose a NaN, and with it a failed check."""
+    ours, theirs = np.frombuffer(inoutbuf), np.frombuffer(inbuf)
+    np.maximum(ours, theirs, out=ours)
 
 
 @cache
@@ -54,12 +54,12 @@ def _op(name: str) -> MPI.Op:
     raise ValueError(f"unknown reduction {name!r}; use sum or max")
 
 
-#: Messages of all groups whose buffers a device still works on.
+#: Messages of all groups whose buffers a device still uses.
 _posts = Posts()
 
 
 def _wait_for(request: Request) -> None:
-    """Test until it is complete."""
+    """Test a request until it is complete."""
     test = request.test
     if test():
         return
@@ -72,7 +72,7 @@ def _wait_for(request: Request) -> None:
 
 
 class _Awaited:
-    """Something under way in MPI; with whom, or what for."""
+    """A request in MPI with its peer or purpose."""
 
     __slots__ = ("_what", "_who", "test")
 
@@ -81,11 +81,11 @@ class _Awaited:
         self._what, self._who = what, who
 
     def wait(self) -> None:
-        """Test until it is complete."""
+        """Test until the request is complete."""
         _wait_for(self)
 
     def about(self) -> str:
-        """What it stands for."""
+        """Return its description."""
         return self._what if self._who is None else f"{self._what} rank {self._who}"
 
 
@@ -94,7 +94,7 @@ def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaite
 
 
 class _Persistent:
-    """Messages that MPI was told of once: to begin and end them takes half of the time."""
+    """Persistent MPI messages, which start and end in half of the time."""
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []
@@ -108,30 +108,30 @@ class _Persistent:
         self._all = list(zip(self._requests, about))
 
     def start(self) -> None:
-        """Begin all of them."""
+        """Start all messages."""
         if self._left:
             raise AssertionError("these messages are still in progress")
         MPI.Prequest.Startall(self._requests)
         self._left = self._all.copy()
 
     def test(self) -> bool:
-        """Whether all are complete."""
+        """Return whether all messages are complete."""
         while self._left and self._left[-1][0].Test():
             self._left.pop()
         return not self._left
 
     def wait(self) -> None:
-        """Test until they are."""
+        """Test until all messages are complete."""
         _wait_for(self)
 
     def about(self) -> str:
-        """What is still waited for."""
+        """Return the description of the incomplete messages."""
         return self._left[-1][1] if self._left else ""
 
     def __del__(self) -> None:
         if MPI.Is_finalized():
             return
-        for request, _ in self._left:  # of a step that was not ended: or it would take a later one's message
+        for request, _ in self._left:  # cancel messages of an aborted step, which would match later ones
             request.Cancel()
             request.Wait()
         for request in self._requests:
@@ -148,24 +148,24 @@ class Mpi:
         self.transport = transport
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        #: The ranks of the whole program by this group's.
+        #: The program's rank of each rank of this group.
         self._world: list[int] = comm.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
         self._all = f"all {self.size} ranks of {self._world[0]} to {self._world[-1]}"
-        # MPI errors become exceptions, so that the traceback of the rank that failed is seen.
+        # MPI errors become exceptions, so that the traceback of the failing rank is visible.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """This group with another transport."""
+        """Return this group with another transport."""
         other = copy(self)
         other.transport = transport
         return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """This group with device buffers handed to MPI, where MPI says everywhere that it takes them."""
+        """Return this group with device buffers passed to MPI, if MPI reports support on all ranks."""
         return self.with_transport(transport) if self.agree(takes_devices(transport.kind)) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """MPI_Isend, once the buffer's content is there."""
+        """Call MPI_Isend when the buffer's content is complete."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Isend(memory, dest, tag), "a message to be received by", self._world[dest])
@@ -173,7 +173,7 @@ class Mpi:
         return _posts.post(self.transport.outgoing(buffer), begin, (id(self._comm), "send", dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """MPI_Irecv, once nothing reads the buffer any more."""
+        """Call MPI_Irecv when nothing reads the buffer."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source])
@@ -182,11 +182,11 @@ class Mpi:
         return arrival(_posts.post(memory, begin, (id(self._comm), "receive", source, tag)), land)
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
-        """Persistent requests, for arrays that MPI reads and writes where they are."""
+        """Return persistent requests for arrays that MPI accesses in place."""
         return _Persistent(self._comm, self._world, sends, receives) if self.transport is ARRAYS else None
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """MPI_Ibcast, once the buffer is ready."""
+        """Call MPI_Ibcast when the buffer is ready."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root])
@@ -195,21 +195,21 @@ class Mpi:
         return arrival(_posts.post(memory, begin, (id(self._comm), "broadcast")), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
+        """Call MPI_Iallreduce for fp64 numbers on the host, yielding the core while waiting."""
         if self.size > 1:
-            _posts.flush()  # all ranks begin the collective operations of a group in one order
+            _posts.flush()  # all ranks must start the collective operations of a group in the same order
             numbers, land = self.transport.numbers(buffer)
             _pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
             if land is not None:
                 land()
 
     def barrier(self) -> None:
-        """MPI_Ibarrier, waited for politely."""
+        """Call MPI_Ibarrier, yielding the core while waiting."""
         _posts.flush()
         _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """A pickled broadcast: its length, then its bytes."""
+        """Broadcast the length and the bytes of a pickled object."""
         from pickle import dumps, loads
 
         _posts.flush()
@@ -222,17 +222,17 @@ class Mpi:
         return obj if self.rank == root else loads(bytes(message))
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """A gather of pickled objects up a binomial tree: the root takes log2 R messages, and unpacks all of them."""
+        """Gather pickled objects along a binomial tree: the root receives log2 R messages and unpickles all objects."""
         from pickle import dumps, loads
 
         _posts.flush()
-        mine = (self.rank - root) % self.size
+        position = (self.rank - root) % self.size
         packed, distance = [dumps(obj)], 1
-        while distance < self.size and not mine & distance:
-            if mine + distance < self.size:
+        while distance < self.size and not position & distance:
+            if position + distance < self.size:
                 packed += self._taken((self.rank + distance) % self.size)
             distance *= 2
-        if mine:
+        if position:
             above = (self.rank - distance) % self.size
             request = self._comm.isend(packed, above, tag=7000)
             _Awaited(lambda: request.test()[0], "a message to be received by", self._world[above]).wait()
@@ -240,23 +240,23 @@ class Mpi:
         return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
 
     def _taken(self, source: int) -> list[bytes]:
-        """What a rank has gathered from its part of the tree."""
+        """Receive the objects that a rank has gathered from its part of the tree."""
         _Awaited(partial(self._comm.iprobe, source, tag=7000), "a message from", self._world[source]).wait()
         taken: list[bytes] = self._comm.recv(source=source, tag=7000)
         return taken
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """MPI_Comm_split; those with no color get no group."""
+        """Call MPI_Comm_split; ranks without a color get None."""
         _posts.flush()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
     def free(self) -> None:
-        """MPI_Comm_free."""
+        """Call MPI_Comm_free."""
         self._comm.Free()
 
     def agree(self, ok: bool) -> bool:
-        """One reduction of a flag."""
+        """Reduce a flag over all ranks."""
         _posts.flush()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
@@ -264,30 +264,31 @@ class Mpi:
         return flag[0] == 0
 
     def abort(self, code: int) -> None:
-        """MPI_Abort: every rank of the program ends with `code`.
+        """Call MPI_Abort, which ends every rank of the program with `code`.
 
-        Of MPI_COMM_WORLD: MPICH tells the ranks of another communicator by messages, and waits until they have left.
+        It aborts MPI_COMM_WORLD, because MPICH informs the ranks of another communicator by messages and waits until
+        they have left.
         """
         MPI.COMM_WORLD.Abort(code)
 
 
-#: The functions by which MPI libraries say that they read and write the memory of a kind of device.
+#: Functions by which MPI libraries report support for a kind of device memory.
 QUERIES = {
     "cuda": ("MPIX_Query_cuda_support",),
-    "hip": ("MPIX_Query_rocm_support", "MPIX_Query_hip_support"),  # Open MPI's name, MPICH's name
+    "hip": ("MPIX_Query_rocm_support", "MPIX_Query_hip_support"),  # Open MPI's and MPICH's names
 }
 
 
 def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this MPI says that it takes buffers in the memory of a device of this kind (cuda, hip).
+    """Return whether this MPI reports support for device memory of this kind (cuda, hip).
 
-    An MPI that does not may die of such a buffer, so nothing is tried without its word, or the user's.
+    An MPI without support may crash, so device memory is used only if the library or the user confirms support.
     """
-    asked = environ.get("MXPEAK_GPU_AWARE_MPI")
-    if asked is not None:
-        if asked not in ("yes", "no"):
-            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} is unknown; use yes or no, or unset the variable")
-        return asked == "yes"
+    answer = environ.get("MXPEAK_GPU_AWARE_MPI")
+    if answer is not None:
+        if answer not in ("yes", "no"):
+            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={answer} is unknown; use yes or no, or unset the variable")
+        return answer == "yes"
     if environ.get("MPIR_CVAR_ENABLE_GPU", "1").lower() in ("0", "no", "off", "false"):
         return False
     if "CRAY MPICH" in library_version().upper():
@@ -296,19 +297,19 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def library_version() -> str:
-    """Return the MPI library's own description of itself, of one or more lines."""
+    """Return the MPI library's description of itself, in one or more lines."""
     return str(MPI.Get_library_version())
 
 
 def _libraries() -> set[str]:
-    """The files of the MPI libraries that this process has loaded."""
+    """Return the files of the MPI libraries that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return {line.split()[-1] for line in lines if "libmpi" in line.rpartition("/")[2]}
 
 
 def _answers(library: str, name: str) -> bool:
-    """Whether the library has a function of this name that says yes."""
+    """Return whether the library has a function of this name that returns true."""
     try:
         return bool(getattr(ctypes.CDLL(library), name)())
     except (AttributeError, OSError):
@@ -321,16 +322,18 @@ def _attribute() -> int:
 
 
 def of_user(comm: Any) -> Mpi:
-    """A duplicate of somebody's communicator, made once and kept with it: MPI has a limited number.  Collective."""
-    known = comm.Get_attr(_attribute())
-    if known is None:
-        known = Mpi(comm.Dup())
-        comm.Set_attr(_attribute(), known)
-    return known  # type: ignore[no-any-return]
+    """Return a duplicate of a user's communicator, made once and stored with it because MPI limits their number.
+    Collective.
+    """
+    duplicate = comm.Get_attr(_attribute())
+    if duplicate is None:
+        duplicate = Mpi(comm.Dup())
+        comm.Set_attr(_attribute(), duplicate)
+    return duplicate  # type: ignore[no-any-return]
 
 
 def world() -> Mpi:
-    """All ranks that the launcher started."""
+    """Return the communicator of all ranks that the launcher started."""
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     return Mpi(MPI.COMM_WORLD.Dup())

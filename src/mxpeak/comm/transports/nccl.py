@@ -1,11 +1,11 @@
-"""NCCL (RCCL on AMD): messages between GPUs, begun together, each behind what made its buffer.
+"""NCCL (RCCL on AMD): messages between GPUs, started in groups, each after the work on its buffer.
 
-NCCL has no tags: it takes the messages between two ranks in the order in which they are begun, and ranks that both
-receive first wait for each other for ever, unless what they begin is begun together.  So messages of GPUs are posted,
-and begin together with the next test or wait, on whatever stream that is; what they wait for was marked when they were
-posted, where their buffers were made.  And each family of tags has an order of its own, that is an NCCL communicator of
-its own.  Within a family all ranks must post in the same order: any algorithm does that is correct with blocking sends.
-Between families no order is needed.  (MPI's messages of devices begin in `comm/deferred.py`.)
+NCCL has no tags. It matches the messages between two ranks in the order in which they start, and two ranks that both
+receive first deadlock unless their messages start in one group. Messages of GPUs are therefore posted, and started
+together by the next test or wait in any stream, after an event of the stream that made their buffer. Each family of
+tags has its own order, and thus its own NCCL communicator. Within a family all ranks must post in the same order,
+which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's messages of
+devices.)
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import torch.distributed as dist
 from mxpeak.comm.base import FAMILY
 from mxpeak.comm.transports.gloo import TIMEOUT, Group
 
-#: Communicators for messages; families of tags share them in turn, and those that are under way at once are neighbours.
+#: Communicators for messages; families of tags share them cyclically, so that concurrent families have different ones.
 CHANNELS = 4
 
 
 class Posted:
-    """A message between GPUs: posted, and begun with all others at the first test or wait of one.
+    """A message between GPUs: posted, and started with all others at the first test or wait for one.
 
-    ready     the event of its buffer: what the stream that made it, or still read it, had begun by then
-    waited    whether a stream waits for it already, so that what comes next in that stream may use the buffer
+    ready     the event of its buffer, after the work of the stream that wrote it or still read it
+    waited    whether a stream waits for it already, so that later work in that stream may use the buffer
     """
 
     __slots__ = ("begin", "ready", "waited", "work")
@@ -41,35 +41,35 @@ class Posted:
         self.waited = False
 
     def test(self) -> bool:
-        """Whether the GPU has done it, or a stream waits for it."""
+        """Return whether the GPU has finished the message, or a stream waits for it."""
         begin_all()
         return self.waited or bool(self.work.is_completed())
 
     def wait(self) -> None:
-        """Have the current stream wait for it."""
+        """Make the current stream wait for the message."""
         begin_all()
         self.work.wait()
         self.waited = True
 
 
 def on_gpu(message: torch.Tensor) -> bool:
-    """Whether NCCL carries it: Gloo takes what lies in host memory."""
+    """Return whether NCCL sends this message; Gloo sends host memory."""
     return bool(message.is_cuda)
 
 
 def connected(store: Any, rank: int, size: int) -> Any:
-    """An NCCL communicator on this rank's GPU, the current one.  Collective over the group."""
+    """Return an NCCL communicator on this rank's current GPU. Collective over the group."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = TIMEOUT
     nccl = dist.ProcessGroupNCCL(store, rank, size, options)
-    # NCCL connects all ranks of a communicator at its first use; some messages concern only a few of them.
+    # NCCL connects all ranks of a communicator at its first use, but some messages involve only a few of them.
     nccl.allreduce(torch.zeros(1, device="cuda")).wait()
     torch.cuda.current_stream().synchronize()
     return nccl
 
 
 class Channel:
-    """One NCCL communicator, and the messages posted in it and not begun."""
+    """An NCCL communicator with its posted messages that are not started."""
 
     def __init__(self, nccl: Any):
         self.nccl = nccl
@@ -77,14 +77,14 @@ class Channel:
         self._stream: Any = None
 
     def post(self, begin: Callable[[Any], Any], message: torch.Tensor) -> Posted:
-        """To be begun by begin(nccl), which reads or writes the message."""
+        """Post a message that begin(nccl) will start."""
         request = Posted(begin, message)
         self.posted.append(request)
         _waiting.setdefault(self)
         return request
 
     def begin(self) -> None:
-        """Begin what has been posted, together."""
+        """Start the posted messages in one group."""
         with self._behind([request.ready for request in self.posted if request.ready is not None]):
             self.nccl._start_coalescing()
             for request in self.posted:
@@ -96,7 +96,7 @@ class Channel:
 
     @contextmanager
     def _behind(self, events: list[Any]) -> Iterator[None]:
-        """What NCCL begins inside comes after these events, and after nothing else: it waits for the current stream."""
+        """Make NCCL wait only for these events: it always waits for the current stream."""
         if not events:
             yield
             return
@@ -108,12 +108,12 @@ class Channel:
             yield
 
 
-#: Channels with messages that are not begun, in the order in which they were posted.
+#: Channels with messages that are not started, in posting order.
 _waiting: dict[Channel, None] = {}
 
 
 def begin_all() -> None:
-    """Begin all messages that are posted, channel by channel, in the order of each channel's first."""
+    """Start all posted messages, channel by channel, in the order of each channel's first message."""
     while _waiting:
         channel = next(iter(_waiting))
         del _waiting[channel]
@@ -121,7 +121,7 @@ def begin_all() -> None:
 
 
 class Channels:
-    """The NCCL communicators of a group: one for its collective operations, the others for messages."""
+    """The NCCL communicators of a group: one for collective operations, the others for messages."""
 
     def __init__(self, group: Group):
         stores = [dist.PrefixStore(f"nccl{i}", group.store) for i in range(1 + CHANNELS)]
@@ -129,5 +129,5 @@ class Channels:
         self._messages = [Channel(nccl) for nccl in others]
 
     def of(self, tag: int) -> Channel:
-        """That of the tag's family."""
+        """Return the channel of a tag's family."""
         return self._messages[tag // FAMILY % CHANNELS]

@@ -1,8 +1,8 @@
-"""A communicator over plain sockets, for ranks that neither MPI nor torchrun started: workers of a Dask cluster.
+"""A communicator over plain sockets for ranks without MPI or torchrun: workers of a Dask cluster.
 
-Mail goes as between virtual ranks (`threads.py`), to boxes by (group, source, destination, tag); here each rank
-has its own, and a thread for every other rank that fills them.  Nothing but Python is needed, and a rank that dies is
-known at once by its closed connection.
+Messages go to mailboxes by (group, source, destination, tag), as between virtual ranks (`threads.py`). Here each rank
+has its own mailbox, and one thread per other rank that fills it. Only Python is needed, and the closed connection of a
+dead rank is noticed immediately.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import Post, Threads
 from mxpeak.errors import MxpeakError
 
-#: All ranks have to be there by then, unless the caller has more patience.
+#: Seconds within which all ranks must connect, unless the caller sets another limit.
 MEETING_S = 60.0
-#: Seconds that a caller has for its whole handshake, and the handshakes that are under way at most: one more ends the
-#: oldest.
+#: Seconds for a caller's whole handshake, and the maximum number of concurrent handshakes; one more ends the oldest.
 HELLO_S, CALLERS = 10.0, 128
-#: The door is looked at so often: not every system wakes who waits at a door that is shut.
+#: Interval at which the listening socket is checked, because not every system reports its closure to a waiting thread.
 LOOK_S = 1.0
-#: A caller's first words: its rank, and a challenge.
+#: A caller's first message: its rank and a challenge.
 CALL = struct.Struct("!I32s")
-#: What the rank at the door answers: the caller's challenge as only those answer it who know the secret, and its own.
+#: The answer to a caller: a response to its challenge that requires the secret, and another challenge.
 ANSWER = struct.Struct("!32s32s")
-#: Bytes of the caller's own proof, its last words.
+#: Bytes of the caller's own response, its last message.
 PROOF = 32
-#: Before a message: how many pieces it has; before each piece: its bytes.
+#: Number of pieces before a message, and number of bytes before each piece.
 COUNT = struct.Struct("!Q")
 
 
 class LostRankError(MxpeakError):
-    """A rank has gone while another waits for its message."""
+    """A rank has ended while another waits for its message."""
 
 
 class Mail(Post):
-    """One rank's boxes, and its connections to the others."""
+    """One rank's mailboxes, and its connections to the other ranks."""
 
     def __init__(self, rank: int, lines: dict[int, socket.socket]):
         super().__init__()
@@ -56,7 +55,7 @@ class Mail(Post):
             threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """To our own box, or to the rank whose it is."""
+        """Deliver to our own mailbox, or send to another rank."""
         group, _, dest, _ = address
         world = self.members[group][dest]
         if world == self._rank:
@@ -68,13 +67,13 @@ class Mail(Post):
             self._gone(world)
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
-        """What all of a group say, in their order: everybody writes to everybody."""
+        """Return the objects of all ranks of a group in rank order; every rank sends to every other."""
         for dest in range(size):
             self.put((group, rank, dest, tag), obj)
         return [self.take((group, source, rank, tag)) for source in range(size)]
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        """Whether it has come; raises where it never will."""
+        """Return whether the message has arrived; raise if it never will."""
         if super().has(address):
             return True
         if self._source(address) in self._lost and not super().has(address):
@@ -82,7 +81,7 @@ class Mail(Post):
         return False
 
     def close(self) -> None:
-        """Hang up: the others lose this rank."""
+        """Close all connections, so that the other ranks lose this rank."""
         for line in self._lines.values():
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
@@ -101,13 +100,13 @@ class Mail(Post):
         return int(self.members[group][source])
 
     def _fill(self, other: int, line: socket.socket) -> None:
-        """Put what comes from a rank into its boxes, until the connection ends."""
+        """Deliver the messages of a rank until the connection ends."""
         try:
             with suppress(OSError, EOFError):
                 while True:
                     address, message = _received(line)
                     super().put(address, message)
-        finally:  # also where memory runs out, or a message cannot be read
+        finally:  # also if memory runs out or a message cannot be read
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             self._lose(other)
@@ -129,17 +128,17 @@ class Sockets(Threads):
     _post: Mail
 
     def abort(self, code: int) -> None:
-        """Hang up: the process is not ours to end."""
+        """Close the connections; the process belongs to the cluster and must not end."""
         self._post.close()
 
     def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
-        mine = self._post.members[self._group]
-        self._post.members[group] = [mine[member] for member in members]
+        members_here = self._post.members[self._group]
+        self._post.members[group] = [members_here[member] for member in members]
         return Sockets(self._post, group, members.index(self.rank), len(members), self.transport)
 
 
 def listening(host: str) -> socket.socket:
-    """Where the other ranks find this one: its address is `getsockname()`."""
+    """Return a listening socket for the other ranks; its address is `getsockname()`."""
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, 0), family=family, backlog=1024)
 
@@ -147,7 +146,7 @@ def listening(host: str) -> socket.socket:
 def meet(
     door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
 ) -> Sockets:
-    """Connect the ranks that listen at these addresses, each with all lower ones.  Collective."""
+    """Connect the ranks that listen at these addresses, each with all lower ones. Collective."""
     until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
@@ -166,14 +165,14 @@ def meet(
 
 
 def _left(until: float) -> float:
-    """Return the seconds until then, at least those of one attempt."""
+    """Return the remaining seconds, at least those of one attempt."""
     return max(0.01, until - monotonic())
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Call as this rank; raise OSError if the peer does not have the secret, which itself is never sent.
+    """Identify as this rank; raise OSError if the peer does not have the secret, which is never sent.
 
-    The peer may answer late, while it waits for its chunks; once it answers, it has HELLO_S for the whole answer.
+    The peer may answer late while it waits for its chunks, but its whole answer must then arrive within HELLO_S.
     """
     challenge = token_bytes(32)
     line.sendall(CALL.pack(rank, challenge))
@@ -187,7 +186,7 @@ def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> N
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """A connection whose handshake is under way: what has come so far, and when all of it must have come."""
+    """A connection during its handshake: the bytes received so far, and the deadline."""
 
     line: socket.socket
     until: float
@@ -197,9 +196,9 @@ class _Caller:
 
 
 def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
-    """Add the connections of the ranks that call to `lines`; strangers are refused, and delay no rank.
+    """Add the connections of calling ranks to `lines`; other callers are refused and delay no rank.
 
-    All handshakes are under way at the same time.  Raises OSError if the door is shut, or a rank does not come in time.
+    All handshakes run concurrently. Raises OSError if the listening socket is closed, or a rank does not call in time.
     """
     callers: list[_Caller] = []
     with selectors.DefaultSelector() as events:
@@ -241,7 +240,7 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
 
 
 def _accepted(door: socket.socket) -> Iterator[socket.socket]:
-    """Accept those who call now; raise OSError if the door is shut."""
+    """Accept the waiting callers; raise OSError if the listening socket is closed."""
     while True:
         try:
             line = door.accept()[0]
@@ -252,7 +251,7 @@ def _accepted(door: socket.socket) -> Iterator[socket.socket]:
 
 
 def _heard(caller: _Caller, secret: bytes) -> bool | None:
-    """Read what a caller says; return whether it has proven to know the secret, None while more must come."""
+    """Read from a caller; return whether it has proven that it has the secret, or None if more must arrive."""
     need = CALL.size if caller.rank is None else PROOF
     try:
         piece = caller.line.recv(need - len(caller.heard))
@@ -275,12 +274,12 @@ def _heard(caller: _Caller, secret: bytes) -> bool | None:
 
 
 def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
-    """HMAC-SHA256(secret, side, rank, challenge): what one side says cannot be sent back as the other's."""
+    """Return HMAC-SHA256(secret, side, rank, challenge); `side` prevents sending one side's answer back."""
     return hmac.digest(secret, side + rank.to_bytes(4, "big") + challenge, "sha256")
 
 
 def _send(line: socket.socket, message: Any) -> None:
-    """A pickle, and the memory of its arrays as it lies."""
+    """Send a pickle, and the memory of its arrays without a copy."""
     arrays: list[pickle.PickleBuffer] = []
     pieces: list[Any] = [pickle.dumps(message, protocol=5, buffer_callback=arrays.append)]
     pieces += [array.raw() for array in arrays]

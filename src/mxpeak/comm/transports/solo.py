@@ -1,4 +1,4 @@
-"""A communicator of one rank: nothing to send, nobody to wait for."""
+"""A communicator of one rank, without messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Enve
 
 
 class Done:
-    """A request that was complete from the start."""
+    """A request that is complete from the start."""
 
     def test(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def wait(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
 
 class Solo:
@@ -32,53 +32,53 @@ class Solo:
         self.transport = transport
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """The same rank; there are no messages."""
+        """Return this group, which has no messages."""
         return Solo(transport)
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """The same rank; there are no messages."""
+        """Return this group, which has no messages."""
         return Solo(transport)
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Never called by a correct algorithm: there is nobody else."""
+        """Raise an error, because there is no other rank."""
         raise AssertionError("a single rank has no other rank to send to")
 
     irecv = isend
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """There is no quicker way."""
+        """Return None: there is no faster way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """The only rank has it already."""
+        """Return a complete request."""
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """The only contribution is the result."""
+        """Leave the buffer as the result."""
 
     def barrier(self) -> None:
-        """Everybody is here."""
+        """Return immediately."""
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """The object itself."""
+        """Return the object itself."""
         return obj
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """The list of the one object."""
+        """Return a list of the object."""
         return [obj]
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """The same group, or none."""
+        """Return this group, or None for color None."""
         return None if color is None else Solo(self.transport)
 
     def free(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing."""
 
     def agree(self, ok: bool) -> bool:
-        """What the only rank says."""
+        """Return `ok`."""
         return ok
 
     def abort(self, code: int) -> None:
-        """End the process at once."""
+        """End the process immediately."""
         if sys.stderr is not None:
             sys.stderr.flush()
         os._exit(code)

@@ -1,6 +1,6 @@
-"""Virtual ranks: P ranks as threads of one process, for tests of whole algorithms without MPI.  Never timed.
+"""Run virtual ranks as threads of one process, for tests of whole algorithms without MPI; never timed.
 
-Messages are copied when sent, and delivered in order per (source, destination, tag).
+Messages are copied when they are sent, and delivered in order per (source, destination, tag).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from mxpeak.async_buffer import fulfilled
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
 from mxpeak.comm.transports.solo import Done
 
-#: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
+#: Seconds after which a missing message fails the test, instead of a hang.
 PATIENCE_S = 60.0
 
 
 @dataclass
 class _Meeting:
-    """What those have said who have come, and how many have not."""
+    """The objects of the ranks that have arrived, and the number of missing ranks."""
 
     complete: threading.Condition
-    said: list[Any]
+    objects: list[Any]
     missing: int
 
 
 class Post:
-    """The mail between all virtual ranks, and what they have agreed on."""
+    """The mailboxes of all virtual ranks, and the results of their collectives."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,19 +46,19 @@ class Post:
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Only the rank that waits for it wakes up: to wake all for each message would take most of the time."""
+        """Deliver a message and wake only the rank that waits for it; waking all ranks would dominate the time."""
         with self._lock:
             self._boxes[address].append(message)
             if address in self._waiting:
                 self._waiting[address].notify()
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        """Whether a message lies there."""
+        """Return whether a message has arrived."""
         with self._lock:
             return address in self._boxes
 
     def take(self, address: tuple[Any, ...]) -> Any:
-        """The oldest message that lies there; waits for one."""
+        """Return the oldest message, after waiting for one."""
         with self._lock:
             if address not in self._boxes:
                 self._wait(address)
@@ -77,13 +77,13 @@ class Post:
             raise RuntimeError("another rank failed")
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
-        """What all of a group say, in their order: each waits once, for the last of them."""
+        """Return the objects of all ranks of a group in rank order, after one wait for the last of them."""
         address = group, tag
         with self._lock:
             if address not in self._meetings:
                 self._meetings[address] = _Meeting(threading.Condition(self._lock), [None] * size, size)
             meeting = self._meetings[address]
-            meeting.said[rank] = obj
+            meeting.objects[rank] = obj
             meeting.missing -= 1
             if not meeting.missing:
                 del self._meetings[address]
@@ -92,10 +92,10 @@ class Post:
                 raise RuntimeError(f"not all ranks reached {address}")
             if meeting.missing:
                 raise RuntimeError("another rank failed")
-            return list(meeting.said)
+            return list(meeting.objects)
 
     def fail(self) -> None:
-        """A rank failed: nobody waits for it any longer."""
+        """Record that a rank failed, so that no rank waits for it."""
         with self._lock:
             self.failed = True
             for came in self._waiting.values():
@@ -105,26 +105,26 @@ class Post:
 
 
 class _Receive:
-    """A receive: complete once a message lies in the box and has been copied out."""
+    """A receive, complete after a message has been copied from the mailbox."""
 
     def __init__(self, post: Post, address: tuple[Any, ...], buffer: Buffer):
         self._post, self._address, self._buffer, self._done = post, address, buffer, False
 
     def test(self) -> bool:
-        """Whether the message is here."""
+        """Return whether the message has arrived."""
         if not self._done and self._post.has(self._address):
             self.wait()
         return self._done
 
     def wait(self) -> None:
-        """Take the message and copy it to where it belongs."""
+        """Wait for the message and copy it to its buffer."""
         if not self._done:
             _flat(self._buffer)[:] = self._post.take(self._address)
             self._done = True
 
 
 def _flat(buffer: Buffer) -> Any:
-    """The buffer's memory as one flat view; a non-contiguous buffer is a mistake that MPI would not forgive."""
+    """Return the buffer's memory as a flat view; a non-contiguous buffer is an error, as in MPI."""
     array = np.asarray(buffer)
     flat = array.reshape(-1, order="A")
     assert np.shares_memory(flat, array) or array.size == 0, "a communication buffer must be contiguous"
@@ -139,25 +139,25 @@ class Threads:
     def __init__(self, post: Post, group: tuple[Any, ...], rank: int, size: int, transport: Transport = ARRAYS):
         self._post, self._group, self.rank, self.size = post, group, rank, size
         self.transport = transport
-        self._count = count(1)  # of what all have done together; also by this group with another transport
+        self._count = count(1)  # number of collectives, shared with this group's other transports
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """This group with another transport."""
+        """Return this group with another transport."""
         other = copy(self)
         other.transport = transport
         return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Messages are copied by NumPy, which reads no device."""
+        """Return None: NumPy copies messages and cannot read device memory."""
         return None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Copy the buffer into the receiver's box."""
+        """Copy the buffer to the receiver's mailbox."""
         self._post.put((self._group, self.rank, dest, tag), _flat(fulfilled(self.transport.outgoing(buffer))).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Receive when the message comes."""
+        """Return a receive that completes when the message arrives."""
         return self._receive(buffer, (self._group, source, self.rank, tag))
 
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
@@ -165,10 +165,10 @@ class Threads:
         return arrival(_Receive(self._post, address, fulfilled(memory)), land)
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """There is no quicker way."""
+        """Return None: there is no faster way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """The root posts to everybody."""
+        """Send from the root to all other ranks."""
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
@@ -179,7 +179,7 @@ class Threads:
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Everybody combines everybody's contribution in the order of ranks."""
+        """Reduce the buffers of all ranks on every rank, in rank order."""
         combine = _reducer(op)
         memory, land = self.transport.numbers(buffer)
         flat = _flat(memory)
@@ -191,20 +191,20 @@ class Threads:
             land()
 
     def barrier(self) -> None:
-        """Nobody goes on before everybody has posted."""
+        """Wait until all ranks have arrived."""
         self._exchange(None)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """What the root posted."""
+        """Return the root's object."""
         return self._exchange(obj)[root]
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """What everybody posted, for the root."""
+        """Return all objects on the root."""
         parts = self._exchange(obj)
         return parts if self.rank == root else None
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Those that posted the same color, by (key, rank)."""
+        """Return the group of the ranks with the same color, by (key, rank)."""
         parts = self._exchange((color, key, self.rank))
         number = next(self._count)
         if color is None:
@@ -216,14 +216,14 @@ class Threads:
         return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
 
     def free(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing."""
 
     def agree(self, ok: bool) -> bool:
-        """Whether all posted yes."""
+        """Return whether `ok` is true on all ranks."""
         return all(self._exchange(ok))
 
     def abort(self, code: int) -> None:
-        """End the process, and with it all virtual ranks."""
+        """End the process with all its virtual ranks."""
         os._exit(code)
 
     def _next(self, kind: str) -> tuple[str, int]:
@@ -234,7 +234,7 @@ class Threads:
 
 
 def _reducer(op: str) -> Callable[[Any, Any], Any]:
-    """The function that combines two buffers in place into the first, for op sum or max; NaN wins in max."""
+    """Return the function that reduces two buffers into the first by sum or max; NaN wins in max."""
     if op == "sum":
         return lambda into, other: np.add(into, other, out=into)
     if op == "max":
@@ -243,18 +243,18 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
 
 
 def _core_here() -> int | None:
-    """The core that this thread runs on; None where the system binds no threads, or does not say."""
+    """Return the core of this thread, or None if the system does not bind threads."""
     ask = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
     core = -1 if ask is None else int(ask())
     return core if core >= 0 else None
 
 
 def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
-    """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here.
+    """Run `body(comm)` on `size` virtual ranks and return their results, or raise the first error.
 
-    All of them are bound to the core of the caller, which is then the only one that they are allowed.  Small problems
-    spend most of their time in Python, which lets one thread on at a time: on two cores each turn would wake the other
-    core, which takes up to as long as what ranks compute.
+    All ranks are bound to the caller's core. Small problems spend most of their time in Python, which runs one thread
+    at a time; on two cores each switch would wake the other core, which takes about as long as the computation of a
+    rank.
     """
     post, core = Post(), _core_here() if size > 1 else None
     results: list[Any] = [None] * size
@@ -263,8 +263,8 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     def main(rank: int) -> None:
         try:
             if core is not None:
-                with suppress(OSError):  # not allowed, or a core that has gone
-                    os.sched_setaffinity(0, {core})  # of this thread
+                with suppress(OSError):  # not permitted, or the core is offline
+                    os.sched_setaffinity(0, {core})  # affects this thread only
             results[rank] = body(Threads(post, (), rank, size))
         except BaseException as error:
             errors.append((rank, error))

@@ -1,7 +1,7 @@
-"""A communicator over torch.distributed: Gloo for what lies in host memory, NCCL (RCCL on AMD) for what lies on GPUs.
+"""A communicator over torch.distributed: Gloo for host memory, NCCL (RCCL on AMD) for GPU memory.
 
-Groups are made of the library's own process groups, straight from the store that the ranks meet at, by a name that all
-members work out alike: so a group splits among its members alone, and nobody else has to take part.
+Groups are process groups of the library, created directly from the ranks' store under a name that all members compute.
+A group therefore splits among its members alone, without the other ranks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mxpeak.comm.transports import nccl
 from mxpeak.comm.transports.gloo import Group, as_bytes, as_tensor, await_work
 from mxpeak.errors import UsageError
 
-#: All ranks have to be there by then.
+#: Time within which all ranks must connect.
 MEETING = timedelta(minutes=5)
 OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
-#: What a rank does at its end, once it has met the others.
+#: Actions of a rank at its end, after it has met the others.
 _leaving: list[Callable[[], None]] = []
 
 
 class _Collective:
-    """A collective operation under way; of GPUs, waiting for it is done by the stream."""
+    """A running collective operation; on GPUs the stream waits for it."""
 
     __slots__ = ("_buffer", "_work")
 
@@ -42,10 +42,10 @@ class _Collective:
         self._work, self._buffer = work, buffer
 
     def test(self) -> bool:
-        """Whether it is done; one that failed counts as done for the library, and is told here."""
+        """Return whether it is complete; raise if it failed, because the library reports failures as complete."""
         if not self._work.is_completed():
             return False
-        self.wait()  # it is over: this raises what failed, and waits for nothing
+        self.wait()  # raises the error of a failed operation without waiting
         return True
 
     def wait(self) -> None:
@@ -54,7 +54,7 @@ class _Collective:
 
 
 class TorchDist:
-    """A group of ranks of torch.distributed; tensors on GPUs are sent as they are once `direct` has made channels."""
+    """A group of ranks of torch.distributed; tensors on GPUs are sent directly after `direct` has made channels."""
 
     name = "torch"
 
@@ -64,21 +64,21 @@ class TorchDist:
         self.rank, self.size = group.rank, group.size
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """This group with another transport."""
+        """Return this group with another transport."""
         other = copy(self)
         other.transport = transport
         return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """This group with NCCL between its GPUs; None without NCCL, or where ranks share a GPU: it refuses that."""
-        mine = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
-        found = self._all_objects(mine)
-        if len({where[:2] for where in found}) < self.size or not all(has_nccl for *_, has_nccl in found):
+        """Return this group with NCCL between its GPUs, or None without NCCL or if ranks share a GPU."""
+        location = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
+        locations = self._all_objects(location)
+        if len({where[:2] for where in locations}) < self.size or not all(has_nccl for *_, has_nccl in locations):
             return None
         other = copy(self)
         try:
             other.transport, other._channels = ARRAYS, nccl.Channels(self._group)
-        except RuntimeError:  # whatever NCCL does not like here, Gloo does without it
+        except RuntimeError:  # Gloo works without NCCL
             other._channels = None
         return other if self.agree(other._channels is not None) else None
 
@@ -103,16 +103,16 @@ class TorchDist:
         return self._channels.of(tag)
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """There is no quicker way."""
+        """Return None: there is no faster way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """The library's broadcast."""
+        """Start the library's broadcast."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
         message = as_bytes(fulfilled(memory))
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 
     def _collective(self, message: torch.Tensor) -> Any:
-        """Who does collective operations where this message lies."""
+        """Return the process group for collectives of a message in this memory."""
         if not nccl.on_gpu(message):
             return self._group.gloo
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
@@ -120,7 +120,7 @@ class TorchDist:
         return self._channels.collective
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """The library's, in place; all ranks get the same bits, for one rank or ring adds and the others copy."""
+        """Reduce in place; results are bitwise identical on all ranks, because one rank or ring adds."""
         numbers, land = self.transport.numbers(buffer)
         x = as_tensor(numbers)
         if op == "sum":
@@ -133,7 +133,7 @@ class TorchDist:
             land()
 
     def _max(self, x: torch.Tensor) -> None:
-        """max over numbers, and over flags that say where one is NaN: the libraries' own may lose a NaN."""
+        """Compute the maximum of the numbers and of their NaN flags, because the libraries' maximum may lose a NaN."""
         is_nan = x.isnan()
         both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
         await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
@@ -141,11 +141,11 @@ class TorchDist:
         x.copy_(largest.masked_fill(flags > 0, torch.nan))
 
     def barrier(self) -> None:
-        """A reduction of nothing much on the host."""
+        """Reduce one number on the host."""
         self.agree(True)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """A pickled broadcast: its length, then its bytes."""
+        """Broadcast the length and the bytes of a pickled object."""
         message = _pickled(obj) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(message)])
         await_work(self._group.gloo.broadcast(length, root))
@@ -155,7 +155,7 @@ class TorchDist:
         return obj if self.rank == root else _unpickled(message)
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """A pickled gather, a length and a message a rank."""
+        """Gather pickled objects, with one length and one message per rank."""
         if self.rank != root:
             message = _pickled(obj)
             self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()
@@ -174,7 +174,7 @@ class TorchDist:
         return list(self.bcast_object(self.gather_objects(obj)))
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """A process group among the members alone, named by the number of this split and its color."""
+        """Create a process group among its members alone, named by the number of this split and its color."""
         parts = self._all_objects((color, key, self.rank))
         number = next(self._group.splits)
         if color is None:
@@ -186,16 +186,16 @@ class TorchDist:
         return part
 
     def free(self) -> None:
-        """Its process group ends with its last user."""
+        """Do nothing: the process group ends with its last user."""
 
     def agree(self, ok: bool) -> bool:
-        """One reduction of a flag on the host."""
+        """Reduce a flag on the host."""
         flag = torch.tensor([0 if ok else 1])
         await_work(self._group.gloo.allreduce(flag, dist.ReduceOp.MAX))
         return int(flag) == 0
 
     def abort(self, code: int) -> None:
-        """End all ranks with `code`: it is left at the store, where all look for it."""
+        """End all ranks with `code`, through the store that all ranks check."""
         self._end(code)
 
 
@@ -207,11 +207,10 @@ def _unpickled(message: torch.Tensor) -> Any:
     return loads(message.numpy().tobytes())
 
 
-# --- the beginning and the end
-
-
 def world(rank: int, size: int) -> TorchDist:
-    """All ranks that the launcher started; they meet at MASTER_ADDR and MASTER_PORT.  Collective."""
+    """Return the communicator of all ranks that the launcher started, which connect at MASTER_ADDR and MASTER_PORT.
+    Collective.
+    """
     if size == 1:
         return TorchDist(Group(dist.HashStore(), 0, 1), exit_now)
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
@@ -228,16 +227,18 @@ def world(rank: int, size: int) -> TorchDist:
 
 
 def depart(code: int) -> NoReturn:
-    """End this rank with everybody's consent: threads of the library outlive Python, and then end it by a signal."""
+    """End this rank after meeting the others, because threads of the library outlive Python and would end it by a
+    signal.
+    """
     for farewell in _leaving:
         farewell()
     exit_now(code)
 
 
 def run_ranks(ranks: int, argv: list[str]) -> int:
-    """Start `ranks` local ranks of `mxpeak argv …` under torchrun and return their exit code.
+    """Start `ranks` local ranks of `mxpeak argv …` under torchrun and return the code of the first rank that failed.
 
-    torchrun itself ends with 1 whatever its ranks end with; here the first rank's own code is passed on.
+    torchrun itself always ends with 1 if a rank fails.
     """
     import logging
 
@@ -245,13 +246,13 @@ def run_ranks(ranks: int, argv: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks say themselves what is wrong
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks report their errors themselves
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning
     try:
         run.run(run.parse_args(["--standalone", f"--nproc-per-node={ranks}", "-m", "--", "mxpeak", *argv]))
     except ChildFailedError as failed:
         code = int(failed.get_first_failure()[1].exitcode)
         return code if code >= 0 else 128 - code
-    except SignalException as told:
-        return 128 + int(told.sigval)
+    except SignalException as received:
+        return 128 + int(received.sigval)
     return 0
