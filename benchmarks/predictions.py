@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.host.engine.matrix_engines import chosen
-from mxpeak.options import resolve
+from mxpeak.options import resolve, run_of
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.perf.simulation.lu import LuForecast, LuRun
 from mxpeak.perf.simulation.machine_from_measurements import Layout, machine_table
@@ -108,8 +107,8 @@ def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
     if benchmark == "hpl-mxp":
         texts["precision"] = low
     settings = known.config.settle(resolve(known.config, {**texts, "device": "cpu"}, {}, {}))
-    config = replace(known.config(), **{name: one.value for name, one in settings.items()})
-    (result,) = import_module(known.module).run(config, comm, settings=settings)
+    chosen = run_of(known.config, settings)
+    (result,) = import_module(known.module).run(chosen.config, comm, origins=chosen.origins)
     return {
         "kind": "run",
         "benchmark": benchmark,

@@ -19,6 +19,7 @@ from mxpeak.errors import UsageError
 
 T = TypeVar("T")
 AnyConfig = TypeVar("AnyConfig")
+AnyRun = TypeVar("AnyRun", bound="Run[Any]")
 
 #: More digits than any number here has. Python refuses to parse numbers with thousands of digits.
 DIGITS = 600
@@ -371,13 +372,16 @@ class Run(Generic[AnyConfig]):
         """Return whether no source has set a value."""
         return self.origins.get(name, "default") == "default"
 
-    def with_values(self, values: Mapping[str, Any], origin: str = "auto") -> Self:
-        """Return the run with other values; those that differ get this origin."""
-        new = {name: value for name, value in values.items() if getattr(self.config, name) != value}
-        if not new:
-            return self
+    def with_values(self, values: Mapping[str, Any], origin: str) -> Self:
+        """Return the run with other values, all of this origin."""
         config: Any = self.config
-        return replace(self, config=replace(config, **new), origins={**self.origins, **dict.fromkeys(new, origin)})
+        return replace(
+            self, config=replace(config, **values), origins={**self.origins, **dict.fromkeys(values, origin)}
+        )
+
+    def with_choices(self, values: Mapping[str, Any]) -> Self:
+        """Return the run with values that mxpeak chose; those that differ get the origin `auto`."""
+        return self.with_values({k: v for k, v in values.items() if getattr(self.config, k) != v}, "auto")
 
     def section(self) -> dict[str, dict[str, Any]]:
         """Return the section `config` of a result: each value with its origin."""

@@ -23,7 +23,6 @@ from mxpeak.distributed.halo import localised
 from mxpeak.distributed.rows import distribute
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.options import Setting
 from tests.support.own_matrices import random_matrix, tridiagonal, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -87,9 +86,9 @@ def test_a_missing_file_and_a_folder_are_refused_on_every_rank(tmp_path: Path) -
 
 def test_a_matrix_that_does_not_fit_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
     path = write(tmp_path, tridiagonal(500))
-    config, typed = HpgMxpConfig(matrix=path, mem="100kB", threads=1), {"mem": Setting("100kB", "flag")}
+    config, typed = HpgMxpConfig(matrix=path, mem="100kB", threads=1), {"mem": "flag"}
     says = "A.mtx with 500 rows and 1498 entries needs matrix .* making .* --mem"
-    refused(2, config, ResourceError, says, lambda config, comm: bench.run(config, comm, settings=typed))
+    refused(2, config, ResourceError, says, lambda config, comm: bench.run(config, comm, origins=typed))
     text = bench.dry_run(config, Solo(), typed).text
     assert "does not fit" in text
 

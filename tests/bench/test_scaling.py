@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +16,13 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli import main as cli
-from mxpeak.cli.request import Request
+from mxpeak.cli.request import RunRequest
 from mxpeak.cli.scaling import parts, turns
 from mxpeak.cli.session import Session
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import resolve
+from mxpeak.options import resolve, run_of
 from mxpeak.perf.simulation.lu import LuRun
 from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.perf.simulation.predict import simulate_lu
@@ -223,18 +222,16 @@ def test_groups_run_one_after_the_other_and_the_others_wait() -> None:
         "threads": "1",
         "device": "cpu",
     }
-    settings = resolve(HplConfig, flags, {}, {})
-    config = HplConfig(**{name: one.value for name, one in settings.items()})
-    benchmark, output = BENCHMARKS["hpl"], OutputConfig(quiet=True)
-    request: Any = SimpleNamespace(begun=None)
-    request = Request(benchmark, config, settings, output, from_dat=False, begun=request.begun)
+    run = run_of(HplConfig, resolve(HplConfig, flags, {}, {}))
+    about: Any = {"benchmark": BENCHMARKS["hpl"], "output": OutputConfig(quiet=True), "from_dat": False, "begun": None}
+    request = RunRequest(config=run.config, origins=run.origins, **about)
     found: list[Result] = []
 
     def body(comm: Any) -> list[int]:
         session, sizes = Session(), []
         session.comm = comm
         for one, group in turns(parts(request, session), session, lambda: found[0].problem):
-            (ended,) = hpl.run(one.config, group, settings=one.settings)
+            (ended,) = hpl.run(one.config, group, origins=one.origins)
             sizes.append(group.size)
             if comm.rank == 0:
                 found.append(ended)

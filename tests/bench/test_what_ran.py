@@ -15,7 +15,6 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import PanelSolve
-from mxpeak.options import Setting
 from mxpeak.records import Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.mxp_text import MxpText
@@ -27,8 +26,8 @@ SMALL: dict[str, Any] = {"n": (64,), "nb": (16,), "warmup": "none", "threads": 1
 DEPTH = "look-ahead of depth 1 (3 was requested)"
 
 
-def on_ranks(count: int, bench: Any, config: Any, **settings: Setting) -> Result:
-    results: list[list[Result]] = run_ranks(count, lambda comm: bench.run(config, comm, settings=settings))
+def on_ranks(count: int, bench: Any, config: Any, **origins: str) -> Result:
+    results: list[list[Result]] = run_ranks(count, lambda comm: bench.run(config, comm, origins=origins))
     return results[0][0]
 
 
@@ -47,10 +46,10 @@ def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
 
 def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
     of_file = {"l1_form", "u_form", "equilibration", "alignment"}
-    settings = {"alignment": Setting(8, "HPL.dat"), "bcast": Setting(("lib",), "flag"), "depth": Setting((3,), "flag")}
+    origins = {"alignment": "HPL.dat", "bcast": "flag", "depth": "flag"}
     expected = {1: {*of_file, "swap", "swap_threshold", "bcast", "split"}, 2: {*of_file, "swap", "swap_threshold"}}
     for ranks, unused in expected.items():
-        found = on_ranks(ranks, hpl, HplConfig(depth=(3,), split=0.0, **SMALL), **settings)
+        found = on_ranks(ranks, hpl, HplConfig(depth=(3,), bcast=("lib",), split=0.0, **SMALL), **origins)
         assert set(found.problem["not_used"]) == unused | {"split"}
         assert found.problem["variant"].startswith("WR1")
         page = html_report(document([found]))
@@ -73,7 +72,7 @@ def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update
 def test_a_split_that_splits_nothing_is_told_of_unless_it_is_a_devices_default() -> None:
     config = HplConfig(split=0.5, **SMALL)
     for origin, told in (("flag", ["--split 0.5"]), ("tuned", ["--split 0.5"]), ("auto", [])):
-        found = on_ranks(1, hpl, config, split=Setting(0.5, origin))
+        found = on_ranks(1, hpl, config, split=origin)
         assert [w.text.split(" had no effect")[0] for w in found.warnings if w.code == "split"] == told
 
 
@@ -143,14 +142,14 @@ def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None
         pytest.importorskip("torch", reason="PyTorch is not installed")
     library = "torch.linalg.lu_factor_ex"
     config = HplConfig(kernels="torch", device="cpu", nbmin=(4,), **SMALL)
-    typed = on_ranks(1, hpl, config, nbmin=Setting((4,), "flag"), ndiv=Setting((2,), "default"))
+    typed = on_ranks(1, hpl, config, nbmin="flag", ndiv="default")
     assert typed.problem["panel_library"] == library
     assert {"pfact", "rfact", "nbmin", "ndiv"} <= set(typed.problem["not_used"])
     assert f"\n  panels factored by {library}: pfact, rfact, nbmin and ndiv are not used\n" in verdict(typed)
     assert [w.text.split(" had")[0] for w in typed.warnings if w.code == "panel"] == ["nbmin"]
     assert not [w for w in on_ranks(1, hpl, config).warnings if w.code == "panel"]
-    two = on_ranks(2, hpl, HplConfig(kernels="torch", device="cpu", P=(2,), **SMALL), nbmin=Setting((8,), "flag"))
-    for result in (two, on_ranks(1, hpl, HplConfig(**SMALL), nbmin=Setting((8,), "flag"))):
+    two = on_ranks(2, hpl, HplConfig(kernels="torch", device="cpu", P=(2,), **SMALL), nbmin="flag")
+    for result in (two, on_ranks(1, hpl, HplConfig(**SMALL), nbmin="flag")):
         assert result.problem["panel_library"] is None
         assert {"pfact", "rfact", "nbmin", "ndiv"}.isdisjoint(result.problem["not_used"])
         assert "panels factored by" not in verdict(result)

@@ -58,8 +58,8 @@ def test_flags_variables_files_and_dat_come_together_with_their_origins(
     monkeypatch.setenv("MXPEAK_BCAST", "ilib")
     flags = "--nb 64 -N 100 --grid 1x1 --pfact left --rfact left --nbmin 4 --depth 0"
     assert cli.main(["run", "hpl", "--dat", "HPL.dat", "--config", "my.toml", *flags.split()]) == 0
-    settings = bench.calls[0].settings
-    found = {name: (settings[name].value, settings[name].origin) for name in ("nb", "bcast", "ndiv", "order", "seed")}
+    config, origins = bench.calls[0].config, bench.calls[0].origins
+    found = {name: (getattr(config, name), origins[name]) for name in ("nb", "bcast", "ndiv", "order", "seed")}
     assert found == {
         "nb": ((64,), "flag"),
         "bcast": (("ilib",), "variable"),
@@ -67,8 +67,8 @@ def test_flags_variables_files_and_dat_come_together_with_their_origins(
         "order": ("column", "HPL.dat"),
         "seed": (100, "default"),
     }
-    assert settings["swap_threshold"].value == 7
-    assert bench.calls[0].config.u_form == "no-transposed"
+    assert config.swap_threshold == 7
+    assert config.u_form == "no-transposed"
 
 
 def test_ranks_are_started_where_no_launcher_did(bench: Bench):
@@ -175,9 +175,9 @@ def test_a_sample_of_hpcg_is_printed_and_can_be_run(bench: Bench, capsys: pytest
     assert text.splitlines()[2:] == ["104 104 104", "60"]
     Path("hpcg.dat").write_text(text)
     assert cli.main(["run", "hpcg", "--dat", "hpcg.dat", "--rt", "1800"]) == 0
-    settings = bench.calls[0].settings
-    assert (settings["nx"].value, settings["nx"].origin) == (104, "hpcg.dat")
-    assert (settings["rt"].value, settings["rt"].origin) == (1800.0, "flag")
+    call = bench.calls[0]
+    assert (call.config.nx, call.origins["nx"]) == (104, "hpcg.dat")
+    assert (call.config.rt, call.origins["rt"]) == (1800.0, "flag")
 
 
 # --- exit codes -------------------------------------------------------------------------------------------------

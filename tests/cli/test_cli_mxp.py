@@ -109,9 +109,9 @@ def test_run_all_quietly_is_a_line_each_and_verbosely_a_verdict_each(
 def test_the_input_file_is_rochpl_mxps_and_its_values_say_where_they_are_from(mxp: Bench):
     Path("mine.dat").write_text(DAT)
     assert cli.main(["run", "hpl-mxp", "--dat", "mine.dat", "--nb", "32", "--grid", "1x1"]) == 0
-    settings = mxp.calls[0].settings
-    assert (settings["nb"].value, settings["nb"].origin) == ((32,), "flag")
-    assert (settings["n"].value, settings["n"].origin) == ((1000, 2000), "HPL-MxP.dat")
+    call = mxp.calls[0]
+    assert (call.config.nb, call.origins["nb"]) == ((32,), "flag")
+    assert (call.config.n, call.origins["n"]) == ((1000, 2000), "HPL-MxP.dat")
     assert mxp.calls[0].config.bcast == ("1ring", "1ringM", "longM")
     body = json.loads((only_folder() / "result.json").read_text())
     assert len(body["results"]) == 6

@@ -181,7 +181,7 @@ def test_a_floor_in_gflops_is_for_the_other_benchmarks_of_run_all():
     floors = {one.benchmark.name: one.config.min_gflops for one in made}
     assert floors.pop("norms") is None
     assert set(floors.values()) == {5.0}
-    assert made[-1].settings["min_gflops"].origin == "default"
+    assert made[-1].origins["min_gflops"] == "default"
 
 
 def test_an_input_file_of_hpl_that_a_variable_names_is_not_for_norms():

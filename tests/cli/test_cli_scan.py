@@ -120,7 +120,7 @@ def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
     assert (found.config.rounds, found.config.nb, found.config.warmup) == (7, 96, "none")
     assert found.config.tolerance == pytest.approx(0.03)
     assert found.output.write_exclude == "x"
-    assert found.settings["nb"].origin == "variable"
+    assert found.origins["nb"] == "variable"
     with pytest.raises(UsageError, match="the variable MXPEAK_ROUND is unknown; did you mean MXPEAK_ROUNDS"):
         asked(parsed(["scan"]), {"MXPEAK_ROUND": "1"})
 

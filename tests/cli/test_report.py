@@ -117,7 +117,7 @@ def test_a_run_is_repeated_with_what_was_said() -> None:
     assert (config.n, config.nb, config.grid, config.depth) == ((1000,), (64, 96), ((1, 2), (2, 1)), (0,))
     assert config.node_grid == (1, 2)
     assert config.trace is None, "a file of the run that is repeated"
-    origins = {name: one.settings[name].origin for name in ("n", "nb", "depth", "kernels", "seed")}
+    origins = {name: one.origins[name] for name in ("n", "nb", "depth", "kernels", "seed")}
     assert origins == {"n": "file", "nb": "file", "depth": "flag", "kernels": "default", "seed": "default"}
 
 

@@ -337,7 +337,7 @@ def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.Capture
     session = sessions.Session()
     session.heard.set()
     with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
-        session.let_go(77)
+        session.parent_died(77)
     assert caught.value.code == 143
     assert "parent process 77 has ended; stopping the run" in capsys.readouterr().err
 
@@ -355,8 +355,8 @@ def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     fake: Any = comm
     session.comm = fake
     if gone:
-        session.let_go(77)
-    assert session.end_late(128 + signal.SIGTERM) == 128 + signal.SIGTERM
+        session.parent_died(77)
+    assert session.end_with_grace(128 + signal.SIGTERM) == 128 + signal.SIGTERM
     assert told == passed
     assert comm.aborted == [128 + signal.SIGTERM]
 
@@ -390,7 +390,7 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     if met:
         fake: Any = Comm(rank=rank, size=2)
         session.comm = fake
-    session.part(session.refuse("mxpeak: error: no", 2))
+    session.abort_unjoined(session.refuse("mxpeak: error: no", 2))
     assert (ended, waited) == (told, waits)
     name = f"[rank {rank} {os.uname().nodename}] " if rank else ""
     assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if told or not rank else "")
@@ -416,7 +416,7 @@ def test_only_where_the_end_of_one_rank_kills_all_does_one_wait_for_what_rank_0_
     session = sessions.Session()
     fake: Any = Comm(rank=1, size=2)
     session.comm = fake
-    session.end_late(128 + signal.SIGTERM)
+    session.end_with_grace(128 + signal.SIGTERM)
     assert waited == waits
 
 

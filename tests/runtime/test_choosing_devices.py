@@ -14,7 +14,7 @@ from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.choose import device_failure, open_device, resolve
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.runtime import memory
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
@@ -80,15 +80,15 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() -> None:
-    config, settings = on_device(HplMxpConfig(), {})
+    run = on_device(Run(HplMxpConfig()))
+    config = run.config
     assert (config.kernels, config.device, config.nb, config.precision) == ("torch", "cuda", (1024,), ("fp16",))
-    assert settings["nb"] == Setting((1024,), "auto")
-    asked = {"nb": Setting((320,), "flag")}
-    config, settings = on_device(HplMxpConfig(precision=("bf16",)), asked)
-    assert (config.nb, config.precision) == ((320,), ("bf16",))
-    assert settings["nb"] == asked["nb"]
-    assert on_device(HplConfig(nb=(96,)), {})[0].nb == (96,)
-    assert on_device(HplConfig(), {})[0].nb == (512,)
+    assert run.section()["nb"] == {"value": (1024,), "origin": "auto"}
+    run = on_device(Run(HplMxpConfig(precision=("bf16",)), {"nb": "flag"}))
+    assert (run.config.nb, run.config.precision) == ((320,), ("bf16",))
+    assert run.origins["nb"] == "flag"
+    assert on_device(Run(HplConfig(nb=(96,)))).config.nb == (96,)
+    assert on_device(Run(HplConfig())).config.nb == (512,)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -105,10 +105,9 @@ def test_nb_is_the_one_that_was_found_best_on_a_chip(
     name: str, hpl: int, mxp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: name)
-    assert on_device(HplConfig(), {})[0].nb == (hpl,)
-    assert on_device(HplMxpConfig(), {})[0].nb == (mxp,)
-    tuned = {"nb": Setting((2048,), "tuned")}
-    assert on_device(HplMxpConfig(nb=(2048,)), tuned)[0].nb == (2048,)
+    assert on_device(Run(HplConfig())).config.nb == (hpl,)
+    assert on_device(Run(HplMxpConfig())).config.nb == (mxp,)
+    assert on_device(Run(HplMxpConfig(nb=(2048,)), {"nb": "tuned"})).config.nb == (2048,)
     assert default_nb("hpl-mxp", on_gpu=True, native=[]) == mxp
 
 
@@ -116,16 +115,16 @@ def test_nb_is_the_one_that_was_found_best_on_a_chip(
 def test_a_small_matrix_has_small_blocks_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: "NVIDIA H100 80GB HBM3")
     for n, nb in ((100, 256), (8000, 256), (8192, 512), (32767, 1024), (32768, 2048), (200_000, 2048)):
-        assert on_device(HplMxpConfig(n=(100, n)), {})[0].nb == (nb,)
+        assert on_device(Run(HplMxpConfig(n=(100, n)))).config.nb == (nb,)
     monkeypatch.setattr("mxpeak.kernels.torch.engine.device.name_of", lambda device: "Tesla V100-SXM2-16GB")
-    assert on_device(HplMxpConfig(n=(100,)), {})[0].nb == (384,)
-    assert on_device(HplMxpConfig(n=(100,), nb=(2048,)), {"nb": Setting((2048,), "flag")})[0].nb == (2048,)
+    assert on_device(Run(HplMxpConfig(n=(100,)))).config.nb == (384,)
+    assert on_device(Run(HplMxpConfig(n=(100,), nb=(2048,)), {"nb": "flag"})).config.nb == (2048,)
 
 
 def test_on_the_host_nothing_changes_but_auto() -> None:
-    config, settings = on_device(HplConfig(device="cpu"), {})
-    assert (config.kernels, config.nb) == ("host", HplConfig().nb)
-    assert settings == {"kernels": Setting("host", "auto")}
+    run = on_device(Run(HplConfig(device="cpu")))
+    assert (run.config.kernels, run.config.nb) == ("host", HplConfig().nb)
+    assert run.section() == {"kernels": {"value": "host", "origin": "auto"}}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ def test_a_nodes_budget_is_what_its_ranks_have_on_their_gpus(
     config = HplConfig(kernels="torch", device=device, mem="100%")
 
     def budget(comm: Communicator) -> Any:
-        return memory_budget(config, {}, comm)
+        return memory_budget(Run(config), comm)
 
     for found in run_ranks(ranks, budget):
         assert found.ranks_a_node == ranks
@@ -167,7 +166,7 @@ def test_a_gpu_that_one_rank_has_not_stops_all(monkeypatch: pytest.MonkeyPatch) 
 
     def budget(comm: Communicator) -> str:
         with pytest.raises(ResourceError, match="no such device here") as caught:
-            memory_budget(HplConfig(kernels="torch", device="cuda"), {}, comm)
+            memory_budget(Run(HplConfig(kernels="torch", device="cuda")), comm)
         return str(caught.value)
 
     assert run_ranks(3, budget) == ["rank 1: no such device here"] * 3

@@ -13,10 +13,10 @@ import pytest
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, resolve
+from mxpeak.options import Run, resolve, run_of
 from mxpeak.perf.tuned import Book, Winner
 from mxpeak.runtime import tuned
-from mxpeak.runtime.tuned import Store, append, tuned_settings
+from mxpeak.runtime.tuned import Store, append, with_tuned
 
 CORES = max(1, len(tuned.one_core_each()))
 HPL = Winner(
@@ -115,10 +115,9 @@ def test_tables_are_found_by_their_layout(store: Store) -> None:
 # --- what runs take ---------------------------------------------------------------------------------------------
 
 
-def asked(name: str, **flags: str) -> tuple[RunConfig, dict[str, Setting]]:
+def asked(name: str, **flags: str) -> Run[RunConfig]:
     config = BENCHMARKS[name].config
-    settings = config.settle(resolve(config, flags, {}, {}))
-    return config(**{key: one.value for key, one in settings.items()}), settings
+    return run_of(config, config.settle(resolve(config, flags, {}, {})))
 
 
 def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) -> tuple[dict[str, Any], list[str]]:
@@ -127,8 +126,8 @@ def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) 
     for winner in winners:
         book.add(winner)
     store.write_book(book)
-    settings, notes = tuned_settings(benchmark, *asked(benchmark, **{"device": "cpu", **flags}))
-    return {name: one.value for name, one in settings.items() if one.origin == "tuned"}, notes
+    run, notes = with_tuned(benchmark, asked(benchmark, **{"device": "cpu", **flags}))
+    return {name: one["value"] for name, one in run.section().items() if one["origin"] == "tuned"}, notes
 
 
 def test_a_run_takes_what_it_does_not_say_itself(here: Store) -> None:
@@ -149,8 +148,8 @@ def test_ranks_and_threads_are_taken_where_both_are_open(here: Store) -> None:
     assert taken(here, several, n="2000")[0] == {"nb": (64,), "bcast": ("long",), "ranks": 2, "threads": 1}
     assert taken(here, several, n="2000", comm="solo")[0] == {}
     assert taken(here, several, n="2000", ranks="2", threads="1")[0] == {"nb": (64,), "bcast": ("long",)}
-    settings, _ = tuned_settings("hpl", *asked("hpl", n="2000", device="cpu"), alone=False)
-    assert all(one.origin != "tuned" for one in settings.values())
+    run, _ = with_tuned("hpl", asked("hpl", n="2000", device="cpu"), alone=False)
+    assert "tuned" not in run.origins.values()
 
 
 def test_a_grid_and_a_box_are_taken_whole_or_not_at_all(here: Store) -> None:
@@ -178,8 +177,8 @@ def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store,
 def test_a_bad_store_never_stops_a_run(here: Store) -> None:
     here.folder.mkdir(parents=True)
     here.book_file.write_text("{ this is no JSON")
-    settings, notes = tuned_settings("hpl", *asked("hpl", n="2000"))
-    assert all(one.origin != "tuned" for one in settings.values())
+    run, notes = with_tuned("hpl", asked("hpl", n="2000"))
+    assert "tuned" not in run.origins.values()
     assert "not JSON" in notes[0]
 
 
@@ -190,7 +189,7 @@ def test_without_any_store_the_machine_is_not_even_looked_at(
         raise AssertionError("the machine was looked at")
 
     monkeypatch.setattr(tuned, "machine_facts", looked)
-    assert tuned_settings("hpl", *asked("hpl"))[1] == []
+    assert with_tuned("hpl", asked("hpl"))[1] == []
 
 
 def test_winners_without_settings_change_nothing(here: Store) -> None:

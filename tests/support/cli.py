@@ -50,14 +50,14 @@ class Bench:
         config: Any,
         comm: Any,
         *,
-        settings: Any,
+        origins: Any,
         observers: Any,
         on_begin: Any,
         on_case: Any,
         argv: Any,
         **told: Any,
     ) -> list[Result]:
-        self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
+        self.calls.append(SimpleNamespace(config=config, origins=origins, argv=argv))
         results = []
         # of HPG-MxP and HPCG nothing is shown here: their results have other sections than this one
         for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.options import Setting
+from mxpeak.options import AnyRun, Run
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do, nothing run.
+    """What a run would do.
 
-    text      sizes, grid and memory, for people
-    fits      whether all of it fits into memory
-    settings  the settings, with what was left open as the run would have it
-    flops     what is counted in its timed part, where the time follows from that; else None
-    time_s    the seconds that its timed part is given, where it is told them; else None
+    text     sizes, grid and memory, for people
+    fits     whether all of it fits into memory
+    run      the run with the values that it would choose; None if they are those of the request
+    flops    operations that its timed part counts, if its time follows from them
+    time_s   seconds that its timed part is given, if it runs for a given time
     """
 
     text: str
     fits: bool = True
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    run: Run[Any] | None = None
     flops: float | None = None
     time_s: float | None = None
 
 
-def as_found(settings: Mapping[str, Setting], **found: Any) -> dict[str, Setting]:
-    """Settings with what was left open as it was found."""
-    new = {name: Setting(value, "auto") for name, value in found.items() if name in settings}
-    return {**settings, **{name: one for name, one in new.items() if settings[name].value in (None, "auto")}}
+def with_open_values(run: AnyRun, **values: Any) -> AnyRun:
+    """Return the run with these values for all settings that were left open."""
+    left_open = {k: v for k, v in values.items() if k in run.origins and getattr(run.config, k) in (None, "auto")}
+    return run.with_values(left_open, "auto")

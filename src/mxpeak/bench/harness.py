@@ -21,7 +21,7 @@ from mxpeak.configs.run import PlaceConfig
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.energy import Gpu, Meter, energy, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
@@ -55,7 +55,7 @@ class RunHooks(TypedDict, total=False):
     """What a run is told besides its configuration.
 
     benchmark   its name, for a result that did not come to its end
-    settings    each value of the configuration with its origin
+    origins     the origin of each value of the configuration
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
@@ -68,7 +68,7 @@ class RunHooks(TypedDict, total=False):
     """
 
     benchmark: str
-    settings: Mapping[str, Setting] | None
+    origins: Mapping[str, str]
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
@@ -83,15 +83,16 @@ class RunHooks(TypedDict, total=False):
 class Bench(Generic[AnyConfig]):
     """What all cases of one run share: ranks, kernels, facts for the result file, memory.  Made collectively."""
 
-    def __init__(self, config: AnyConfig, comm: Communicator, placement: Placement, kernels: Kernels, told: RunHooks):
-        settings = dict(told.get("settings") or {})
-        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
-        self.observers = told.get("observers", ()) if comm.rank == 0 else ()
-        self._told = told
-        self.name = told.get("benchmark", "")
+    def __init__(
+        self, run: Run[AnyConfig], comm: Communicator, placement: Placement, kernels: Kernels, hooks: RunHooks
+    ):
+        self.config, self.comm, self.placement, self.kernels = run.config, comm, placement, kernels
+        self.observers = hooks.get("observers", ()) if comm.rank == 0 else ()
+        self._hooks = hooks
+        self.name = hooks.get("benchmark", "")
         self._under_way: CaseInProgress | None = None
-        self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm, placement.device)
+        self.facts = facts_of(hooks.get("argv", ()), run, comm, placement, kernels)
+        self.budget = memory_budget(run, comm, placement.device)
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
@@ -103,7 +104,7 @@ class Bench(Generic[AnyConfig]):
         self._under_way = CaseInProgress(case)
         self._spans.clear()
         self._meter.clear()
-        if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
+        if self.comm.rank == 0 and (on_begin := self._hooks.get("on_begin")):
             on_begin(case)
 
     def end(self) -> None:
@@ -116,7 +117,7 @@ class Bench(Generic[AnyConfig]):
         self._spans.append(spans)
         if watched and self._under_way is not None:
             self._under_way.spans = spans
-        if watched and (follow := self._told.get("follow")):
+        if watched and (follow := self._hooks.get("follow")):
             follow(spans)
         return spans
 
@@ -124,7 +125,7 @@ class Bench(Generic[AnyConfig]):
         """The phase that is under way."""
         return next((spans.place for spans in self._spans if spans.place), "")
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Tell those who look on what is done beside the computations that they watch."""
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
@@ -132,17 +133,17 @@ class Bench(Generic[AnyConfig]):
 
     def note(self, text: str) -> None:
         """Print a note about a case at once, from rank 0."""
-        if self.comm.rank == 0 and (on_note := self._told.get("on_note")):
+        if self.comm.rank == 0 and (on_note := self._hooks.get("on_note")):
             on_note(text)
 
     @property
     def ending(self) -> Callable[[], bool]:
         """Says whether a signal has asked for the end, and waits for a last checkpoint."""
-        return self._told.get("ending", lambda: False)
+        return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
         """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""
-        spans.look = asked(comm, self._told.get("stop", lambda: None))
+        spans.look = asked(comm, self._hooks.get("stop", lambda: None))
         return spans
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
@@ -151,7 +152,7 @@ class Bench(Generic[AnyConfig]):
             return
         case.samples_s.append(time_s)
         case.so_far = so_far
-        if self.comm.rank == 0 and (on_sample := self._told.get("on_sample")):
+        if self.comm.rank == 0 and (on_sample := self._hooks.get("on_sample")):
             on_sample(lambda: aborted(self.name, case, self.facts, CUT_SHORT))
 
     def aborted(self, why: str) -> tuple[Any, Result] | None:
@@ -219,18 +220,19 @@ AnyBench = TypeVar("AnyBench", bound=Bench[Any])
 
 
 @contextmanager
-def opened(
-    make: Callable[[AnyConfig, Communicator, Placement, Kernels, RunHooks], AnyBench],
+def open_bench(
+    make: Callable[[Run[AnyConfig], Communicator, Placement, Kernels, RunHooks], AnyBench],
     check: Callable[[AnyConfig, Communicator], object],
     config: AnyConfig,
     comm: Communicator,
-    told: RunHooks,
+    hooks: RunHooks,
 ) -> Iterator[AnyBench]:
-    """What all cases of a run share, with kernels loaded and cores bound as long as the block lasts.
+    """Load the kernels, bind the cores, and yield what all cases of a run share.
 
-    `check` raises mistakes, on every rank alike, before anything runs; `make` makes what is shared.  Collective.
+    `check` raises usage errors on every rank, before anything runs. `make` returns the shared bench.  Collective.
     """
-    config, settings = on_device(config, told.get("settings") or {})
+    run = on_device(Run(config, hooks.get("origins", {})))
+    config = run.config
     check(config, comm)
     number = device_number(config, comm)
     near, row = cores_near(config, number), panel_row(config, comm)
@@ -239,27 +241,27 @@ def opened(
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:
             native = [name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)]
-            config, settings = on_processor(config, settings, native)
-        yield make(config, comm, placement, kernels, {**told, "settings": settings})
+            run = on_processor(run, native)
+        yield make(run, comm, placement, kernels, hooks)
     finally:
         placement.release()
 
 
 def run_cases(
-    make: Callable[[AnyConfig, Communicator, Placement, Kernels, RunHooks], AnyBench],
+    make: Callable[[Run[AnyConfig], Communicator, Placement, Kernels, RunHooks], AnyBench],
     check: Callable[[AnyConfig, Communicator], object],
     results: Callable[[AnyBench], Iterable[tuple[Any, Result | None]]],
     config: AnyConfig,
     comm: Communicator,
-    **told: Unpack[RunHooks],
+    **hooks: Unpack[RunHooks],
 ) -> list[Result]:
     """Run a benchmark and return what its cases gave, on every rank.
 
-    `check` and `make` are those of `opened`; `results` yields each case with its result, whole on rank 0, None where it
-    does not fit.  Collective over comm.
+    `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on
+    rank 0, and None if the case does not fit.  Collective over comm.
     """
-    on_case = told.get("on_case")
-    with opened(make, check, config, comm, told) as bench:
+    on_case = hooks.get("on_case")
+    with open_bench(make, check, config, comm, hooks) as bench:
         found = []
         try:
             for case, mine in results(bench):

@@ -11,7 +11,7 @@ from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
 from mxpeak.bench.checkpointing import FolderCheckpointer, opened
 from mxpeak.bench.checkpointing import Run as CheckpointedRun
-from mxpeak.bench.dry_run import DryRun, as_found
+from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import (
     Bench,
     RunHooks,
@@ -35,7 +35,7 @@ from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
@@ -374,7 +374,7 @@ def _result(
             again = soak is not None and soak.goes_on(solves[-1].bits)
 
     try:
-        bench.doing(f"N={case.n}: measuring the limit, generating the matrix")
+        bench.announce(f"N={case.n}: measuring the limit, generating the matrix")
         readings = bench.limits(case, problem.precision(case), grid, solve_all, last=last)
     except StoppedError as stop:
         known = bench.aborted(str(stop))
@@ -434,16 +434,15 @@ def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
 
-def outlook(
-    problem: Problem[Any, Any], config: LuConfig, comm: Communicator, settings: dict[str, Setting] | None
-) -> DryRun:
-    """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    config, settings = on_device(config, settings or {})
-    config, settings = on_processor(config, settings, native_precisions(config))
+def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) -> DryRun:
+    """Describe a run without running it: grid, sizes and memory of each case.  Collective over comm."""
+    run = on_device(run)
+    run = on_processor(run, native_precisions(run.config))
+    config: LuConfig = run.config
     problem.check(config, comm)
     grids = check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    budget = memory_budget(config, settings, comm)
+    budget = memory_budget(run, comm)
     sizes = config.n
     if sizes is None:
         first = next(config.cases(comm.size, [1]))
@@ -469,7 +468,7 @@ def outlook(
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB per rank; {hpl_flops(case.n):.3g} flops"
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
-    known = as_found(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
+    known = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
     return DryRun("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mxpeak.bench.stencil_sizes import DEFAULT_NX, GPU_NX, GPU_QUICK_NX, QUICK_NX
@@ -265,8 +264,3 @@ def _memory_bytes(memory: Mapping[str, Any]) -> int | None:
         return int(memory["total"])
     parts = [memory[name] for name in ("double", "mixed") if memory.get(name) is not None]
     return int(sum(parts)) if parts else None
-
-
-def with_sizes(config: RunConfig, sizes: Mapping[str, Any]) -> RunConfig:
-    """The configuration on one count of ranks: no series any more."""
-    return replace(config, **sizes, study=None, ranks_list=None)

@@ -9,7 +9,7 @@ from math import ceil, log
 from typing import Any, TypeVar
 
 from mxpeak.bench.abft import about_solves, check_abft
-from mxpeak.bench.dry_run import DryRun, as_found
+from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_a_rank
 from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
 from mxpeak.bench.partial_result import Partial
@@ -29,7 +29,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.contract.sparse import natural_kind
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import LEVELS, Box
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
@@ -149,21 +149,14 @@ def box_lines(box: Box, hierarchies: Mapping[str, Sequence[Hierarchy]], budget: 
     return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
 
 
-def sparse_dry_run(
-    config: SparseConfig,
-    comm: Communicator,
-    settings: Mapping[str, Setting],
-    box: Box | None,
-    lines: Sequence[str],
-    *,
-    fits: bool,
-) -> DryRun:
+def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:
     """Return the dry run of a sparse benchmark: its lines, and its settings with box, ranks and threads. Collective."""
+    config: SparseConfig = run.config
     values: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
     if box is not None:
         values |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
     rt = measuring_seconds(config)
-    return DryRun("\n".join(lines), fits, as_found(settings, **values, rt=rt), time_s=rt)
+    return DryRun("\n".join(lines), fits, with_open_values(run, **values, rt=rt), time_s=rt)
 
 
 def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:

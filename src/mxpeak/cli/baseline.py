@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mxpeak.cli.request import Request
+from mxpeak.cli.request import RunRequest
 from mxpeak.cli.run_history import past_results, recorded
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
@@ -19,17 +19,17 @@ from mxpeak.watch.forecast import Forecast
 SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
-def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
+def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, Forecast]:
     """The forecast of every case of a request with a --baseline."""
     config: Any = request.config
     if config.n is None:
         raise UsageError("--baseline predicts the time of one problem, but -N is not set; add -N")
-    config, settings = on_device(config, request.settings)
-    config, _ = on_processor(config, settings, native_precisions(config))
+    run = on_device(request)
+    config = on_processor(run, native_precisions(run.config)).config
     return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
 
 
-def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) -> Callable[[Any], Forecast | None]:
+def simulated(request: RunRequest, comm: Communicator, say: Callable[[str], None]) -> Callable[[Any], Forecast | None]:
     """What to expect of a case on this machine, if mxpeak tune has measured it with as many ranks and threads.
 
     Collective; what comes back is for rank 0, which says what is wrong with the measurements.

@@ -8,7 +8,7 @@ from typing import Any
 
 from mxpeak.bench.registry import load
 from mxpeak.cli.output import FaultTolerantStream
-from mxpeak.cli.request import Request
+from mxpeak.cli.request import RunRequest
 from mxpeak.configs.run import RunConfig
 from mxpeak.foreign import printable
 from mxpeak.records import Caution, Result, rate_text
@@ -46,7 +46,7 @@ def judge(result: Result, config: RunConfig) -> None:
 class Display:
     """Follows one benchmark's run on rank 0; `on_case` is called as each case ends."""
 
-    request: Request
+    request: RunRequest
     ranks: int
     progress: Progress
     stdout: FaultTolerantStream

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import panel_row
 from mxpeak.bench.registry import load
-from mxpeak.cli.request import Request, settings_table
+from mxpeak.cli.request import RunRequest, settings_table
 from mxpeak.cli.run_history import last_rate
 from mxpeak.cli.scaling import as_asked, turns
 from mxpeak.comm.transports.dry_run import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import Setting
 from mxpeak.records import rate_text
 from mxpeak.runtime.placement import map_of_a_node, on_device
 
@@ -26,15 +24,15 @@ if TYPE_CHECKING:
 MOST_RANKS = 16
 
 
-def dry_run(wanted: list[Request], session: Session) -> int:
+def dry_run(wanted: list[RunRequest], session: Session) -> int:
     """Show what would be run, and end as the run would where its memory does not suffice.  Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: as_asked(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
-        found = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
+        found = import_module(request.benchmark.module).dry_run(request.config, comm, request.origins)
         seen = found if isinstance(found, DryRun) else DryRun(str(found))
         fits = fits and seen.fits
-        settled, _ = on_device(request.config, request.settings)
+        settled = on_device(request).config
         ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
             verdict = "fits in memory" if seen.fits else "does not fit in memory"
@@ -42,7 +40,7 @@ def dry_run(wanted: list[Request], session: Session) -> int:
             lines += [f"warning: {one.text}; {one.hint}" for one in cautions]
             lines += [seen.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
             print("\n".join(line for line in lines if line))
-            print(settings_table(_changed(seen.settings or request.settings)), end="")
+            print(settings_table(seen.run or request), end="")
     return ExitCode.VALID if fits else ExitCode.RESOURCE
 
 
@@ -53,12 +51,7 @@ def _placement(ranks: list[str]) -> list[str]:
     return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
-def _changed(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the settings that were given or chosen, without those at their default."""
-    return {name: one for name, one in settings.items() if one.origin != "default"}
-
-
-def _time_line(request: Request, seen: DryRun, ranks: int) -> str:
+def _time_line(request: RunRequest, seen: DryRun, ranks: int) -> str:
     """The expected time of the timed part."""
     from mxpeak.watch.progress import duration
 
@@ -66,7 +59,7 @@ def _time_line(request: Request, seen: DryRun, ranks: int) -> str:
         return f"expected time: {duration(seen.time_s)} for the timed part, at least twice as long in total"
     if seen.flops is None or not seen.fits:
         return ""
-    orders = seen.settings["n"].value if "n" in seen.settings else ()
+    orders = getattr((seen.run or request).config, "n", None) or ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
     if rate is None and request.config.quick:
         return "expected time: unknown, because this case has not run here; run it without --dry-run"
@@ -76,7 +69,7 @@ def _time_line(request: Request, seen: DryRun, ranks: int) -> str:
     return f"expected time: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
 
 
-def print_dat(request: Request, session: Session) -> int:
+def print_dat(request: RunRequest, session: Session) -> int:
     """The input file that says these settings: HPL.dat and its kin."""
     form = request.benchmark.input
     if form is None or not form.writer:

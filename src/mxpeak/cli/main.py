@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
     try:
         with interruptible(session):
             if (pid := parent_pid()) is not None:
-                on_end(pid, partial(session.let_go, pid))
+                on_end(pid, partial(session.parent_died, pid))
                 leave_crashes()
             import_extensions(os.environ)
             args = parsed(argv)
@@ -183,8 +183,8 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
         return session.end(session.refuse(text, ExitCode.RESOURCE))
     except Interrupted as interrupted:
         if session.stalled is None:  # a stall is said by every rank
-            session.say(f"mxpeak: {interrupted}")
-        return session.end_late(interrupted.code)
+            session.log(f"mxpeak: {interrupted}")
+        return session.end_with_grace(interrupted.code)
     except Exception as error:
         from mxpeak.kernels.choose import device_failure
 
@@ -203,7 +203,7 @@ def entry() -> None:
     code = main(session=session)
     if code:
         write_exit_code(code)
-        session.part(code)
+        session.abort_unjoined(code)
     end_in_libraries_too()
     if torchdist := sys.modules.get("mxpeak.comm.transports.torchdist"):
         torchdist.depart(code)

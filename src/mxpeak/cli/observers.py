@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak import __version__
-from mxpeak.cli.request import Request
+from mxpeak.cli.request import RunRequest
 from mxpeak.cli.session import Interrupted, Session
 from mxpeak.comm.base import awaited, waits_for
 from mxpeak.configs.run import OutputConfig
@@ -46,7 +46,7 @@ class RunObservers:
             run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
 
-    def of_benchmark(self, request: Request, progress: Progress, simulated: Simulated) -> Watched:
+    def of_benchmark(self, request: RunRequest, progress: Progress, simulated: Simulated) -> Watched:
         """Those who look on while one benchmark runs; `simulated` forecasts cases that no --baseline does."""
         target = getattr(request.config, "target", None)
         guard = None if target is None else Guard(1e9 * target)
@@ -64,7 +64,7 @@ class RunObservers:
         lost = [(flag, one) for flag, one in (("--events", self.log), ("--prometheus", self.metrics)) if one]
         lost = [(flag, one) for flag, one in lost if one.error is not None]
         for flag, one in lost:
-            session.say(f"mxpeak: error: cannot write {flag} {one.path}: {one.error.strerror if one.error else ''}")
+            session.log(f"mxpeak: error: cannot write {flag} {one.path}: {one.error.strerror if one.error else ''}")
         return ExitCode.RESOURCE if lost else ExitCode.VALID
 
     def close(self, code: int) -> None:
@@ -115,7 +115,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
         return
     others, on_node = ranks_of_this_node(session)
     watchdog = Watchdog(
-        *limits, session.stall, waits_for, message=awaited, stopped=partial(stopped, others), on_node=on_node
+        *limits, session.abort_stalled, waits_for, message=awaited, stopped=partial(stopped, others), on_node=on_node
     )
     watchdog.start()
     try:

@@ -38,7 +38,7 @@ class SoFarFile:
             self._folder.replace(SO_FAR, to_json(document(results, several=True)))
         except (OSError, ValueError) as error:  # the run goes on without it
             self._able = False
-            self._session.say(
+            self._session.log(
                 f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; if "
                 "the run is killed, no result remains"
             )

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.ranks import on_ranks
+from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options
 from mxpeak.configs.run import PlaceConfig, RunConfig
 from mxpeak.errors import ExitCode
@@ -35,14 +35,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Measure on the ranks that were started.  Collective, once they are there."""
-    return on_ranks(
-        args,
-        argv,
-        session,
-        read=lambda: _config(args),
-        place=lambda config: config,
-        act=lambda config: _measure(config, args, argv, session),
-    )
+    config = read_on_root(args, session, lambda: _config(args))
+    code = join_ranks(config, argv, session)
+    return _measure(config, args, argv, session) if code is None else code
 
 
 def _config(args: argparse.Namespace) -> RunConfig:

@@ -1,4 +1,4 @@
-"""From one command line to its ranks: those that a launcher started, those that it starts itself, or this one alone."""
+"""The ranks of a command line: those that a launcher started, those that mxpeak starts, or this process alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
 T = TypeVar("T")
-#: Where to look for why a rank was ended by a signal.
+#: Advice for finding the cause of a signal.
 LOG = "; see the system's log for the cause (dmesg: Linux sends SIGKILL when memory is full)"
 WHY: dict[int, str] = {
     signal.SIGPIPE: "",
@@ -26,51 +26,48 @@ WHY: dict[int, str] = {
 }
 
 
-def on_ranks(
-    args: argparse.Namespace,
+def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], T]) -> T:
+    """Join the ranks of a launcher and read on rank 0, whose errors all ranks raise; otherwise read here."""
+    from mxpeak.runtime.launch import launched, start
+
+    if not launched():
+        return read()
+    session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
+    return session.on_root(read)
+
+
+def join_ranks(
+    place: PlaceConfig,
     argv: list[str],
     session: Session,
-    read: Callable[[], T],
-    place: Callable[[T], PlaceConfig],
-    act: Callable[[T], int],
-    local_ranks: Callable[[PlaceConfig], int] = lambda _: 1,
-    planned: Callable[[T], int] = lambda _: 0,
-) -> int:
-    """Read what is asked for, join its ranks or start them, and act on all of them; the exit code.
+    *,
+    local_ranks: Callable[[PlaceConfig], int] | None = None,
+    dry_ranks: int = 0,
+) -> int | None:
+    """Join the ranks of a run and return None, or start them on this host and return their exit code.
 
-    `local_ranks` returns how many to start if neither a launcher nor --ranks did, and `planned` for how many a dry run
-    plans then (0: this is no dry run).  A dry run starts none, and needs no MPI.  Under a launcher rank 0 reads, once
-    all ranks are there to receive its error.
+    `local_ranks` returns how many to start if neither a launcher nor --ranks did (default: 1). `dry_ranks` is the
+    number of ranks that a dry run plans (0: this is no dry run). A dry run starts no ranks, and needs no MPI.
     """
-    from mxpeak.runtime.launch import confirm, launched, start
+    from mxpeak.runtime.launch import confirm, launcher, start
 
-    if launched():
-        session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
-        wanted = session.on_root(read)
-    else:
-        wanted = read()
-        ranks = _to_start(place(wanted), local_ranks)
-        if least := planned(wanted):
-            ranks = place(wanted).ranks or least
+    if session.comm is None:
+        ranks = place.ranks or 1
+        if place.ranks is None and local_ranks is not None and launcher() is None and place.comm != "solo":
+            ranks = local_ranks(place)
+        if dry_ranks:
+            ranks = place.ranks or dry_ranks
             session.comm = DryRunCommunicator(ranks) if ranks > 1 else Solo()
         elif ranks > 1:
-            return _start(ranks, argv, place(wanted), session)
+            return _start(ranks, argv, place, session)
         else:
-            session.comm = start(place(wanted).comm)
-    confirm(place(wanted).comm, place(wanted).ranks, session.comm)
-    return act(wanted)
-
-
-def _to_start(config: PlaceConfig, local_ranks: Callable[[PlaceConfig], int]) -> int:
-    """How many local ranks this process has to start, if more than one: itself is none of them then."""
-    from mxpeak.runtime.launch import launcher
-
-    if config.ranks is not None:
-        return config.ranks
-    return 1 if launcher() is not None or config.comm == "solo" else local_ranks(config)
+            session.comm = start(place.comm)
+    confirm(place.comm, place.ranks, session.comm)
+    return None
 
 
 def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -> int:
+    """Run the command line on local ranks and return their exit code."""
     from mxpeak.runtime.launch import respawn
 
     try:
@@ -82,11 +79,11 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
             f"mxpeak selected {ranks} ranks for this host, but could not start them: {error}, or use --ranks 1"
         ) from None
     if code > 128 and code - 128 not in ENDING:
-        session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
+        session.log(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code
 
 
 def _ended_by(number: int) -> str:
-    """The signal that ended a rank, and where to look for why."""
+    """Return the name of the signal that ended a rank, and the place that explains the cause."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"{name}, which ended all ranks{WHY.get(number, LOG)}"

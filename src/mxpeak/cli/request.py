@@ -14,7 +14,7 @@ from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, Setting, options, resolve, suggestion
+from mxpeak.options import Option, Run, Setting, options, resolve, run_of, suggestion
 
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
@@ -32,19 +32,24 @@ OTHER_VARIABLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One benchmark, its configuration with the origin of each value, what to show of it, and what to say before."""
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(Run[RunConfig]):
+    """A benchmark to run, with its configuration and its output.
+
+    from_dat   whether an input file was read
+    begun      the time at which the command line was read
+    among      whether this is one of all benchmarks
+    notes      notes that are printed before the run
+    of_ranks   number of ranks, in a scaling study
+    """
 
     benchmark: Benchmark
-    config: RunConfig
-    settings: dict[str, Setting]
     output: OutputConfig
     from_dat: bool
     begun: datetime
-    among: bool = False  # one of all benchmarks
+    among: bool = False
     notes: list[str] = field(default_factory=list)
-    of_ranks: int | None = None  # in a series over counts of ranks: this one's
+    of_ranks: int | None = None
 
     @property
     def own_format(self) -> str:
@@ -91,7 +96,7 @@ def _help(o: Option) -> str:
     return f"{o.help} (default: {default.replace('%', '%%')})"
 
 
-def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Request]:
+def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRequest]:
     """What the command line asks for, one request a benchmark; files are read here."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     check_variables(environ)
@@ -127,7 +132,7 @@ def _request(
     environ: Mapping[str, str],
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None,
-) -> Request:
+) -> RunRequest:
     values = values_for(benchmark.name, file)
     shown = {o.name for o in options(OutputConfig)}
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
@@ -136,17 +141,18 @@ def _request(
         name: Setting(s.value, benchmark.input.name) if benchmark.input and s.origin == "HPL.dat" else s
         for name, s in benchmark.config.settle(settings).items()
     }
-    return Request(
+    run = run_of(benchmark.config, settings)
+    return RunRequest(
+        config=run.config,
+        origins=run.origins,
         benchmark=benchmark,
-        config=benchmark.config(**{name: s.value for name, s in settings.items()}),
-        settings=settings,
-        output=OutputConfig(**{name: s.value for name, s in output.items()}),
+        output=run_of(OutputConfig, output).config,
         from_dat=dat is not None,
         begun=datetime.now(),
     )
 
 
-def _with_counts(request: Request) -> Request:
+def _with_counts(request: RunRequest) -> RunRequest:
     """A series with its counts of ranks; what makes no series is a mistake, before anything starts."""
     config = request.config
     if config.study is None:
@@ -156,35 +162,23 @@ def _with_counts(request: Request) -> Request:
         return request
     from mxpeak.bench.scaling import series_settings
 
-    return changed(request, series_settings(request.benchmark.name, config))
+    return request.with_choices(series_settings(request.benchmark.name, config))
 
 
-def changed(request: Request, values: Mapping[str, Any]) -> Request:
-    """The request with other values, whose origin is `auto` where they differ."""
-    new = {name: value for name, value in values.items() if request.settings[name].value != value}
-    settings = {**request.settings, **{name: Setting(value, "auto") for name, value in new.items()}}
-    return replace(request, config=replace(request.config, **new), settings=settings)
-
-
-def _with_tuned(request: Request, *, alone: bool) -> Request:
-    """What `mxpeak tune` has stored, in place of defaults; `alone`: also for ranks and threads, if both are open."""
+def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
+    """Return the request with tuned values instead of defaults; `alone`: also ranks and threads, if both are open."""
     if request.output.tuned == "no":
         return request
-    from mxpeak.runtime.tuned import tuned_settings
+    from mxpeak.runtime.tuned import with_tuned
 
-    settings, notes = tuned_settings(request.benchmark.name, request.config, request.settings, alone=alone)
-    if request.config.study is not None:
-        settings |= {name: request.settings[name] for name in OF_A_LAYOUT if name in settings}
-    if settings == request.settings:
-        return replace(request, notes=notes)
-    config = request.benchmark.config(**{name: s.value for name, s in settings.items()})
-    return replace(request, config=config, settings=settings, notes=notes)
+    fixed = () if request.config.study is None else OF_A_LAYOUT
+    tuned, notes = with_tuned(request.benchmark.name, request, alone=alone, fixed=fixed)
+    return replace(tuned, notes=notes)
 
 
-def _without_flops(request: Request) -> Request:
-    """One of several benchmarks without the floor that was set for the rates of the others."""
-    settings = {**request.settings, "min_gflops": Setting(None, "default")}
-    return replace(request, config=replace(request.config, min_gflops=None), settings=settings)
+def _without_flops(request: RunRequest) -> RunRequest:
+    """Return the request without --min-gflops, which applies to the rates of the other benchmarks."""
+    return request.with_values({"min_gflops": None}, "default")
 
 
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
@@ -201,7 +195,7 @@ def _check_streams(output: OutputConfig) -> None:
         )
 
 
-def _check_floors(made: Sequence[Request]) -> None:
+def _check_floors(made: Sequence[RunRequest]) -> None:
     """Stop at a share of a limit that is not measured."""
     for one in made:
         if one.config.min_share is not None and one.config.warmup == "none":
@@ -211,7 +205,7 @@ def _check_floors(made: Sequence[Request]) -> None:
             )
 
 
-def _check_format(name: str, made: Sequence[Request]) -> None:
+def _check_format(name: str, made: Sequence[RunRequest]) -> None:
     """Stop at a report that one of the benchmarks does not have."""
     wanted = made[0].output.format
     if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
@@ -219,14 +213,17 @@ def _check_format(name: str, made: Sequence[Request]) -> None:
         raise UsageError(f"mxpeak run {name} does not support --format {wanted}; use {fits}")
 
 
-def settings_table(settings: Mapping[str, Setting]) -> str:
-    """The resolved configuration, each value with its origin."""
-    rows: Sequence[tuple[str, str, str]] = [
-        (name, "-" if s.value is None else _shown(s.value), s.origin) for name, s in settings.items()
+def settings_table(run: Run[Any]) -> str:
+    """Return a table of the values that were set or chosen, each with its origin."""
+    rows = [
+        (name, "-" if getattr(run.config, name) is None else _shown(getattr(run.config, name)), origin)
+        for name, origin in run.origins.items()
+        if origin != "default"
     ]
-    widths = [max(len(row[k]) for row in rows) for k in range(2)]
+    widths = [max((len(row[k]) for row in rows), default=0) for k in range(2)]
     return "".join(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}\n" for name, value, origin in rows)
 
 
 def _shown(value: Any) -> str:
+    """Return a value as text, the items of a list separated by commas."""
     return ", ".join(map(_shown, value)) if isinstance(value, tuple) else str(value)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, Benchmark
-from mxpeak.cli.ranks import on_ranks
-from mxpeak.cli.request import Request, add_options, check_variables, requests
+from mxpeak.cli.ranks import join_ranks, read_on_root
+from mxpeak.cli.request import RunRequest, add_options, check_variables, requests
 from mxpeak.cli.run import run_requests
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
@@ -59,17 +59,12 @@ def _paths(benchmark: Benchmark) -> list[Option]:
 
 def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Continue a run.  Collective over all ranks, once they have started."""
-    return on_ranks(
-        args,
-        argv,
-        session,
-        read=lambda: [wanted(args)],
-        place=lambda found: found[0].config,
-        act=lambda found: run_requests(found[0].benchmark.name, found, argv, session),
-    )
+    request = read_on_root(args, session, lambda: wanted(args))
+    code = join_ranks(request.config, argv, session)
+    return run_requests(request.benchmark.name, [request], argv, session) if code is None else code
 
 
-def wanted(args: argparse.Namespace) -> Request:
+def wanted(args: argparse.Namespace) -> RunRequest:
     """Return the run that a folder of checkpoints describes; its files go where the command line says."""
     from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked

@@ -47,7 +47,7 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
         reason = error.strerror
     except ValueError as error:
         reason = str(error)
-    Session().say(f"warning: {path} is skipped: {reason}")
+    Session().log(f"warning: {path} is skipped: {reason}")
     return []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.request import Request, changed
+from mxpeak.cli.request import RunRequest
 from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 
-def parts(request: Request, session: Session) -> list[Request]:
+def parts(request: RunRequest, session: Session) -> list[RunRequest]:
     """A request for each count of ranks, with the threads that all have; their sizes come later.  Collective."""
     from mxpeak.runtime.placement import on_device, threads_of
 
@@ -26,14 +26,13 @@ def parts(request: Request, session: Session) -> list[Request]:
         return [request]
     assert session.comm is not None
     threads = threads_of(session.comm) if request.config.threads is None else request.config.threads
-    config, settings = on_device(request.config, request.settings)
-    whole = changed(replace(request, config=config, settings=settings), {"threads": threads})
-    return [replace(whole, of_ranks=ranks) for ranks in config.ranks_list or ()]
+    whole = on_device(request).with_choices({"threads": threads})
+    return [replace(whole, of_ranks=ranks) for ranks in whole.config.ranks_list or ()]
 
 
 def turns(
-    requests: Sequence[Request], session: Session, first: Callable[[], Mapping[str, Any] | None]
-) -> Iterator[tuple[Request, Communicator]]:
+    requests: Sequence[RunRequest], session: Session, first: Callable[[], Mapping[str, Any] | None]
+) -> Iterator[tuple[RunRequest, Communicator]]:
     """Each request with the ranks that run it, on these; the others sleep meanwhile.  Collective.
 
     `first` says on rank 0 which problem the first count of a series had, once it has run; None: none that is valid.
@@ -46,14 +45,14 @@ def turns(
             continue
         problem = session.on_root(first) if k else None
         if k and problem is None:
-            session.say(f"study stopped: no valid result on {_ranks(counts[0])}")
+            session.log(f"study stopped: no valid result on {_ranks(counts[0])}")
             return
         yield from _turn(request, session, counts, problem)
 
 
 def _turn(
-    request: Request, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
-) -> Iterator[tuple[Request, Communicator]]:
+    request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
+) -> Iterator[tuple[RunRequest, Communicator]]:
     from mxpeak.bench import scaling
     from mxpeak.comm.base import meet_asleep
 
@@ -68,9 +67,8 @@ def _turn(
                 f"{name} {value[0] if isinstance(value, tuple) else value}" for name, value in sizes.items()
             )
             at = f"study: {counts.index(ranks) + 1} of {len(counts)}: {_ranks(ranks)}"
-            session.say(f"{at}, {shown}" if shown else at)
-        sized = changed(request, sizes)
-        yield replace(sized, config=scaling.with_sizes(sized.config, {})), group
+            session.log(f"{at}, {shown}" if shown else at)
+        yield request.with_choices(sizes), group
     meet_asleep(world)
 
 
@@ -78,7 +76,7 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def as_asked(request: Request) -> dict[str, Any]:
+def as_asked(request: RunRequest) -> dict[str, Any]:
     """The problem on the fewest ranks as far as it is known before it runs: what a dry run shows of a series."""
     config: Any = request.config
     if hasattr(config, "nx"):
@@ -91,12 +89,10 @@ def as_asked(request: Request) -> dict[str, Any]:
     return {"n": config.n[0], "nb": config.nb[0]}
 
 
-def section(request: Request, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+def section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
     """The section `study` of a result file."""
     from mxpeak.bench import scaling
     from mxpeak.bench.expected import curve
 
     threads = request.config.threads or 1
-    kind = request.settings["study"].value
-    config = replace(request.config, study=kind)
-    return scaling.study(config, threads, runs, lambda valid: curve(valid, threads))
+    return scaling.study(request.config, threads, runs, lambda valid: curve(valid, threads))

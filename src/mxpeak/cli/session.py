@@ -163,7 +163,7 @@ class Session:
         """What stands before a line of this rank."""
         return f"[rank {self.rank} {os.uname().nodename}] "
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line on stderr, from rank 0 only."""
         if self.rank == 0:
             with suppress(OSError):  # a broken stderr must not end a run
@@ -188,13 +188,13 @@ class Session:
         return code
 
     def refuse(self, text: str, code: int) -> int:
-        """Say what is wrong, for all ranks; of those that have not met yet each may be alone with it: see `part`."""
-        self.say(text)
+        """Print an error of all ranks; ranks that have not met yet may each fail alone: see `abort_unjoined`."""
+        self.log(text)
         if self.comm is None:
             self.failed = text if self.rank else ""
         return code
 
-    def part(self, code: int) -> None:
+    def abort_unjoined(self, code: int) -> None:
         """Where this rank has failed before it has met the others, have them ended, who would wait for it.
 
         Most likely all have failed alike, and rank 0 says why: only where it does not, another one does.
@@ -207,7 +207,7 @@ class Session:
         flush()
         end_launched(code)
 
-    def end_late(self, code: int) -> int:
+    def end_with_grace(self, code: int) -> int:
         """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall.
 
         Of a rank that ends before it is one of MPI's the launcher takes notice only if a signal has ended it.
@@ -227,7 +227,7 @@ class Session:
         finally:  # until then another thread may end a rank that hangs
             self.heard.set()
 
-    def stall(self, text: str) -> None:
+    def abort_stalled(self, text: str) -> None:
         """Say why this rank no longer gets on, and end it; called by another thread than the main one."""
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
@@ -237,10 +237,10 @@ class Session:
             write_exit_code(ExitCode.GUARD)
             os._exit(ExitCode.GUARD)
 
-    def let_go(self, pid: int) -> None:
+    def parent_died(self, pid: int) -> None:
         """End this rank, for whoever started it has ended; called by another thread than the main one."""
         self.alone = True
-        self.say(f"mxpeak: parent process {pid} has ended; stopping the run")
+        self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
 
     def fail(self, text: str, code: int) -> int:

@@ -13,7 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.devices import adapter_advice, cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
@@ -59,14 +59,12 @@ def _utc(unix: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
-def facts_of(
-    argv: Sequence[str], settings: Mapping[str, Setting], comm: Communicator, placement: Placement, kernels: Kernels
-) -> Facts:
+def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: Placement, kernels: Kernels) -> Facts:
     """Collect the facts of a run. Collective over comm."""
     nodes, devices = placement.nodes, {**kernels.device_facts(), **counted(comm, kernels)}
     return Facts(
         argv=list(argv),
-        config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
+        config=run.section(),
         machine={**host_facts(affinity=placement.before), "nodes": nodes, **devices},
         software={**software_facts(), **kernels.facts(), **mpi_library(comm), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, raise_first_error
@@ -10,7 +11,7 @@ from mxpeak.comm.transports.dry_run import DryRunCommunicator
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import gpu_count, open_device
-from mxpeak.options import Setting, memory_bytes
+from mxpeak.options import Run, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
 from mxpeak.records import size_text
@@ -67,18 +68,15 @@ class Budget:
         return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q, footprint)
 
 
-def memory_budget(
-    config: PlaceConfig, settings: dict[str, Setting], comm: Communicator, number: int | None = None
-) -> Budget:
+def memory_budget(run: Run[Any], comm: Communicator, number: int | None = None) -> Budget:
     """Return the free memory minus a margin, limited by an explicit --mem.
 
     `number` is the number of this rank's GPU in its placement; None before ranks are bound. Collective over comm.
     """
-    ranks = nodes_of(comm, None).max_ranks
+    config, ranks = run.config, nodes_of(comm, None).max_ranks
     total, free = _gpu_memory(config, comm, number) if config.on_gpu else _host_memory()
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
-    explicit = settings.get("mem", Setting("", "default")).origin != "default"
-    here = (min(free, asked) if explicit else free, min(free, asked))
+    here = (free if run.is_default("mem") else min(free, asked), min(free, asked))
     limit, default, least = (
         int(-least) for least in allreduce_scalars(comm, [-float(one) for one in (*here, total)], "max")
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, is_leader, raise_first_error
@@ -18,7 +18,7 @@ from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import GPUS, chip_name, choose, gpu_buses, gpu_count, open_device, resolve
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import devices_near, oversubscribed, short_list, split_masks
-from mxpeak.options import Setting
+from mxpeak.options import AnyRun, Run
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
 from mxpeak.precision import PRECISIONS
@@ -26,8 +26,6 @@ from mxpeak.records import Caution
 from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.launch import bind, local_rank
 from mxpeak.runtime.nodes import nodes_of
-
-AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,32 +189,33 @@ def threads_of(comm: Communicator) -> int:
     return placement.threads
 
 
-def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
-    """Return the configuration and settings with kernels, device and their defaults resolved."""
-    name, device = resolve(config.kernels, config.device)
-    changed: dict[str, Any] = {"kernels": name, "device": device}
+def on_device(run: AnyRun) -> AnyRun:
+    """Return the run with kernels and device resolved, and with the defaults of this device."""
+    name, device = resolve(run.config.kernels, run.config.device)
+    chosen: dict[str, Any] = {"kernels": name, "device": device}
     if device != "cpu":
-        set_by_user = {key for key, setting in settings.items() if setting.origin != "default"}
-        defaults = gpu_defaults(config, device)
-        changed |= {key: value for key, value in defaults.items() if key not in set_by_user and _open(config, key)}
-    new = {key: Setting(value, "auto") for key, value in changed.items() if getattr(config, key) != value}
-    return replace(config, **changed), {**settings, **new}
+        chosen |= _open_values(run, gpu_defaults(run.config, device))
+    return run.with_choices(chosen)
 
 
 def gpu_defaults(config: PlaceConfig, device: str) -> Mapping[str, Any]:
-    """Return the defaults that differ on this GPU."""
+    """Return the values that are the defaults on this GPU."""
     return config.on_chip(chip_name(device))
 
 
-def on_processor(
-    config: AnyConfig, settings: Mapping[str, Setting], native: Collection[str]
-) -> tuple[AnyConfig, dict[str, Setting]]:
-    """Return the configuration and settings with the defaults for precisions that the processor multiplies natively."""
-    set_by_user = {key for key, setting in settings.items() if setting.origin != "default"}
-    changed = {
-        key: value for key, value in config.natively(native).items() if key not in set_by_user and _open(config, key)
+def on_processor(run: AnyRun, native: Collection[str]) -> AnyRun:
+    """Return the run with the defaults of a processor that multiplies these precisions itself."""
+    return run.with_choices(_open_values(run, run.config.natively(native)))
+
+
+def _open_values(run: Run[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of settings that no source has set."""
+    defaults = type(run.config).__dataclass_fields__
+    return {
+        name: value
+        for name, value in values.items()
+        if run.is_default(name) and getattr(run.config, name) == defaults[name].default
     }
-    return replace(config, **changed), {**settings, **{key: Setting(value, "auto") for key, value in changed.items()}}
 
 
 def native_precisions(config: PlaceConfig) -> frozenset[str]:
@@ -226,11 +225,6 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
     from mxpeak.kernels.host.engine.matrix_engines import chosen
 
     return frozenset(unit.precision for unit in chosen())
-
-
-def _open(config: PlaceConfig, name: str) -> bool:
-    """Return whether a setting has its default value."""
-    return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
 
 
 def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:

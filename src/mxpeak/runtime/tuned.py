@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import resolve
 from mxpeak.kernels.host.engine.cache import cache_directory
-from mxpeak.options import Setting, memory_bytes, options
+from mxpeak.options import AnyRun, Run, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
 from mxpeak.perf.host import one_core_each, total_memory_bytes
 from mxpeak.perf.tuned import BadBookError, Book, Wanted, Winner, read_book, read_journal, winner_for
@@ -140,41 +140,42 @@ def is_empty() -> bool:
         return True
 
 
-def tuned_settings(
-    benchmark: str, config: RunConfig, settings: Mapping[str, Setting], *, alone: bool = True
-) -> tuple[dict[str, Setting], list[str]]:
-    """Return the settings with tuned values instead of defaults, and notes about tuned values that do not fit.
+def with_tuned(
+    benchmark: str, run: AnyRun, *, alone: bool = True, fixed: Collection[str] = ()
+) -> tuple[AnyRun, list[str]]:
+    """Return the run with the stored winner's values instead of defaults, and notes about stored values not used.
 
-    `alone`: this is the only benchmark, so its ranks and threads may be chosen too if both are unset.
+    `alone`: this is the only benchmark, so its ranks and threads may be chosen too if both are open. The values of
+    `fixed` are not used.
     """
-    now = dict(settings)
     if is_empty():
-        return now, []
+        return run, []
     store = this_store()
     book, trouble = store.book()
     if trouble:
-        return now, [trouble]
+        return run, [trouble]
     if not any(one.benchmark == benchmark for one in book.winners.values()):
-        return now, []
+        return run, []
+    config: RunConfig = run.config
     winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone))
     if winner is None:
-        return now, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
+        return run, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
     try:
-        said = _said(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
+        values = _said(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
     except UsageError as error:
-        return now, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
-    return _filled(now, said, config), []
+        return run, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
+    return run.with_values(_open_values(run, values, fixed), "tuned"), []
 
 
-def _filled(now: dict[str, Setting], said: Mapping[str, Any], config: RunConfig) -> dict[str, Setting]:
-    """Return the settings with tuned values for unset ones; a process grid or a box is used only as a whole."""
+def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
+    """Return the winner's values of settings that no source has set; a grid and a box only as a whole."""
+    barred = set(fixed)
     for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
-        if any(name in now and now[name].origin != "default" for name in whole):
-            said = {name: value for name, value in said.items() if name not in whole}
-    if config.quick or getattr(config, "matrix", None) is not None:  # these determine the box
-        said = {name: value for name, value in said.items() if name not in ("nx", "ny", "nz")}
-    filled = {name: Setting(value, "tuned") for name, value in said.items() if now[name].origin == "default"}
-    return {**now, **filled}
+        if not all(map(run.is_default, whole)):
+            barred.update(whole)
+    if run.config.quick or getattr(run.config, "matrix", None) is not None:  # these define the box
+        barred.update(("nx", "ny", "nz"))
+    return {name: value for name, value in values.items() if name not in barred and run.is_default(name)}
 
 
 def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ Source: Dongarra, Heroux, Luszczek 2016; HPCG 3.1, main.cpp and ReportResults.cp
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Unpack
 
@@ -52,7 +52,7 @@ from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import LEVELS, Box
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
@@ -81,13 +81,14 @@ def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Resul
     yield bench.config, Hpcg(bench).result()
 
 
-def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
+def dry_run(config: HpcgConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """Return the boxes, the grid and the memory of a run without running it. Collective over comm."""
-    config, settings = on_device(config, settings or {})
+    run = on_device(Run(config, origins or {}))
+    config = run.config
     box = _check(config, comm)
     need = hierarchies_by_storage(config, {storage: forms(storage) for storage in storages(config)}, 0)
-    lines, fits = box_lines(box, need, memory_budget(config, settings, comm))
-    return sparse_dry_run(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
+    lines, fits = box_lines(box, need, memory_budget(run, comm))
+    return sparse_dry_run(run, comm, box, [*lines, *forewarnings(config, comm)], fits=fits)
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:

@@ -21,7 +21,7 @@ Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import ceil
 from typing import Any, Unpack
@@ -43,7 +43,7 @@ from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.stencil import Hierarchy, StencilProblem
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 from mxpeak.records import Result, three_digits
 from mxpeak.runtime.memory import memory_budget
@@ -75,14 +75,15 @@ def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, R
     yield bench.config, HpgMxp(bench, file).result()
 
 
-def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
+def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """Return the boxes, the grid and the memory of a run without running it. Collective over comm."""
-    config, settings = on_device(config, settings or {})
+    run = on_device(Run(config, origins or {}))
+    config = run.config
     _check(config, comm)
     box = None if config.matrix is not None else box_of(config, comm.rank, comm.size)
-    lines, fits = size_lines(config, comm, memory_budget(config, settings, comm))
+    lines, fits = size_lines(config, comm, memory_budget(run, comm))
     lines += [minimum_work(config, box), *forewarnings(config, comm)]
-    return sparse_dry_run(config, comm, settings, box, lines, fits=fits)
+    return sparse_dry_run(run, comm, box, lines, fits=fits)
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:

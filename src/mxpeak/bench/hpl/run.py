@@ -11,6 +11,7 @@ limit       DGEMM with inner dimension NB on all ranks at once, in the same proc
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Unpack
 
@@ -18,14 +19,14 @@ from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
-from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
+from mxpeak.bench.lu import LuBench, Problem, dry_run_lu, run_lu
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.dense import DistMatrix, dist_matrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
@@ -49,9 +50,9 @@ def run(config: HplConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list
     return run_lu(HPL, config, comm, **told)
 
 
-def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
+def dry_run(config: HplConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    return outlook(HPL, config, comm, settings)
+    return dry_run_lu(HPL, Run(config, origins or {}), comm)
 
 
 def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
@@ -89,7 +90,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     start = time.time()
     elapsed_s = bench.before_s + bench.metered(solve, grid.all)
     end = time.time()
-    bench.doing(f"N={case.n}: checking the solution")
+    bench.announce(f"N={case.n}: checking the solution")
     if keeper is not None:
         bench.facts.cautions.extend(keeper.finish())
     checked = None if checks is None else checks.checked()

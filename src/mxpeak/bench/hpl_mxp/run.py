@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -24,7 +25,7 @@ from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, foreseen, refused
-from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
+from mxpeak.bench.lu import LuBench, Problem, dry_run_lu, run_lu
 from mxpeak.bench.rules import OWN, PUBLISHED
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
@@ -36,7 +37,7 @@ from mxpeak.distributed.spaces import max_abs
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result
@@ -65,9 +66,9 @@ def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[RunHooks]) -> l
     return run_lu(HPL_MXP, config, comm, **told)
 
 
-def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
+def dry_run(config: HplMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    found = outlook(HPL_MXP, config, comm, settings)
+    found = dry_run_lu(HPL_MXP, Run(config, origins or {}), comm)
     return replace(found, text="\n".join([found.text, *forewarnings(config, comm)]))
 
 
@@ -75,8 +76,8 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
     """Return which rules and own tests each case will break however its run goes, and why."""
     if config.n is None or config.mode != "official":
         return []
-    config, _ = on_device(config, {})
-    config, _ = on_processor(config, {}, native_precisions(config))
+    run = on_device(Run(config))
+    config = on_processor(run, native_precisions(run.config)).config
     _check(config, comm)
     return [
         f"N {case.n} {case.generator} {case.precision} will not {BREAKS[broken.source]} {broken.rule}: {broken.text}"
@@ -124,7 +125,7 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     elapsed_s = bench.before_s + bench.metered(timed.solve, grid.all)
     timed.lu_s += bench.before_s
     end = time.time()
-    bench.doing(f"N={case.n}: checking the solution, proving the LU")
+    bench.announce(f"N={case.n}: checking the solution, proving the LU")
     if timed.keeper is not None:
         bench.facts.cautions.extend(timed.keeper.finish())
     bits = bits_of(kernels, A.local, timed.x) if bench.config.soak else ""

@@ -13,12 +13,12 @@ limit       read bandwidth: all ranks read as many bytes of the same matrix as t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Unpack
 
-from mxpeak.bench.dry_run import DryRun, as_found
+from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_a_rank
 from mxpeak.bench.limits import READ, READ_LEAST_S, Limit, Reading, Readings, read_limit, reading
 from mxpeak.bench.norms.check import Reference, reference_norms
@@ -42,7 +42,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
-from mxpeak.options import Setting
+from mxpeak.options import Run
 from mxpeak.records import Result, size_text
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.memory import memory_budget
@@ -60,18 +60,19 @@ def run(config: NormsConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> l
     return run_cases(NormBench, check, NormBench.results, config, comm, **hooks)
 
 
-def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> DryRun:
+def dry_run(config: NormsConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """Return the grid, the sizes and the memory of each case without running it. Collective over comm."""
-    config, settings = on_device(config, settings or {})
+    run = on_device(Run(config, origins or {}))
+    config = run.config
     grids = check(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
     threads = threads_a_rank(config, comm)
-    sizes = NormsSizes(config, comm, memory_budget(config, settings, comm), threads)
+    sizes = NormsSizes(config, comm, memory_budget(run, comm), threads)
     for _, group in groupby(sizes.cases(), matrix_of):
         cases = list(group)
         lines.append(sizes.line(cases[0]))
         lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
-    filled = as_found(settings, ranks=comm.size, threads=threads, comm=comm.name)
+    filled = with_open_values(run, ranks=comm.size, threads=threads, comm=comm.name)
     fits = all(map(sizes.fits, sizes.cases()))
     return DryRun("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, filled)
 

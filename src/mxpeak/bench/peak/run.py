@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, RunHooks, opened
+from mxpeak.bench.harness import Bench, RunHooks, open_bench
 from mxpeak.bench.limits import reading, uncached_bytes
 from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.base import Communicator
@@ -32,10 +32,10 @@ SECONDS = 1.0
 GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GEMM"}
 
 
-def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **told: Unpack[RunHooks]) -> dict[str, Any]:
+def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
     """Measure the rates of all ranks together; whole on rank 0.  `scale` divides the sizes (tests).  Collective."""
     start = time.time()
-    with opened(Bench[RunConfig], lambda config, comm: None, config, comm, told) as bench:
+    with open_bench(Bench[RunConfig], lambda config, comm: None, config, comm, hooks) as bench:
         rates = [_gemm(bench, name, scale) for name in GEMMS if not bench.kernels.emulates(name)]
         rates += [_read(bench, scale), _triad(bench, scale)]
         return {

@@ -81,7 +81,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
             if not list(pairs(first.rounds[-1], second.rounds[-1])):
                 raise UsageError(nothing_in_common("AB", first.rounds[-1], second.rounds[-1]))
     except EndedError as ended:
-        session.say(f"mxpeak: {ended}; the finished runs are in {folder.path}/")
+        session.log(f"mxpeak: {ended}; the finished runs are in {folder.path}/")
         raise
     finally:
         folder.remove_if_empty()
@@ -96,7 +96,7 @@ def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Sess
 
     results = _run(one, folder / f"{one.name}{turn}")
     said = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
-    session.say(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {one.name}  {said}")
+    session.log(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {one.name}  {said}")
     return results
 
 

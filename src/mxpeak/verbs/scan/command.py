@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.config_file import read_toml, values_for
-from mxpeak.cli.ranks import on_ranks
+from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode
-from mxpeak.options import Setting, options, resolve
+from mxpeak.options import Run, options, resolve, run_of
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import ScanConfig, ScanOutput
 
@@ -47,12 +47,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=scan)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+@dataclass(frozen=True, kw_only=True)
+class Asked(Run[ScanConfig]):
     """What the command line asks for."""
 
-    config: ScanConfig
-    settings: dict[str, Setting]
     output: ScanOutput
 
 
@@ -64,24 +62,15 @@ def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
     shown = {o.name for o in options(ScanOutput)}
     settings = resolve(ScanConfig, vars(args), environ, {k: v for k, v in values.items() if k not in shown})
     output = resolve(ScanOutput, vars(args), environ, {k: v for k, v in values.items() if k in shown})
-    return Asked(
-        ScanConfig(**{name: s.value for name, s in settings.items()}),
-        settings,
-        ScanOutput(**{name: s.value for name, s in output.items()}),
-    )
+    run = run_of(ScanConfig, settings)
+    return Asked(config=run.config, origins=run.origins, output=run_of(ScanOutput, output).config)
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Scan the ranks that a launcher started, or those of this host.  Collective, once they are there."""
-    return on_ranks(
-        args,
-        argv,
-        session,
-        read=lambda: asked(args, os.environ),
-        place=lambda wanted: wanted.config,
-        act=lambda wanted: _scan(wanted, argv, session),
-        local_ranks=_parts_here,
-    )
+    wanted = read_on_root(args, session, lambda: asked(args, os.environ))
+    code = join_ranks(wanted.config, argv, session, local_ranks=_parts_here)
+    return _scan(wanted, argv, session) if code is None else code
 
 
 def _parts_here(config: PlaceConfig) -> int:
@@ -112,7 +101,7 @@ def _scan(wanted: Asked, argv: list[str], session: Session) -> int:
     progress = PlainProgress(sys.stderr, os.environ, mode)
     with closing(progress):
         observers = [progress] if session.rank == 0 else []
-        body = run(wanted.config, session.comm, settings=wanted.settings, observers=observers, argv=argv)
+        body = run(wanted.config, session.comm, origins=wanted.origins, observers=observers, argv=argv)
     code = None if body is None else _show(body, wanted.output, session)
     return int(session.comm.bcast_object(code))
 
@@ -133,14 +122,14 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
             text = verdict(body) if output.quiet else scan_text(body)
             stdout.say(to_json(body) if output.json == "-" else text)
             if not output.quiet:
-                session.say(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
+                session.log(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
         if output.write_exclude is not None:
             write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
     except OSError as error:
-        session.say(f"mxpeak: error: cannot write {error.filename}: {error.strerror}")
+        session.log(f"mxpeak: error: cannot write {error.filename}: {error.strerror}")
         return ExitCode.RESOURCE
     if stdout.error is not None and not isinstance(stdout.error, BrokenPipeError):
-        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}")
+        session.log(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}")
         return ExitCode.RESOURCE
     return ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
 

@@ -19,7 +19,7 @@ from platform import machine
 from statistics import median
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, RunHooks, opened
+from mxpeak.bench.harness import Bench, RunHooks, open_bench
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.errors import ResourceError
@@ -56,7 +56,7 @@ class Record:
 
 def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dict[str, Any] | None:
     """Scan, and return the result on rank 0.  Collective over comm."""
-    with opened(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
+    with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
         size = _size(bench)
         begin = time.time()
         record = _start_record(bench)

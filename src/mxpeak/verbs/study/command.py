@@ -117,16 +117,16 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
         if args.json not in (None, "-"):
             write_new(Path(args.json), text)
     except OSError as error:
-        session.say(
+        session.log(
             f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
             "the result is on stdout only"
         )
         return ExitCode.RESOURCE
-    session.say(folder.said(args.json or ""))
+    session.log(folder.said(args.json or ""))
     if stdout.error is None or isinstance(stdout.error, BrokenPipeError):
         return ExitCode.VALID
     instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
-    session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
+    session.log(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
     return ExitCode.RESOURCE
 
 
@@ -141,4 +141,4 @@ class _Progress:
         now = perf_counter()
         if now - self._last >= PROGRESS_S and done < count:
             self._last = now
-            self._session.say(f"study {study}: {done} of {count} matrices")
+            self._session.log(f"study {study}: {done} of {count} matrices")

@@ -151,7 +151,7 @@ def _job(file: str, session: Session) -> int:
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"--job {file} is reserved for ranks that mxpeak tune starts: {error}; remove --job") from None
     session.comm = start(job.comm)
-    perform(job, session.comm, _silent if job.quiet else session.say)
+    perform(job, session.comm, _silent if job.quiet else session.log)
     return ExitCode.VALID
 
 
@@ -169,7 +169,7 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
     confirm(args.comm, args.ranks, comm)
     layout = Layout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
-    group = Standing(comm, _silent if args.quiet else session.say)
+    group = Standing(comm, _silent if args.quiet else session.log)
     if comm.rank != 0:
         group.serve()
         return int(comm.bcast_object(None))
@@ -198,12 +198,12 @@ def _lead(args: argparse.Namespace, session: Session, standing: Standing | None,
     if args.fresh:
         store.clear()
     plan = _plan(args, layout)
-    say = _silent if args.quiet else session.say
+    say = _silent if args.quiet else session.log
     say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
     try:
         body = Tuner(plan, store, standing or Spawned(), say).run()
     except Stopped as stopped:
-        session.say("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
+        session.log("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
         return stopped.code
     return _show(args, session, plan, store, body)
 
@@ -271,6 +271,6 @@ def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Sto
         try:
             write_new(Path(args.json), to_json(whole))
         except OSError as error:
-            session.say(f"mxpeak: error: cannot write {args.json}: {error.strerror}; the result is on stdout only")
+            session.log(f"mxpeak: error: cannot write {args.json}: {error.strerror}; the result is on stdout only")
             return ExitCode.RESOURCE
     return ExitCode.VALID

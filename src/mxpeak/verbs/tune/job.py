@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.options import Setting, resolve
+from mxpeak.options import Run, resolve, run_of
 from mxpeak.records import rate_text
 from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, load_kernels, on_device
 from mxpeak.runtime.tuned import append
@@ -73,12 +73,13 @@ def _time_left(job: Job, comm: Communicator) -> bool:
 
 def _probes(job: Job, task: Task, comm: Communicator) -> Any:
     """Each kernel that has not been measured.  Collective."""
-    config, settings = on_device(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads), {})
+    run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
+    config = run.config
     number = device_number(config, comm)
     placement = bind_to_cores(comm, config.threads, cores_near(config, number), number=number)
     try:
         kernels, comm = load_kernels(config, placement, comm)
-        bench = Bench[RunConfig](config, comm, placement, kernels, {"settings": settings})
+        bench = Bench[RunConfig](run, comm, placement, kernels, {})
         todo = probes(
             comm.size, native(kernels, on_gpu=config.on_gpu), on_gpu=config.on_gpu, scale=task.get("scale", 1)
         )
@@ -127,8 +128,9 @@ def _trial(job: Job, task: Task, comm: Communicator) -> Any:
     benchmark = BENCHMARKS[task["benchmark"]]
     record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}
     try:
-        settings = benchmark.config.settle(resolve(benchmark.config, trial_texts(benchmark, task, job), {}, {}))
-        results = import_module(benchmark.module).run(_config(benchmark, settings), comm, settings=settings)
+        texts = trial_texts(benchmark, task, job)
+        run = run_of(benchmark.config, benchmark.config.settle(resolve(benchmark.config, texts, {}, {})))
+        results = import_module(benchmark.module).run(run.config, comm, origins=run.origins)
     except MxpeakError as error:
         yield {**record, "rate_flops": 0.0, "passed": False, "failed": str(error)}
         return
@@ -138,10 +140,6 @@ def _trial(job: Job, task: Task, comm: Communicator) -> Any:
     steps = one.validation.get("iterations") if one is not None else None
     low = one.problem.get("precision", "") if one is not None else ""
     yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
-
-
-def _config(benchmark: Benchmark, settings: dict[str, Setting]) -> RunConfig:
-    return replace(benchmark.config(), **{name: one.value for name, one in settings.items()})
 
 
 # --- for people -------------------------------------------------------------------------------------------------
