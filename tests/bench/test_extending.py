@@ -282,3 +282,39 @@ def test_the_kernel_is_the_same_on_every_backend(backend: str) -> None:
     x, y = (np.random.default_rng(seed).random(101) for seed in (1, 2))
     mine = [pytest.importorskip("torch").from_numpy(v) for v in (x, y)] if backend == "torch" else [x, y]
     assert made["distance"](None, *mine) == np.abs(x - y).max()
+
+
+def with_additions(source: str, file: str, additions: list[tuple[str, ...]]) -> str:
+    """The source of a file with the lines that the guide adds before or after others."""
+    lines = source.splitlines()
+    for named, where, anchor, code in additions:
+        if named == file:
+            (place,) = (k for k, line in enumerate(lines) if line.startswith(anchor))
+            lines.insert(place + (where == "after"), code)
+    return "\n".join(lines) + "\n"
+
+
+def test_a_flag_of_hpl_is_at_most_five_additions(tmp_path: Path) -> None:
+    (section,) = (part for part in re.split(r"^## ", GUIDE, flags=re.MULTILINE) if part.startswith("A flag\n"))
+    steps = re.split(r"^\d\. ", section, flags=re.MULTILINE)[1:]
+    assert len(steps) <= 5
+    shape = r"In `([\w/.]+)`, (before|after)\s+`([^`]+)`:\n\n   ```python\n   ([^\n]*)\n   ```"
+    additions = [match.groups() for step in steps if (match := re.search(shape, step))]
+    assert len(additions) == len(steps) - 1  # the last is the changelog
+    home = Path(mxpeak.__file__).parent
+    shutil.copytree(home, tmp_path / "mxpeak", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in {addition[0] for addition in additions}:
+        source = (home / file).read_text(encoding="utf-8")
+        (tmp_path / "mxpeak" / file).write_text(with_additions(source, file, additions), encoding="utf-8")
+
+    def typed(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mxpeak", "run", "hpl", *argv]
+        variables = {**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "120", **environ}
+        return subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
+
+    assert "--pause SECONDS" in typed("--help").stdout
+    assert "--pause: -1 is out of range; use a number of at least 0" in typed("--pause", "-1").stderr
+    small = ["-N", "30", "--nb", "8", "--kernels", "reference", "--warmup", "none", "--threads", "1", "--json", "-"]
+    body = json.loads(typed(*small, MXPEAK_PAUSE="0.125").stdout)
+    assert body["config"]["pause"] == {"value": 0.125, "origin": "variable"}
+    assert body["problem"]["pause_s"] == 0.125

@@ -1,7 +1,8 @@
 """Run the benchmarks as functions, such as `mxpeak.run.hpl(n=20000, ranks=4)`.
 
 Each call starts new processes, as `mxpeak run` does. These processes bind their ranks to cores and set BLAS to one
-thread. They do not change the calling process.
+thread. They do not change the calling process. The wheel contains a stub with the type of every setting
+(tools/typed_settings.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
@@ -22,30 +23,12 @@ from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.parent_watch import child_environment
 
-if TYPE_CHECKING:
-    from mxpeak.library.run_settings import (
-        HpcgCase,
-        HpcgCases,
-        HpgMxpCase,
-        HpgMxpCases,
-        HplCase,
-        HplCases,
-        HplMxpCase,
-        HplMxpCases,
-        NormsCase,
-        NormsCases,
-    )
-
 #: Seconds that a run is granted to end its ranks.
 END_S = 15.0
 #: What an exit code of the command line is raised as.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 
 
-@overload
-def hpl(**settings: Unpack[HplCase]) -> Result: ...
-@overload
-def hpl(**settings: Unpack[HplCases]) -> list[Result]: ...
 def hpl(**settings: Any) -> Result | list[Result]:
     """Run HPL in new processes and return the result.
 
@@ -79,10 +62,6 @@ def hpl(**settings: Any) -> Result | list[Result]:
     return _run("hpl", settings)
 
 
-@overload
-def hpl_mxp(**settings: Unpack[HplMxpCase]) -> Result: ...
-@overload
-def hpl_mxp(**settings: Unpack[HplMxpCases]) -> list[Result]: ...
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
     """Run HPL-MxP in new processes and return the result.
 
@@ -117,10 +96,6 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
     return _run("hpl-mxp", settings)
 
 
-@overload
-def hpg_mxp(**settings: Unpack[HpgMxpCase]) -> Result: ...
-@overload
-def hpg_mxp(**settings: Unpack[HpgMxpCases]) -> list[Result]: ...
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
     """Run HPG-MxP in new processes and return the result.
 
@@ -154,10 +129,6 @@ def hpg_mxp(**settings: Any) -> Result | list[Result]:
     return _run("hpg-mxp", settings)
 
 
-@overload
-def hpcg(**settings: Unpack[HpcgCase]) -> Result: ...
-@overload
-def hpcg(**settings: Unpack[HpcgCases]) -> list[Result]: ...
 def hpcg(**settings: Any) -> Result | list[Result]:
     """Run HPCG in new processes and return the result.
 
@@ -190,10 +161,6 @@ def hpcg(**settings: Any) -> Result | list[Result]:
     return _run("hpcg", settings)
 
 
-@overload  # of one kind that is named there is one result, else several
-def norms(**settings: Unpack[NormsCase]) -> Result: ...  # type: ignore[overload-overlap]
-@overload
-def norms(**settings: Unpack[NormsCases]) -> list[Result]: ...
 def norms(**settings: Any) -> Result | list[Result]:
     """Run the norms benchmark in new processes and return the result.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
-from mxpeak.options import count, integer, listed, one_of, option, real
+from mxpeak.options import integer, listed, one_of, option, real
 
 FACTS = ("left", "crout", "right")
 
@@ -57,13 +57,6 @@ class HplConfig(LuConfig):
     GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
     CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
 
-    n: tuple[int, ...] | None = option(
-        None,
-        listed(count(1)),
-        "order of the matrix (default: the largest that fits in --mem)",
-        "problem",
-        flags=("-N", "--n"),
-    )
     nb: tuple[int, ...] = option((192,), listed(integer(1)), "block size (default: 192, or 512 on a GPU)", "problem")
     seed: int = option(100, integer(0, 2**31 - 1), "random seed of the matrix", "problem", "S")
     split: float = option(
