@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic, numroc
+from mxpeak.layout.lu_schedule import lu_steps, split_columns
 from mxpeak.layout.panel_plan import LEAF, SOLVE, TOP, UPDATE, panel_plan
 from mxpeak.layout.row_moves import local_moves, row_moves
-from mxpeak.layout.schedule import lu_steps, split_columns
 
 
 def test_every_index_has_one_owner_and_one_local_index() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import numroc
-from mxpeak.layout.schedule import lu_steps
+from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.perf.simulation import hpl, mxp
 from mxpeak.perf.simulation.clocks import Line, stages
 from mxpeak.perf.simulation.hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds

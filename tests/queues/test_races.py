@@ -122,10 +122,8 @@ NOT_MET = {
     ("comm/transports/torchdist.py", "TorchDist._object_of"),
     ("comm/transports/nccl.py", "connected"),
     ("solvers/abft/checksums.py", "Checks.finish"),  # checksums and checkpoints exist only for matrices in host memory
-    ("solvers/lu/lu.py", "_MixedLu.keep"),
-    ("solvers/lu/pivoted_lu.py", "_PivotedLu.keep"),
+    ("solvers/lu/pipeline.py", "Pipeline.keep"),
     ("solvers/lu/triangular.py", "_solve_by_rows"),  # devices solve in rounds instead
-    ("solvers/lu/lu.py", "_MixedLu.run"),  # one of two: no message may be pending when all ranks leave
 }
 #: Messages between hosts.
 OF_HOSTS = ("distributed/halo.py", "comm/exchange.py")

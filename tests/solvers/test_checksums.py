@@ -292,14 +292,13 @@ def test_a_wrong_number_in_a_received_panel_is_found(
     low: str | None, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It changes one rank's carried sums too: all ranks of a process row still mend together, or not at all."""
-    whose: Any = lu._MixedLu if low else FactoredPanel
+    whose: Any = lu.Panels if low else FactoredPanel
     right = whose.wait
 
     def wait(self: Any, *told: Any) -> None:
         right(self, *told)
-        step, A = (told[0].step, self.A) if low else (self.step, self._A)
-        if (step.k, A.grid.p, A.grid.q) == (4, 0, 1):
-            L = told[0].L_row if low else self.L21_row
+        if (self.step.k, self._A.grid.p, self._A.grid.q) == (4, 0, 1):
+            L = self.L_row if low else self.L21_row
             L[L.shape[0] - 1, 3] += 0.5
 
     monkeypatch.setattr(whose, "wait", wait)

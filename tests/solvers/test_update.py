@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers.lu.pipeline import GRAIN, column_chunks
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.lu.trailing_update import GRAIN, column_chunks
 from tests.support.hpl_ranks import solve
 
 

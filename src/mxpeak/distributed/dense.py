@@ -8,6 +8,7 @@ from typing import Any
 from mxpeak.comm.grid import Grid
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.lu_schedule import LuStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class DistMatrix:
         rows = self.rows.local_range(i.start or 0, self.rows.n if i.stop is None else i.stop)
         cols = self.cols.local_range(j.start or 0, self.cols.n if j.stop is None else j.stop)
         return self.local[rows, cols]
+
+    def partition(self, step: LuStep) -> tuple[Any, Any, Any]:
+        """Return the local parts of A11, A21 and A12 of a step of an LU."""
+        block, rest = slice(step.j0, step.j1), slice(step.j1, None)
+        return self[block, block], self[rest, block], self[block, rest]
 
 
 def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels, precision: str = "fp64") -> DistMatrix:

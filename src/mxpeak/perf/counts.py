@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import numroc
-from mxpeak.layout.schedule import looks_ahead
+from mxpeak.layout.lu_schedule import looks_ahead
 
 FP64_BYTES = 8
 

@@ -14,7 +14,7 @@ from math import isfinite
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.layout.schedule import LuStep, lu_steps
+from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 
 @dataclass(frozen=True, slots=True)

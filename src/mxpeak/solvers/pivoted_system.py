@@ -18,8 +18,8 @@ from mxpeak.distributed.sources import UserMatrix
 from mxpeak.distributed.spaces import DistSpace, max_abs
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.layout.row_moves import RowOrder
-from mxpeak.layout.schedule import lu_steps
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import residual
 from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over

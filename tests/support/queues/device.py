@@ -21,7 +21,7 @@ from mxpeak.kernels.torch.engine import device as devices
 from mxpeak.kernels.torch.engine import tensors
 from mxpeak.kernels.torch.lu import solves
 from mxpeak.kernels.torch.sparse import setup
-from mxpeak.solvers.lu import pivoted_lu
+from mxpeak.solvers.lu import pipeline
 from mxpeak.solvers.lu.panel import FactoredPanel
 from tests.support.queues import rank as queues
 from tests.support.queues import transports
@@ -36,7 +36,7 @@ CHIP = {
     "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
 }  # fmt: skip
 #: Those who look again and again for what another rank sends: as threads of one process they keep it from sending.
-LOOKING = (base, messages, deferred, pivoted_lu, transports)
+LOOKING = (base, messages, deferred, pipeline, transports)
 NAP_S = 5e-4
 
 

@@ -107,17 +107,17 @@ def _factored(
         with suppress(_EndedError):
             factor(check_device_messages(comm, kernels.transport), kernels, shape, (n, nb), what, spans, factorized)
 
-    look = pivoted_lu._Begun.look
+    poll = pivoted_lu._PivotedLu.update_if_ready
 
-    def look_often(self: Any) -> None:
+    def poll_often(self: Any, event: Any) -> None:
         for _ in range(LOOKS):
-            look(self)
+            poll(self, event)
 
     # small panels are not padded to whole lines, for large ones have none to speak of
     with (
         patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)),
         patch.object(panel, "allreduce_by", _in_turn),
-        patch.object(pivoted_lu._Begun, "look", look_often),
+        patch.object(pivoted_lu._PivotedLu, "update_if_ready", poll_often),
     ):
         return played(shape[0] * shape[1], transport, body)[1]
 

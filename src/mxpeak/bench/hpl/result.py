@@ -10,7 +10,7 @@ from mxpeak.bench.hpl.config import UNUSED, HplCase
 from mxpeak.bench.lu import LuBench, Runs
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.schedule import split_columns
+from mxpeak.layout.lu_schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
 from mxpeak.solvers.abft.lu_faults import Checked

@@ -12,7 +12,7 @@ from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violatio
 from mxpeak.bench.lu import LuBench, Runs
 from mxpeak.bench.rules import ruling
 from mxpeak.errors import Outcome
-from mxpeak.layout.schedule import looks_ahead
+from mxpeak.layout.lu_schedule import looks_ahead
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
 from mxpeak.solvers.abft.lu_faults import Checked

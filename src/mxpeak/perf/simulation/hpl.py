@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
+from mxpeak.layout.lu_schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.simulation.clocks import Array, Line, arrivals
 from mxpeak.perf.simulation.lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine

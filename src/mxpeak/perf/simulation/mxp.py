@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
+from mxpeak.layout.lu_schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.simulation.clocks import Array, Line, arrivals
 from mxpeak.perf.simulation.lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine

@@ -26,7 +26,7 @@ from typing import Any
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
-from mxpeak.layout.schedule import lu_steps
+from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.solvers.abft.lu_faults import Checked, Differing, Fault
 from mxpeak.solvers.checkpointing import Checkpointer, Notes
 from mxpeak.spans import Spans

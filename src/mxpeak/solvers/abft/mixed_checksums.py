@@ -40,7 +40,7 @@ from typing import NamedTuple
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
-from mxpeak.layout.schedule import LuStep
+from mxpeak.layout.lu_schedule import LuStep
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers.abft.checksums import EVERY, Checks, root_mean_square
 from mxpeak.solvers.checkpointing import Checkpointer

@@ -2,20 +2,20 @@
 
 A is stored in FP32.  Step k, with A11 the diagonal block (lines 7-29 of the algorithm):
 
-    A11 = L11 U11                                       factored where it lies, sent along its process row and column
+    A11 = L11 U11                                       factored in place, sent along its process row and column
     L21 = A21 U11^-1,   L_row = CAST(L21)               sent along the process rows
     U12 = L11^-1 A12,   U_col = CAST(U12)               sent along the process columns
     A22 = A22 - L_row U_col                             operands in the low precision, sums in FP32
 
-L and U themselves stay in FP32 where A was.  The operands of the update are rounded to the low precision.  Where a
-backend solves for L21 and U12 by products, the operands of these products are rounded as well, unless `panel_solves` is
-"fp32"; `PanelSolves` collects how each solve was done.
+L and U replace A and stay in FP32.  The operands of the update are rounded to the low precision.  If a backend solves
+for L21 and U12 by products, it also rounds the operands of these products, unless `panel_solves` is "fp32".
+`PanelSolves` records which method and precision each solve used.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,26 +23,24 @@ from mxpeak.comm.base import Steps, Task, all_of, together
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.kernels.contract.lu import PanelSolve
-from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
-from mxpeak.perf.counts import lu_flops_done
+from mxpeak.layout.lu_schedule import ALL, LuEvent, LuStep, Overlap, looks_ahead
 from mxpeak.precision import precision, stored_as
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
-from mxpeak.solvers.lu.trailing_update import column_chunks
+from mxpeak.solvers.lu.pipeline import Pipeline, column_chunks
 from mxpeak.spans import Spans
 
 
 @dataclass(frozen=True, slots=True)
 class MixedLuOptions:
-    """The precision of the update's operands; and what does not change the result beyond rounding.
+    """The precision of the update's operands, and options that change the result by no more than rounding.
 
-    forwards: whether this broadcast makes ranks pass panels on.  Then messages are looked for between pieces of the
-    update until both panels are here; otherwise until this rank has made its own part of them.
-    panel_solves: "low" lets backends round the operands of products in the solves for L21 and U12 to the precision of
-    the update; "fp32" keeps them in the precision that A is stored in.
+    forwards       whether ranks forward panels in this broadcast; then updates poll for messages until both panels have
+                   arrived, and otherwise until this rank has made its own part of them
+    panel_solves   "low" lets backends round the operands of products in the solves for L21 and U12 to the precision of
+                   the update; "fp32" keeps them in the precision in which A is stored
     """
 
     precision: str = "fp32"
@@ -58,20 +56,20 @@ class MixedLuOptions:
 
 
 class PanelSolves:
-    """How the solves for L21 and U12 were done: the flops of each way, as the backend reports it."""
+    """The flops of the solves for L21 and U12, by the method and precision that the backend reports."""
 
     def __init__(self) -> None:
         self.flops: Counter[PanelSolve] = Counter()
 
     def note(self, how: PanelSolve, flops: float) -> None:
-        """Add a solve."""
+        """Add the flops of one solve."""
         self.flops[how] += int(flops)
 
 
 def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
-    """Return the way of all ranks' solves that has the lowest precision, and its share of their flops.
+    """Return the method of all ranks' solves that has the lowest precision, and its share of their flops.
 
-    None if no rank had a solve to do.  The lowest precision counts, not the most frequent one: a statement that all
+    Return None if no rank solved anything.  The lowest precision counts, not the most frequent one: a claim that all
     operands were in fp32 must hold for every solve.
     """
     flops: Counter[PanelSolve] = Counter()
@@ -80,7 +78,7 @@ def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
     total = flops.total()
     if not total:
         return None
-    way = max(flops, key=lambda one: (precision(one.operands).u if flops[one] else 0.0, flops[one]))
+    way = max(flops, key=lambda how: (precision(how.operands).u if flops[how] else 0.0, flops[how]))
     return {"operands": way.operands, "method": way.method, "share": flops[way] / total}
 
 
@@ -93,21 +91,22 @@ def factorize(
     keeper: Checkpointer = NO_CHECKPOINTS,
     solves: PanelSolves | None = None,
 ) -> int:
-    """Overwrite A by L (unit, below the diagonal) and U.  Returns 0, or 1 + the first column with a zero pivot.
+    """Overwrite A by L (unit, below the diagonal) and U; return 0, or 1 + the first column with a zero pivot.
 
-    `blocks` notes the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin; `solves`
-    notes how this rank's panels were solved.
+    `blocks` records the diagonal blocks, `solves` how this rank's panels were solved.  `keeper` may copy A between
+    steps, and determines the first step.
     |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.  Collective over the grid.
     """
     lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
-    lu.run()
+    spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
+    lu.run(Overlap(lu.lookahead))
     # The first column is the largest of the negatives.
     first = -int(allreduce_scalar(A.grid.all, -float(lu.singular() or A.rows.n + 1), "max", kernels.xp))
     return first if first <= A.rows.n else 0
 
 
-class _MixedLu:
-    """One factorization under way: its buffers, and the order of its work."""
+class _MixedLu(Pipeline):
+    """The operations of the factorization, and its buffers."""
 
     def __init__(
         self,
@@ -119,168 +118,139 @@ class _MixedLu:
         keeper: Checkpointer,
         solves: PanelSolves,
     ):
-        self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
-        self.keeper, self.solves = keeper, solves
-        self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
+        super().__init__(A, kernels, spans, blocks, keeper)
+        self.options, self.solves = options, solves
+        self.zero_pivots = kernels.xp.zeros(len(self.steps))  # read only at the end, so that no step waits for them
         if "zero_pivots" in keeper.notes:
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
-        self.ahead = looks_ahead(options.lookahead, A.grid.P * A.grid.Q, background=kernels.background)
-        self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.ahead)]
-
-    def run(self) -> None:
-        """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
-        self.spans.step(0, len(self.steps), 0.0)  # what came before belongs to none of them
-        steps = self.steps[self.keeper.first :]
-        panels = self.begin(steps[0]) if steps else None
-        for step, following in zip(steps, [*steps[1:], None]):
-            assert panels is not None
-            self.wait(panels)
-            kept = following is not None and self.keeper.due(step.k, len(self.steps))
-            if following and self.ahead and not kept:
-                self.update_ahead(panels, following)
-                upcoming: Panels | None = self.begin(following)
-                self.update(panels, following.j1, upcoming)
-            else:
-                self.update(panels, step.j1)
-                if kept:  # all of A is up to date, and nothing is under way
-                    self.keep(step)
-                upcoming = self.begin(following) if following else None
-            n = self.A.rows.n
-            try:
-                self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
-            except StoppedError:
-                if upcoming:
-                    self.wait(upcoming)  # nothing may be under way when all ranks leave
-                raise
-            panels = upcoming
-
-    def keep(self, step: LuStep) -> None:
-        """Have A kept as it is after a step."""
-        blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
-        self.kernels.wait()
-        self.keeper.keep(step.k + 1, {"zero_pivots": list(self.zero_pivots.tolist()), **blocks})
+        self.lookahead = looks_ahead(options.lookahead, A.grid.P * A.grid.Q, background=kernels.background)
+        self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.lookahead)]
+        self.panels: dict[int, Panels] = {}
 
     # --- lines 7-28: the panels
 
-    def make(self, step: LuStep, to: Panels) -> Steps:
-        """L_row and U_col of a step, made here or received from the ranks that make them.  Collective over the grid.
+    def make_panels(self, step: LuStep, to: Panels) -> Steps:
+        """Make L_row and U_col of a step, or receive them from the ranks that make them.  Collective over the grid.
 
-        Receives are posted from the start, for a rank may have to pass panels on while it waits for A11; A11 comes
-        first, since all ranks of a communicator begin its broadcasts in one order.
+        Receives are posted at once, because a rank may have to forward panels while it waits for A11.  A11 is first,
+        because all ranks of a communicator begin its broadcasts in one order.
         """
-        A, grid, kernels, spans, bcast = self.A, self.A.grid, self.kernels, self.spans, self.options.bcast
-        block, rest = slice(step.j0, step.j1), slice(step.j1, None)
-        A11, A21, A12 = A[block, block], A[rest, block], A[block, rest]
-
-        # A11 = L11 U11, along its process row and column
+        A11, A21, A12 = self.A.partition(step)
         if to.in_row and to.in_column:
-            with spans("factor", flops=2.0 / 3.0 * step.jb**3):
-                kernels.copy(A11, to.D)
-                kernels.factor_block(to.D, self.zero_pivots[step.k : step.k + 1])
-                kernels.copy(to.D, A11)
-                if self.blocks is not None:
-                    self.blocks.note(step.k, A11)
-        ways = [(grid.row, step.q)] * to.in_row + [(grid.column, step.p)] * to.in_column
-        to.block = Task(together(*(broadcast("ilib", comm, to.D_message, root) for comm, root in ways)))
+            self.factor_block(step, A11, to.D)  # A11 = L11 U11
+        to.block = Task(together(*to.send_D()))
+        yield from together(self.make_L_row(step, A21, to), self.make_U_col(step, A12, to), all_of([to.block]))
 
-        def L_panel() -> Steps:
-            if to.in_column:
-                if not to.in_row:
-                    yield to.block
-                # L21 = A21 U11^-1
-                flops = float(A21.shape[0] * step.jb**2)
-                with spans("trsm", flops=flops):
-                    self.solves.note(kernels.solve_right_upper(A21, to.D, self.options.solve_precision), flops)
-                # L_row = CAST(L21), along the process rows
-                if to.casts_L:
-                    with spans("cast"):
-                        kernels.cast(A21, to.L_row, self.options.precision)
-            yield from broadcast(bcast, grid.row, to.L_message, step.q)
+    def factor_block(self, step: LuStep, A11: Matrix, D: Matrix) -> None:
+        """Factor the diagonal block in place and copy it to its message."""
+        with self.spans("factor", flops=2.0 / 3.0 * step.jb**3):
+            self.kernels.copy(A11, D)
+            self.kernels.factor_block(D, self.zero_pivots[step.k : step.k + 1])
+            self.kernels.copy(D, A11)
+            if self.blocks is not None:
+                self.blocks.note(step.k, A11)
 
-        def U_panel() -> Steps:
-            if to.in_row:
-                if not to.in_column:
-                    yield to.block
-                # U12 = L11^-1 A12
-                flops = float(A12.shape[1] * step.jb**2)
-                with spans("trsm", flops=flops):
-                    self.solves.note(kernels.solve_unit_lower(to.D, A12, self.options.solve_precision), flops)
-                # U_col = CAST(U12), along the process columns
-                if to.casts_U:
-                    with spans("cast"):
-                        kernels.cast(A12, to.U_col, self.options.precision)
-            yield from broadcast(bcast, grid.column, to.U_message, step.p)
+    def make_L_row(self, step: LuStep, A21: Matrix, to: Panels) -> Steps:
+        """Solve for L21 in the process column that owns it, and send L_row along the process rows."""
+        if to.in_column:
+            if not to.in_row:
+                yield to.block
+            flops = float(A21.shape[0] * step.jb**2)
+            with self.spans("trsm", flops=flops):  # L21 = A21 U11^-1
+                self.solves.note(self.kernels.solve_right_upper(A21, to.D, self.options.solve_precision), flops)
+            if to.casts_L:
+                with self.spans("cast"):  # L_row = CAST(L21)
+                    self.kernels.cast(A21, to.L_row, self.options.precision)
+        yield from broadcast(self.options.bcast, self.A.grid.row, to.L_message, step.q)
 
-        yield from together(L_panel(), U_panel(), all_of([to.block]))
+    def make_U_col(self, step: LuStep, A12: Matrix, to: Panels) -> Steps:
+        """Solve for U12 in the process row that owns it, and send U_col along the process columns."""
+        if to.in_row:
+            if not to.in_column:
+                yield to.block
+            flops = float(A12.shape[1] * step.jb**2)
+            with self.spans("trsm", flops=flops):  # U12 = L11^-1 A12
+                self.solves.note(self.kernels.solve_unit_lower(to.D, A12, self.options.solve_precision), flops)
+            if to.casts_U:
+                with self.spans("cast"):  # U_col = CAST(U12)
+                    self.kernels.cast(A12, to.U_col, self.options.precision)
+        yield from broadcast(self.options.bcast, self.A.grid.column, to.U_message, step.p)
 
-    def begin(self, step: LuStep) -> Panels:
-        """Make and send a step's panels as far as is possible without waiting."""
-        panels = Panels(self.A, step, self.buffers[step.k % len(self.buffers)], self.options.precision, self.kernels)
+    def factor(self, event: LuEvent) -> None:
+        """Make and send a step's panels as far as possible without waiting."""
+        step = self.steps[event.k]
+        panels = Panels(self.A, step, self.buffers[event.k % len(self.buffers)], self.options.precision, self.kernels)
         with self.kernels.side_stream():
-            panels.under_way = Task(self.make(step, panels))
-        return panels
+            panels.under_way = Task(self.make_panels(step, panels))
+        self.panels[event.k] = self.in_flight[event.key] = panels
 
-    def progress(self, panels: Panels) -> bool:
-        """Make and send a little more, on a device at the same time as the update; whether both panels are here."""
-        if not panels.under_way.done:
-            with self.kernels.side_stream():
-                panels.under_way.test()
-        return panels.under_way.done
-
-    def wait(self, panels: Panels) -> None:
-        """Have both panels here."""
-        with self.kernels.side_stream():
-            panels.under_way.wait(lambda: self.spans("bcast"))
-        self.kernels.join()
+    def await_panel(self, event: LuEvent) -> None:
+        """Wait for both panels of a step."""
+        self.panels[event.k].wait(self.spans)
+        self.in_flight.clear()
 
     def singular(self) -> int:
-        """1 + the first column for which this rank found a zero pivot; 0 if there is none."""
-        found = self.zero_pivots.tolist()
-        return next((step.j0 + int(column) for step, column in zip(self.steps, found) if column), 0)
+        """Return 1 + the first column in which this rank found a zero pivot, or 0."""
+        pivots = self.zero_pivots.tolist()
+        return next((step.j0 + int(column) for step, column in zip(self.steps, pivots) if column), 0)
 
     # --- line 29: the update
 
-    def update_ahead(self, panels: Panels, following: LuStep) -> None:
-        """The next step's block column, on its process column, and the rest of its block row, on its process row."""
+    def prepare(self, event: LuEvent) -> None:
+        """Update the step's block column on its process column, and its block row on its process row."""
+        step, panels = self.steps[event.k], self.panels[event.k - 1]
         grid, rows, cols = self.A.grid, self.A.rows, self.A.cols
-        if grid.q == following.q:
-            self.subtract(panels, rows.local_range(following.j0, rows.n), cols.local_range(following.j0, following.j1))
-        if grid.p == following.p:
-            self.subtract(panels, rows.local_range(following.j0, following.j1), cols.local_range(following.j1, cols.n))
+        if grid.q == step.q:
+            self.subtract(panels, rows.local_range(step.j0, rows.n), cols.local_range(step.j0, step.j1))
+        if grid.p == step.p:
+            self.subtract(panels, rows.local_range(step.j0, step.j1), cols.local_range(step.j1, cols.n))
 
-    def update(self, panels: Panels, j: int, upcoming: Panels | None = None) -> None:
-        """A22 on rows and columns from j.  A rank that waits for the diagonal block makes its part of the upcoming
-        panels when it comes, between two pieces, and others may wait for it.
+    def update(self, event: LuEvent) -> None:
+        """Update all rows and columns that `prepare` has left.
+
+        Between two pieces, a rank that waits for the next diagonal block makes its part of the next panels once the
+        block has arrived, because other ranks may wait for it.
         """
+        upcoming = next((self.panels[other.k] for other in event.overlaps), None)
 
         def arrived() -> bool:
-            if upcoming is None or self.progress(upcoming):
+            if upcoming is None or upcoming.progress():
                 return True
             return upcoming.made and not self.options.forwards
 
-        rows = self.A.rows.local_range(j, self.A.rows.n)
-        first, end = self.A.cols.local_start(j), self.A.cols.local_size
-        fixed = self.cuts_show and upcoming is not None
-        for c0, c1 in column_chunks(end - first, self.A.nb, arrived, fixed=fixed):
-            self.subtract(panels, rows, slice(first + c0, first + c1))
+        trailing = self.steps[event.k + (event.section != ALL)].j1
+        rows = self.A.rows.local_range(trailing, self.A.rows.n)
+        first, end = self.sections.columns(event.k, event.section)
+        for c0, c1 in column_chunks(end - first, self.A.nb, arrived, fixed=self.cuts_show and upcoming is not None):
+            self.subtract(self.panels[event.k], rows, slice(first + c0, first + c1))
 
     def subtract(self, panels: Panels, rows: slice, cols: slice) -> None:
-        """A22 = A22 - L_row U_col on these local rows and columns."""
+        """Subtract L_row U_col from these local rows and columns of A22."""
         A22, L_row, U_col = self.A.local[rows, cols], panels.L_row_at(rows), panels.U_col_at(cols)
         with self.spans("gemm", flops=2.0 * A22.shape[0] * A22.shape[1] * panels.step.jb):
             self.kernels.subtract_product(A22, L_row, U_col)
 
+    # --- between steps
+
+    def end_step(self, event: LuEvent) -> None:
+        """Report a step and release its panels."""
+        super().end_step(event)
+        del self.panels[event.k]
+
+    def notes(self) -> Mapping[str, Sequence[float]]:
+        """Return the zero pivots, by step."""
+        return {"zero_pivots": list(self.zero_pivots.tolist())}
+
 
 def _casts(A: DistMatrix, low: str, kernels: Kernels) -> tuple[bool, bool]:
-    """Whether L_row, and U_col, are more than L21 and U12 where they lie, which no step changes any more."""
-    stays = low == stored_as(low) and not kernels.background
-    return A.grid.Q > 1 or not stays, A.grid.P > 1 or not stays
+    """Return whether L_row and U_col are copies, or L21 and U12 themselves, which no later step changes."""
+    in_place = low == stored_as(low) and not kernels.background
+    return A.grid.Q > 1 or not in_place, A.grid.P > 1 or not in_place
 
 
 class _Buffers:
-    """Memory for what one step sends: the diagonal block, L_row and U_col."""
+    """Memory for the messages of one step: the diagonal block, L_row and U_col."""
 
     def __init__(self, A: DistMatrix, low: str, kernels: Kernels):
         jb, stored = min(A.nb, A.rows.n), stored_as(low)
@@ -291,12 +261,12 @@ class _Buffers:
 
 
 class Panels:
-    """A step's diagonal block D and panels L_row, U_col: each as a matrix and as the message that brings it.
+    """A step's diagonal block D and panels L_row and U_col, each as a matrix and as the message that contains it.
 
-    in_row, in_column    whether this rank is in the process row, and column, that makes U_col, and L_row
-    casts_L, casts_U     whether L_row, and U_col, are copies
-    block                D on its way along that row and column
-    under_way            all of it
+    in_row, in_column    whether this rank is in the process row that makes U_col, and in the column that makes L_row
+    casts_L, casts_U     whether L_row and U_col are copies
+    block                the broadcasts of D along that row and column
+    under_way            all computation and communication of the panels
     """
 
     block: Task
@@ -304,6 +274,7 @@ class Panels:
 
     def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, low: str, kernels: Kernels):
         self.step, jb = step, step.jb
+        self._A, self._kernels = A, kernels
         self.in_row, self.in_column = A.grid.p == step.p, A.grid.q == step.q
         self.casts_L, self.casts_U = _casts(A, low, kernels)
         self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
@@ -321,15 +292,34 @@ class Panels:
         self.L_message = buffers.L[: kernels.operand_size(m if self.casts_L else 0, jb, low, "left")]
         self.U_message = buffers.U[: kernels.operand_size(jb, n if self.casts_U else 0, low, "right")]
 
+    def send_D(self) -> list[Steps]:
+        """Return the broadcasts of D along its process row and column in which this rank takes part."""
+        grid, step = self._A.grid, self.step
+        lines = [(grid.row, step.q)] * self.in_row + [(grid.column, step.p)] * self.in_column
+        return [broadcast("ilib", comm, self.D_message, root) for comm, root in lines]
+
+    def progress(self) -> bool:
+        """Make and send more of the panels without waiting; return whether both are complete on this rank."""
+        if not self.under_way.done:
+            with self._kernels.side_stream():
+                self.under_way.test()
+        return self.under_way.done
+
+    def wait(self, spans: Spans) -> None:
+        """Wait until both panels are complete on this rank."""
+        with self._kernels.side_stream():
+            self.under_way.wait(lambda: spans("bcast"))
+        self._kernels.join()
+
     @property
     def made(self) -> bool:
-        """Whether this rank's part is made: by the owner of the diagonal block at once, by others when it has come."""
+        """Whether this rank's part is made: at once on the owner of the diagonal block, on others once it arrives."""
         return self.block.done or (self.in_row and self.in_column)
 
     def L_row_at(self, rows: slice) -> Matrix:
-        """The rows of L_row that belong to these local rows of A."""
+        """Return the rows of L_row that belong to these local rows of A."""
         return self.L_row[rows.start - self._first_row : rows.stop - self._first_row]
 
     def U_col_at(self, cols: slice) -> Matrix:
-        """The columns of U_col that belong to these local columns of A."""
+        """Return the columns of U_col that belong to these local columns of A."""
         return self.U_col[:, cols.start - self._first_column : cols.stop - self._first_column]

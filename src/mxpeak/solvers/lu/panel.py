@@ -12,9 +12,9 @@ from mxpeak.comm.exchange import allreduce_by
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel, better_candidate
+from mxpeak.layout.lu_schedule import LuStep
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import LocalMoves, local_moves, row_moves
-from mxpeak.layout.schedule import LuStep
 from mxpeak.spans import Spans
 
 

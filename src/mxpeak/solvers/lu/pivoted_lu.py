@@ -5,45 +5,50 @@ process columns (RS), and updates the trailing matrix (UPDATE):
 
     P1 [A11; A21] = [L11; L21] U11        U12 = L11^-1 (P1 A)12        A22 = (P1 A)22 - L21 U12
 
-The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.  Where right-hand sides are to come later, L
-is kept below the diagonal of A, its rows swapped with those of all later panels, and P is noted: P A = L U.
+The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.  If right-hand sides follow later, L is kept
+below the diagonal of A, its rows are swapped with those of all later panels, and P is recorded: P A = L U.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from os import sched_yield
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.layout.lu_schedule import (
+    ALL,
+    AWAIT_PIVOTS,
+    FACTOR,
+    FIRST,
+    LEFT,
+    NEXT,
+    REST,
+    RIGHT,
+    SWAP,
+    LuEvent,
+    Overlap,
+    split_columns,
+    split_steps,
+)
 from mxpeak.layout.row_moves import RowOrder
-from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
-from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.lu.panel import FactoredPanel, PanelOptions
+from mxpeak.solvers.lu.pipeline import Pipeline, column_chunks
 from mxpeak.solvers.lu.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
-from mxpeak.solvers.lu.trailing_update import column_chunks
 from mxpeak.spans import Spans
-
-
-class PanelInFlight(Protocol):
-    """Communication that goes on during an update: a broadcast, or row swaps."""
-
-    def progress(self) -> bool:
-        """Drive it a little; whether it has ended here."""
 
 
 @dataclass(frozen=True, slots=True)
 class PivotedLuOptions:
-    """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
+    """Variants, look-ahead (0 or 1) and the split update's fraction; they change the result by no more than rounding.
 
-    operands: the format to which the operands L21 and U12 of an update are rounded; None: to none but A's.
-    forwards: whether ranks pass panels on to others: then an update is cut into pieces while one is under way, to drive
-    it before each, as it always is for row swaps.
+    forwards   whether ranks forward panels to others; then an update that overlaps a broadcast is cut into pieces, and
+               the broadcast is driven before each piece, as row swaps always are
+    operands   the format to which the operands L21 and U12 of an update are rounded, if it is not A's
     """
 
     panel: PanelOptions = field(default_factory=PanelOptions)
@@ -63,28 +68,26 @@ def factorize(
     keeper: Checkpointer = NO_CHECKPOINTS,
     order: RowOrder | None = None,
 ) -> int:
-    r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
+    r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; the entries below U are not L.
 
-    With `order`, which notes P, L is kept there: of an N×N matrix [L\U] is left, for as many solves as one likes.
+    With `order`, which records P, L is kept below U: an N×N matrix becomes [L\U], for any number of later solves.
 
-    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
-    the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
+    Return 0, or 1 + the first column without a non-zero pivot.  Collective over the grid.  `blocks` records the
+    diagonal blocks; `keeper` may copy A between steps, and determines the first step.
     |ΔA| <= N·u·|L||U|, u that of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops.  Operands that are rounded add
     2·u·|L||U| of their format's u.
     """
     lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
-    if options.lookahead == 0:
-        lu.plain()
-    else:
-        lu.look_ahead()
+    lu.run(lu.overlap)
     return lu.singular
 
 
-class _PivotedLu:
-    """One factorization under way: its buffers, and the order of its phases.
+def _nothing() -> None:
+    """Do nothing."""
 
-    Sections of local columns, from left to right: finished | ahead (the next panel, where it is ours) | left | right.
-    """
+
+class _PivotedLu(Pipeline):
+    """The four phases of the factorization, and their buffers."""
 
     def __init__(
         self,
@@ -96,219 +99,81 @@ class _PivotedLu:
         keeper: Checkpointer,
         order: RowOrder | None,
     ):
-        self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
-        self.keeper, self.order = keeper, order
+        super().__init__(A, kernels, spans, blocks, keeper)
+        self.handlers |= {AWAIT_PIVOTS: self.await_pivots, SWAP: self.begin_swap}
+        self.options, self.order = options, order
         self.singular = int(*keeper.notes.get("singular", [0]))
-        self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        low = options.operands or A.precision
+        low, P = options.operands or A.precision, A.grid.P
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
-        self.passed_on = options.forwards and A.grid.Q > 1
-        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(low)
-        self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
-        carried = self.end - A.cols.local_size
-        # n2 of §III-C: the columns of the right section, fixed for the whole run.
-        hides = options.lookahead > 0 and A.grid.P > 1
-        n2 = split_columns(self.end, options.split, A.nb) if hides else 0
-        # A device updates while the host factors: so its update is begun first.  Where the host computes all, it could
-        # not begin the broadcast before the update had ended.
-        self.updates_first = kernels.stopwatch.lag > 0 and kernels.panel_library(A.grid.P) is None
-        self.split_at = self.end - n2
-        # Where FACT begins beside UPDATE1, whose panel is still read, the next one is here, too.
-        self._panels = [
+        self.forwards = options.forwards and A.grid.Q > 1
+        self.cuts_show = P * A.grid.Q > 1 and kernels.cuts_show(low)
+        # A device updates while the host factors, so its update begins first.  If the host computes everything, it
+        # could not begin the broadcast before the update had ended.
+        update_first = kernels.stopwatch.lag > 0 and kernels.panel_library(P) is None
+        end = self.sections.end
+        n2 = split_columns(end, options.split, A.nb) if options.lookahead > 0 and P > 1 else 0
+        self.sections = self.sections._replace(split=end - n2)
+        splits = split_steps(self.steps, A.cols, end - n2) if n2 else 0
+        self.overlap = Overlap(options.lookahead > 0, splits, update_first)
+        # While FACT overlaps the left section's UPDATE, which still reads its own panel, three panels are in use.
+        self._panel_buffers = [
             kernels.buffer(FactoredPanel.buffer_size(A, kernels), A.precision)
-            for _ in range(3 if self.updates_first and n2 else min(2, options.lookahead + 1))
+            for _ in range(3 if update_first and n2 else min(2, options.lookahead + 1))
         ]
-        self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
-        self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb + carried)), 1, kernels)
-        self._right = swap_buffers(A, n2, 2, kernels)
-        self._finished = swap_buffers(A, self.end, 3, kernels) if order is not None else None
-        self._early: RowSwap | None = None  # of the next panel's columns, on its way since the last step
+        rest = max(end - n2, min(end, n2 + A.nb + end - A.cols.local_size))
+        sizes = (min(A.nb, end), rest, n2, end if order is not None else 0)
+        following, rest, right, self._finished = (swap_buffers(A, size, k, kernels) for k, size in enumerate(sizes))
+        self._swap_buffers = {NEXT: following, ALL: rest, REST: rest, LEFT: rest, RIGHT: right}
+        self._panels: dict[int, FactoredPanel] = {}
+        self._marks: dict[int, Any] = {}  # by panel: the point in the device's work that its side stream follows
 
-    def plain(self) -> None:
-        """Fig. 2: FACT, LBCAST, RS, UPDATE, one after the other."""
-        for step in self.steps[self.keeper.first :]:
-            panel = self.next_panel(step)
-            panel.wait(self.spans)
-            kept = self.due(step)
-            self.swap_and_update(panel, self.trailing(step), self.end, self._left)
-            self.report(panel)
-            if kept:
-                self.keep(step)
+    # --- FACT and LBCAST
 
-    def look_ahead(self) -> None:
-        """Fig. 3: the next panel is factored and broadcast while this one's update goes on; fig. 6 while it applies."""
-        steps = self.steps[self.keeper.first :]
-        panel, right = self.next_panel(steps[0]) if steps else None, None
-        for step, following in zip(steps, [*steps[1:], None]):
-            assert panel is not None
-            self.have(panel, right)
-            if following and self.due(step):
-                self.whole_update(panel, right)
-                self.report(panel)
-                self.keep(step)
-                panel, right = self.next_panel(following), None
-            elif following and self.splits(step):
-                panel, right = self.split_update(panel, right, following)
-            else:
-                panel = self.single_update(panel, following)
+    def prepare(self, event: LuEvent) -> None:
+        """Copy a panel's columns to its message, and apply the update of the step before to them there.
 
-    def have(self, panel: FactoredPanel, right: RowSwap | None) -> None:
-        """The panel here, for both streams; the side stream waits for it alone, and not for UPDATE1 under way."""
-        if right is not None and self.updates_first:
-            with self.kernels.side_stream(right.gathered):
-                panel.wait(self.spans, right.progress)
-            self.kernels.join()
-        else:
-            self.kernels.join()
-            panel.wait(self.spans)
-
-    def single_update(self, panel: FactoredPanel, following: LuStep | None) -> FactoredPanel | None:
-        """Fig. 3: UPDATE hides FACT and LBCAST."""
-        now = self.kernels.stopwatch.mark()
-        upcoming = self.begin_panel(following, panel, now) if following else None
-        self.swap_and_update(panel, self.trailing(following or panel.step), self.end, self._left, upcoming)
-        if upcoming:
-            self.end_panel(upcoming, now)
-        self.report(panel, upcoming)
-        return upcoming
-
-    def splits(self, step: LuStep) -> bool:
-        """Whether the split update applies: the next panel, if ours, still lies in the left section (§III-C)."""
-        following = self.steps[step.k + 1] if step.k + 1 < len(self.steps) else None
-        return following is not None and self.trailing(following) <= self.split_at < self.end
-
-    def split_update(
-        self, panel: FactoredPanel, right: RowSwap | None, following: LuStep
-    ) -> tuple[FactoredPanel, RowSwap | None]:
-        """Fig. 6: the left section's rows travel while the right is updated, and the right's while the left is.
-
-        So do those of the panel after the next, whose columns are the first of the left section to be updated: UPDATE1
-        hides the beginning of its FACT, too, which goes on behind UPDATE2 of the next step.
-
-        `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
+        A itself is not written, because only the panel needs these columns.  If operands are rounded, the update is in
+        A instead, because products of rounded operands need C stored by rows.
         """
-        if right is None:
-            right = self.begin_swap(panel, self.split_at, self.end, self._right)
-        right.progress()  # where the host computes all, FACT comes next, and hides what is begun by now
-        ahead = self.trailing(following)
-        upcoming = self.begin_panel(following, panel, right.gathered)
-        left = self.begin_swap(panel, ahead, self.split_at, self._left)
-        # UPDATE2 hides FACT, LBCAST and RS1; it begins when its rows are here, be it during FACT
-        update2 = _Begun(right, lambda: self.update(panel, right, self.split_at, upcoming, left), self.kernels)
-        self.end_panel(upcoming, right.gathered, update2.look)
-        update2.begin()
-        done = self.begin_update1(panel, left, ahead, following)
-        upcoming.wait_for_pivots(self.spans, left.progress)
-        later = self.update1(panel, left, ahead, done, upcoming)  # UPDATE1 hides RS2 of the next step
-        self.report(panel, later, self._early, upcoming)
-        return upcoming, later
-
-    def begin_update1(self, panel: FactoredPanel, left: RowSwap, c0: int, following: LuStep) -> int:
-        """The first columns of UPDATE1, and how many they are: those of the panel after the next, where it is ours."""
-        self.solve_for_u(panel, left)
-        after = self.steps[following.k + 1] if self.splits(following) else None
-        if after is None or self.A.grid.q != after.q:
-            return 0
-        done = self.A.cols.local_start(after.j1) - c0
-        self.subtract(self.below(panel, c0, c0 + done), panel, left.U[:, :done])
-        return done
-
-    def update1(
-        self, panel: FactoredPanel, left: RowSwap, c0: int, done: int, upcoming: FactoredPanel
-    ) -> RowSwap | None:
-        """The rest of UPDATE1, and the next step's row swaps begun: of the columns that are done, and behind it RS2."""
-        later = None
-        if done:
-            self._early = self.begin_swap(upcoming, c0, c0 + done, self._ahead)
-        if self.splits(upcoming.step):
-            before = self._early if self.updates_first else None  # where FACT is to begin soon
-            later = self.begin_swap(upcoming, self.split_at, self.end, self._right, before)
-        self.subtract_rest(panel, left, c0, done, self._early, later, upcoming)
-        return later
-
-    def begin_panel(self, step: LuStep, before: FactoredPanel, begun: Any) -> FactoredPanel:
-        """The next panel brought up to date, and on its way to FACT: beside all that comes after the mark `begun`.
-
-        Where an update cannot be under way during FACT, the panel is factored and its broadcast is begun.
-        """
+        right = self._swap(event.k - 1, RIGHT)
+        if right is not None:
+            right.progress()  # if the host computes everything, FACT is next, and hides the swaps that have begun
+        self._marks[event.k] = begun = self.kernels.stopwatch.mark() if right is None else right.gathered
         with self.kernels.side_stream(begun):
-            panel = self.load_panel(step, before)
-            if not self.updates_first:
-                self.finish_panel(panel)
-        return panel
-
-    def end_panel(self, panel: FactoredPanel, begun: Any, look: Callable[[], object] = lambda: None) -> None:
-        """FACT and LBCAST beside an update that is under way, or begins by a look."""
-        if self.updates_first:
-            with self.kernels.side_stream(begun):
-                look()
-                self.finish_panel(panel, look)
-
-    def due(self, step: LuStep) -> bool:
-        """Whether A shall be kept after this step; never after the last."""
-        return step.k + 1 < len(self.steps) and self.keeper.due(step.k, len(self.steps))
-
-    def keep(self, step: LuStep) -> None:
-        """Have A kept as it is after a step."""
-        blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
-        self.kernels.wait()
-        self.keeper.keep(step.k + 1, {"singular": [float(self.singular)], **blocks})
-
-    def whole_update(self, panel: FactoredPanel, right: RowSwap | None) -> None:
-        """RS and UPDATE of all columns behind the panel: A is up to date then, and nothing is under way.
-
-        `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
-        """
-        first, end = self.trailing(panel.step), self.end
-        if self._early is not None:
-            self.update(panel, self._early, first)
-            first, self._early = first + self._early.columns, None
-        if first <= self.split_at < end:
-            if right is None:
-                right = self.begin_swap(panel, self.split_at, end, self._right)
-            self.update(panel, right, self.split_at)
-            end = self.split_at
-        self.swap_and_update(panel, first, end, self._left)
-
-    # --- the phases
-
-    def trailing(self, step: LuStep) -> int:
-        """Where the columns behind a step's panel begin locally."""
-        return self.A.cols.local_start(step.j1)
-
-    def next_panel(self, step: LuStep) -> FactoredPanel:
-        """FACT in the process column that owns the panel, and LBCAST begun along every process row."""
-        panel = self.load_panel(step)
-        self.finish_panel(panel)
-        return panel
-
-    def load_panel(self, step: LuStep, before: FactoredPanel | None = None) -> FactoredPanel:
-        """A panel's columns in its message, in the process column that owns it.
-
-        With `before`, the panel of the step before, they are brought up to date first, on their way there: A is not
-        written, for only the panel needs them.  It is where operands are rounded, whose products want C by rows.
-        """
-        buffer = self._panels[step.k % len(self._panels)]
-        panel = FactoredPanel(self.A, step, buffer, self.kernels, ahead=self.updates_first)
-        if self.A.grid.q == step.q:
-            columns = self.A.cols.local_range(step.j0, step.j1)
-            if before is not None:
-                swap = self._early or self.begin_swap(before, columns.start, columns.stop, self._ahead)
-                self._early = None
-                self.solve_for_u(before, swap)
-                if self.operands is not None:
-                    self.subtract(self.below(before, columns.start, columns.stop), before, swap.U)
+            panel = self._new_panel(event.k)
+            if self.A.grid.q != panel.step.q:
+                return
+            before = self._panels[event.k - 1]
+            c0, c1 = self.sections.columns(event.k - 1, NEXT)
+            swap = self._swap(event.k - 1, NEXT) or self.swap_rows(before, c0, c1, self._swap_buffers[NEXT])
+            self.in_flight.pop((SWAP, event.k - 1, NEXT), None)
+            self.solve_for_u(before, swap)
+            if self.operands is not None:
+                self.subtract(self.below(before, c0, c1), before, swap.U)
             panel.load(self.spans)
-            if before is not None and self.operands is None:
+            if self.operands is None:
                 self.subtract(panel.rows, before, swap.U)
             panel.bring(self.options.panel, self.spans)
-        return panel
 
-    def finish_panel(self, panel: FactoredPanel, look: Callable[[], object] = lambda: None) -> None:
-        """FACT of a loaded panel, during which one looks after something else, and LBCAST begun."""
+    def factor(self, event: LuEvent) -> None:
+        """Factor a panel and begin its broadcast; begin the overlapping update as soon as its rows have arrived."""
+        if event.k not in self._marks:  # its columns of A are up to date
+            panel = self._new_panel(event.k)
+            if self.A.grid.q == panel.step.q:
+                panel.load(self.spans)
+                panel.bring(self.options.panel, self.spans)
+            self.factor_and_send(panel)
+            return
+        with self.kernels.side_stream(self._marks.pop(event.k)):
+            poll = partial(self.update_if_ready, *event.overlaps) if event.overlaps else _nothing
+            poll()
+            self.factor_and_send(self._panels[event.k], poll)
+
+    def factor_and_send(self, panel: FactoredPanel, poll: Callable[[], None] = _nothing) -> None:
+        """Factor a panel that has been copied (FACT), calling `poll` meanwhile, and begin its broadcast (LBCAST)."""
         step = panel.step
         if self.A.grid.q == step.q:
-            panel.factor(self.spans, look)
+            panel.factor(self.spans, poll)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             if self.order is not None:
@@ -316,59 +181,112 @@ class _PivotedLu:
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
 
-    def begin_swap(
+    def await_panel(self, event: LuEvent) -> None:
+        """Wait for a panel in both streams; the side stream does not wait for the update of the step before."""
+        panel, right = self._panels[event.k], self._swap(event.k, RIGHT)
+        if right is not None and self.overlap.update_first:
+            with self.kernels.side_stream(right.gathered):
+                panel.wait(self.spans, right.progress)
+            self.kernels.join()
+        else:
+            self.kernels.join()
+            panel.wait(self.spans)
+        del self.in_flight[FACTOR, event.k, ALL]
+
+    def await_pivots(self, event: LuEvent) -> None:
+        """Wait for a panel's pivots, which determine its row swaps."""
+        self._panels[event.k].wait_for_pivots(self.spans)
+
+    def _new_panel(self, k: int) -> FactoredPanel:
+        """Return the panel of a step, in a buffer that no other panel uses."""
+        buffer = self._panel_buffers[k % len(self._panel_buffers)]
+        panel = FactoredPanel(self.A, self.steps[k], buffer, self.kernels, ahead=self.overlap.update_first)
+        self._panels[k] = self.in_flight[FACTOR, k, ALL] = panel
+        return panel
+
+    # --- RS
+
+    def begin_swap(self, event: LuEvent) -> None:
+        """Begin the row swaps of a section, after those of an overlapping section."""
+        c0, c1 = self.sections.columns(event.k, event.section)
+        if c0 < c1:
+            before = self._swap(event.k, NEXT) if event.overlaps else None
+            swap = self.swap_rows(self._panels[event.k], c0, c1, self._swap_buffers[event.section], before)
+            self.in_flight[event.key] = swap
+
+    def swap_rows(
         self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, before: RowSwap | None = None
     ) -> RowSwap:
-        """RS on local columns c0:c1, as far as the rows being on their way, or next after those of `before`."""
+        """Gather the rows that a panel moves in local columns c0:c1, and send them after those of `before`."""
         with self.spans("update"):
             swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
             swap.gather(self.spans)
             swap.start(self.options.swap, before)
         return swap
 
-    def swap_and_update(
-        self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, *under_way: PanelInFlight | None
-    ) -> None:
-        """RS and UPDATE of local columns c0:c1."""
-        if c0 < c1:
-            self.update(panel, self.begin_swap(panel, c0, c1, buffers), c0, *under_way)
+    def _swap(self, k: int, section: int) -> RowSwap | None:
+        """Return the row swaps of a section that are in flight, if any."""
+        swap = self.in_flight.get((SWAP, k, section))
+        return swap if isinstance(swap, RowSwap) else None
 
-    def update(self, panel: FactoredPanel, swap: RowSwap, c0: int, *under_way: PanelInFlight | None) -> None:
-        """UPDATE of the swapped columns from c0 on, driving whatever communication is under way.
+    def swap_finished(self, panel: FactoredPanel, order: RowOrder) -> None:
+        """Apply a panel's row swaps to P and to the columns of L left of the panel."""
+        order.exchange(panel.step.j0, panel.pivots[:-1])
+        finished = self.A.cols.local_start(panel.step.j0)
+        if finished:
+            self.swap_rows(panel, 0, finished, self._finished).finish(self.spans)
 
-        U12 = L11^-1 (P A)12,   A22 -= L21 U12
+    # --- UPDATE
+
+    def update(self, event: LuEvent) -> None:
+        """Compute U12 = L11^-1 (P A)12 and A22 -= L21 U12 in a section, once its rows have arrived.
+
+        An empty section and one whose update began during FACT have no row swaps in flight.
         """
-        self.solve_for_u(panel, swap)
-        self.subtract_rest(panel, swap, c0, 0, *under_way)
-
-    def subtract_rest(
-        self, panel: FactoredPanel, swap: RowSwap, c0: int, done: int, *under_way: PanelInFlight | None
-    ) -> None:
-        """A22 -= L21 U on the swapped columns but for the first, which are done."""
-        A22, U = self.below(panel, c0, c0 + swap.columns), swap.U
-        tasks = [task for task in under_way if task is not None]
-        driven = [task for task in tasks if self.passed_on or isinstance(task, RowSwap)]
+        swap = self._swap(event.k, LEFT if event.section == FIRST else event.section)
+        if swap is None:
+            return
+        panel = self._panels[event.k]
+        if event.section != FIRST:
+            del self.in_flight[SWAP, event.k, event.section]
+        if swap.updated is None:
+            self.solve_for_u(panel, swap)
+            swap.updated = 0
+        _, c1 = self.sections.columns(event.k, event.section)
+        U = swap.U[:, swap.updated : c1 - swap.c0]
+        A22 = self.below(panel, swap.c0 + swap.updated, c1)
+        swap.updated = c1 - swap.c0
+        operations = self.overlapping(event)
+        driven = [operation for operation in operations if self.forwards or isinstance(operation, RowSwap)]
 
         def arrived() -> bool:
-            return all([task.progress() or task not in driven for task in tasks])
+            return all([operation.progress() or operation not in driven for operation in operations])
 
-        fixed = self.cuts_show and bool(driven)  # else it is one piece
-        for j0, j1 in column_chunks(swap.columns - done, self.A.nb, arrived, fixed=fixed):
-            self.subtract(A22[:, done + j0 : done + j1], panel, U[:, done + j0 : done + j1])
+        fixed = self.cuts_show and bool(driven)  # otherwise the update is one piece
+        for j0, j1 in column_chunks(U.shape[1], self.A.nb, arrived, fixed=fixed):
+            self.subtract(A22[:, j0:j1], panel, U[:, j0:j1])
+
+    def update_if_ready(self, event: LuEvent) -> None:
+        """Begin an update from a side stream if it does not have to wait for its rows and has not begun."""
+        swap = self._swap(event.k, event.section)
+        if swap is not None:
+            with self.kernels.main_stream():
+                if swap.ready():
+                    self.update(event)
 
     def below(self, panel: FactoredPanel, c0: int, c1: int) -> Matrix:
-        """The rows of local columns c0:c1 below a panel's block row."""
+        """Return the rows of local columns c0:c1 below a panel's block row."""
         return self.A.local[self.A.rows.local_start(panel.step.j1) :, c0:c1]
 
     def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
-        """U12 = L11^-1 (P A)12, once the rows are here: in A where the block row lies."""
+        """Compute U12 = L11^-1 (P A)12 once the rows have arrived; on the block row's owner, in A."""
         with self.spans("update"):
             swap.finish(self.spans)
             with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
                 self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
 
     def subtract(self, C: Matrix, panel: FactoredPanel, U: Matrix) -> None:
-        """C -= L21 U."""
+        """Compute C -= L21 U."""
         (m, jb), n = panel.L21_row.shape, U.shape[1]
         with self.spans("update"):
             L21_row = panel.L21_row
@@ -378,52 +296,23 @@ class _PivotedLu:
             with self.spans("gemm", flops=2.0 * m * n * jb):
                 self.kernels.subtract_product(C, L21_row, U)
 
-    def swap_finished(self, panel: FactoredPanel, order: RowOrder) -> None:
-        """A panel's row swaps on the columns before it, where L is kept, and in P."""
-        order.exchange(panel.step.j0, panel.pivots[:-1])
-        finished = self.A.cols.local_start(panel.step.j0)
-        if finished:
-            swap = self.begin_swap(panel, 0, finished, self._finished)
-            swap.finish(self.spans)
+    # --- between steps
 
-    def report(self, panel: FactoredPanel, *under_way: PanelInFlight | None) -> None:
-        """Note a singular column, and tell the observers how far we are."""
+    def end_step(self, event: LuEvent) -> None:
+        """Record a singular column, report the step and release its panel."""
+        panel = self._panels.pop(event.k)
         self.singular = self.singular or panel.singular
         if self.order is not None:
             self.swap_finished(panel, self.order)
-        n = self.A.rows.n
-        try:
-            self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))
-        except StoppedError:
-            for task in filter(None, under_way):  # nothing may be under way when all ranks leave
-                while not task.progress():
-                    sched_yield()
-            raise
+        super().end_step(event)
 
-
-class _Begun:
-    """An update that begins once, when its rows are here: by a look from a side stream, or at the latest by `begin`."""
-
-    def __init__(self, swap: RowSwap, update: Callable[[], None], kernels: Kernels):
-        self._swap, self._kernels = swap, kernels
-        self._update: Callable[[], None] | None = update
-
-    def look(self) -> None:
-        """Begin it if it need not wait."""
-        if self._update is not None:
-            with self._kernels.main_stream():
-                if self._swap.ready():
-                    self.begin()
-
-    def begin(self) -> None:
-        """Begin it, unless a look has."""
-        update, self._update = self._update, None
-        if update is not None:
-            update()
+    def notes(self) -> Mapping[str, Sequence[float]]:
+        """Return the first singular column."""
+        return {"singular": [float(self.singular)]}
 
 
 class _Operands:
-    """L21 and U rounded to a format, as products take them: L21 once a panel, U whenever some of it is multiplied."""
+    """L21 and U rounded to a format for products: L21 once per panel, U whenever a part of it is multiplied."""
 
     def __init__(self, A: DistMatrix, precision: str, kernels: Kernels):
         jb = min(A.nb, A.rows.n)
@@ -432,14 +321,14 @@ class _Operands:
         self._L = kernels.operand_buffer(A.rows.local_size, jb, precision, "left")
         self._U = kernels.operand_buffer(jb, A.local.shape[1], precision, "right")
         self._L_row: Matrix = None
-        self._step = -1  # whose L21 is in L_row
+        self._step = -1  # the step whose L21 is in L_row
 
     def of(self, panel: FactoredPanel, U: Matrix) -> tuple[Matrix, Matrix]:
-        """L_row = CAST(L21), U_col = CAST(U)."""
+        """Return L_row = CAST(L21) and U_col = CAST(U)."""
         kernels, precision = self._kernels, self._precision
         (m, jb), n = panel.L21_row.shape, U.shape[1]
         if self._step != panel.step.k:
-            L21_row = self._by_rows[:m, :jb]  # panels lie by columns, and are cast by rows
+            L21_row = self._by_rows[:m, :jb]  # panels are stored by columns and cast by rows
             kernels.copy(panel.L21_row, L21_row)
             self._L_row = kernels.operand_matrix(self._L, m, jb, precision, "left")
             kernels.cast(L21_row, self._L_row, precision)

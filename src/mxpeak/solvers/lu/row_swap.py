@@ -65,7 +65,8 @@ class RowSwap:
     def __init__(
         self, A: DistMatrix, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, kernels: Kernels
     ):
-        self.columns = c1 - c0
+        self.c0, self.columns = c0, c1 - c0
+        self.updated: int | None = None
         self._section = A.local[:, c0:c1]
         self._column, self._p = A.grid.column, panel.step.p
         self._moves = panel.moves

@@ -18,7 +18,7 @@ from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.schedule import LuStep, lu_steps
+from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 
 class Diagonal(Protocol):

@@ -1,0 +1,140 @@
+"""The execution of an LU's schedule: look-ahead, updates in pieces, checkpoints, and operations in flight.
+
+`lu.py` and `pivoted_lu.py` implement the operations; `layout/lu_schedule.py` gives their order and their overlaps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import sched_yield
+from typing import Protocol
+
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.errors import StoppedError
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.lu_schedule import (
+    AWAIT,
+    END,
+    FACTOR,
+    KEEP,
+    PREPARE,
+    UPDATE,
+    LuEvent,
+    Overlap,
+    Sections,
+    lu_schedule,
+    lu_steps,
+)
+from mxpeak.perf.counts import lu_flops_done
+from mxpeak.solvers.checkpointing import Checkpointer
+from mxpeak.solvers.growth_monitor import DiagonalBlocks
+from mxpeak.spans import Spans
+
+#: The number of pieces of an update that hides communication, and their width in blocks while the update is wide.  Each
+#: piece packs L21 again, so narrow pieces cost more than they hide.
+LOOKS, PIECE_BLOCKS = 8, 4
+#: Pieces end at multiples of this number of columns, which is at least the width of any library's inner loop.
+GRAIN = 64
+
+
+class InFlight(Protocol):
+    """Communication that overlaps an update: a panel's broadcast, or row swaps."""
+
+    def progress(self) -> bool:
+        """Drive the communication without waiting; return whether it has ended on this rank."""
+
+
+class Pipeline(ABC):
+    """One factorization in progress: executes the schedule with the operations of a subclass.
+
+    handlers    the operations by kind of event; events of other kinds are skipped
+    in_flight   the operations that have begun and not ended, by the key of their event
+    """
+
+    def __init__(
+        self, A: DistMatrix, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None, keeper: Checkpointer
+    ):
+        self.A, self.kernels, self.spans, self.blocks, self.keeper = A, kernels, spans, blocks, keeper
+        self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        end = A.local.shape[1]  # columns that are carried along follow those of A
+        self.sections = Sections(self.steps, A.cols.local_start, end, end)
+        self.in_flight: dict[tuple[int, int, int], InFlight] = {}
+        self.handlers: dict[int, Callable[[LuEvent], None]] = {
+            PREPARE: self.prepare,
+            FACTOR: self.factor,
+            AWAIT: self.await_panel,
+            UPDATE: self.update,
+            END: self.end_step,
+            KEEP: self.keep,
+        }
+
+    def run(self, overlap: Overlap) -> None:
+        """Execute all steps.  Collective over the grid."""
+        count = len(self.steps)
+        for event in lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)):
+            if event.op in self.handlers:
+                self.handlers[event.op](event)
+
+    @abstractmethod
+    def prepare(self, event: LuEvent) -> None:
+        """Apply the update of the step before to a panel's columns."""
+
+    @abstractmethod
+    def factor(self, event: LuEvent) -> None:
+        """Factor a panel and begin its broadcast."""
+
+    @abstractmethod
+    def await_panel(self, event: LuEvent) -> None:
+        """Wait for a panel."""
+
+    @abstractmethod
+    def update(self, event: LuEvent) -> None:
+        """Update a section of the trailing matrix while the overlapping operations make progress."""
+
+    @abstractmethod
+    def notes(self) -> Mapping[str, Sequence[float]]:
+        """Return the state that a checkpoint needs in addition to A."""
+
+    def overlapping(self, event: LuEvent) -> list[InFlight]:
+        """Return those overlapping operations of an event that are in flight."""
+        return [self.in_flight[other.key] for other in event.overlaps if other.key in self.in_flight]
+
+    def end_step(self, event: LuEvent) -> None:
+        """Report a step; if the run is stopped, first complete the operations in flight."""
+        step, n = self.steps[event.k], self.A.rows.n
+        try:
+            self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+        except StoppedError:
+            for operation in self.in_flight.values():
+                while not operation.progress():
+                    sched_yield()
+            raise
+
+    def keep(self, event: LuEvent) -> None:
+        """Write a checkpoint of A as it is after a step."""
+        blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
+        self.kernels.wait()
+        self.keeper.keep(event.k + 1, {**self.notes(), **blocks})
+
+
+def column_chunks(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -> Iterator[tuple[int, int]]:
+    """Yield the columns of an update as ranges c0:c1, and call `arrived()` before each until it returns True.
+
+    Once it returns True, no communication has to be driven, and the rest is one piece.  Until then, no piece except a
+    single block is more than half of the rest, so work is left to hide messages that arrive late.
+
+    `fixed` makes the pieces independent of arrivals: a half, a quarter and a quarter of the columns.  It is for
+    libraries in which the pieces of a product change its rounding; without it results would depend on time.
+    """
+    width = columns if fixed else max(-(-columns // LOOKS), PIECE_BLOCKS * nb)
+    least = max(nb, columns // 4) if fixed else nb
+    c0, here = 0, False
+    while c0 < columns:
+        here = here or arrived()
+        half = max(-(-(columns - c0) // 2), least)
+        cut = c0 + max(min(width, half) // GRAIN, 1) * GRAIN
+        last = columns - cut < least // 2 if fixed else here
+        c1 = columns if last else min(cut, columns)
+        yield c0, c1
+        c0 = c1
