@@ -222,4 +222,4 @@ def split_steps(steps: Sequence[LuStep], cols: BlockCyclic, split: int) -> int:
     for step, following in pairwise(steps):
         if cols.local_start(following.j1) > split:
             return step.k
-    return max(0, len(steps) - 1)
+    return len(steps) - 1

@@ -1,4 +1,4 @@
-"""HPL step by step on the clocks of all ranks: the order of solvers/lu/pivoted_lu.py (rocHPL §III, fig. 3 and 6).
+"""HPL step by step on the clocks of all ranks: the events of layout/lu_schedule.py (rocHPL §III, fig. 3 and 6).
 
     FACT     the panel, on the cores of the ranks of its process column; from the device and back
     LBCAST   along the process rows
@@ -13,13 +13,27 @@ device is a rank's own cores (a CPU), FACT is part of their work, and hides LBCA
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.layout.lu_schedule import LuStep, lu_steps, split_columns
+from mxpeak.layout.lu_schedule import (
+    ALL,
+    FIRST,
+    LEFT,
+    NEXT,
+    REST,
+    RIGHT,
+    UPDATE,
+    LuEvent,
+    LuStep,
+    Overlap,
+    Sections,
+    split_columns,
+)
 from mxpeak.perf.simulation.clocks import Array, Line, arrivals
-from mxpeak.perf.simulation.lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
+from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
 
 FP64_BYTES = 8
@@ -81,14 +95,12 @@ def exchange_s(machine: Machine, line: Line, nb: int) -> float:
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
-class _Simulation:
-    """The clocks [P, Q] of a factorization under way.
+class _Simulation(LuClocks):
+    """The clocks of HPL.
 
-    device   when each device has done all that it was given
-    panel    when the next panel is where it is needed; pivots: when its pivots are, which go ahead of it
-    right    when the rows of the right section are; None: not on their way
-    early    when the next panel's columns may be brought up to date beside UPDATE1; None: not before the step
-    port     when each rank's way out of its node is free
+    panel   when the next panel arrives; pivots: when its pivots arrive, which are sent first
+    rows    when the rows of each section arrive whose row swaps are in flight
+    early   when the next panel's columns may be updated before the rest of a section; None: when its step begins
     """
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -99,36 +111,29 @@ class _Simulation:
                 f"the machine {machine.name} has no data for FACT, the panel factorization on the host; add "
                 f"core_rate and sync_s to its table [{machine.name}.panel]"
             )
-        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
-        self.device, self.panel, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
-        self.pivots = 0.0
-        self.right: Array | None = None
+        super().__init__(run, machine)
+        self.panel, self.pivots = np.zeros_like(self.device), 0.0
+        self.rows: dict[int, Array] = {}
         self.early: Array | None = None
+        self.panel_s: Array | float = 0.0
+        self.update1: Array | None = None
+        self.half2: Array | float = 0.0
         self.trsm_rate = machine.curve("trsm", "fp64")
         self.columns = owned(run.n + 1, run.nb, run.Q)
         hides = run.depth > 0 and run.P > 1
         self.n2 = np.array([split_columns(int(c), run.split, run.nb) if hides else 0 for c in self.columns], float)
+        self.sections = Sections(self.steps, self.columns_before, self.columns - self.n2, self.columns)
+        host_panels = not machine.fact
+        self.overlap = Overlap(run.depth > 0, self.split_steps(), host_panels, run.early and host_panels)
         self.cores = fact_cores(machine, self.ranks.node, run.core_sharing)
         self.busy = dict.fromkeys(("gemm", "trsm", "rows", "factor", "copy"), 0.0)
-        self.step_s: list[float] = []
-        self.device_s: list[float] = []
 
     def result(self) -> LuForecast:
-        """All steps, then the triangular solve: N²/(PQ) numbers read, and a block row after the other."""
-        run = self.run
-        steps = lu_steps(run.n, run.nb, run.P, run.Q)
-        self.device[:, 0] += self.next_panel(steps[0], self.device[:, 0].copy(), self.device)
-        for step, following in zip(steps, [*steps[1:], None]):
-            ready = np.maximum(self.device, self.panel)
-            self.step_s.append(float(ready[step.p, step.q]))
-            if following is None or run.depth == 0:
-                self.plain(step, following, ready)
-            elif self.splits(following):
-                self.split(step, following, ready)
-            else:
-                self.look_ahead(step, following, ready)
+        """Simulate all steps, then the triangular solve: N²/(PQ) numbers read, one block row after the other."""
+        run, steps = self.run, self.steps
+        self.execute(self.overlap)
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
-        # a measured rate is that of a solve with L and with U; here U alone is left
+        # A measured rate is that of a solve with L and with U; here only U is left.
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
         solve_s = local / rate + len(steps) * hops(run.P, run.Q) * message_in_solve_s(self.machine, self.ranks.network)
         hidden = () if self.machine.fact else ("factor", "copy")
@@ -136,66 +141,96 @@ class _Simulation:
         phases = {**self.busy, "solve": solve_s}
         return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s, behind)
 
-    # --- one step
+    # --- the events of the schedule
 
-    def plain(self, step: LuStep, following: LuStep | None, ready: Array) -> None:
-        """Fig. 2: one after the other."""
-        m, n = self.trailing(step)
-        swapped = self.exchange(ready + self.rows_s(n, step.jb), n, step.jb)
-        self.device = swapped + self.update_s(step.jb, m, n)
-        self.device_s.append(float((self.device - swapped)[step.p, step.q]))
-        if following is not None:
-            q = following.q
-            self.device[:, q] += self.next_panel(following, self.device[:, q].copy(), self.device)
+    def arrival(self) -> Array:
+        """Return when each rank has the current panel."""
+        return self.panel
 
-    def look_ahead(self, step: LuStep, following: LuStep, ready: Array) -> None:
-        """Fig. 3: FACT and LBCAST behind UPDATE, RS not."""
-        ahead, panel_s = self.ahead(step, following, ready)
-        m, n = self.rest(step, following)
-        begun = ready if self.right is None else np.maximum(ready, self.right)
-        self.right = None
-        gathered = begun + self.rows_s(n, step.jb)
-        gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
-        swapped = self.exchange(gathered, n, step.jb)
-        update = self.update_s(step.jb, m, n)
-        self.device = swapped + update
-        self.device_s.append(self.active(following, update + (gathered - begun)))
+    def prepare(self, event: LuEvent) -> None:
+        """Update a panel's columns, and note when FACT can begin and how long this occupies the devices."""
+        begun, self.early = self.ready if self.early is None else self.early, None
+        self.ahead, self.panel_s = self.update_panel(self.steps[event.k - 1], self.steps[event.k], begun)
 
-    def split(self, step: LuStep, following: LuStep, ready: Array) -> None:
-        """Fig. 6: UPDATE2 hides FACT, LBCAST and RS1; UPDATE1 hides the next step's RS2."""
-        m, n = self.rest(step, following)
-        n1, n2 = n - self.n2, self.n2
-        if self.right is None:
-            self.right = self.exchange(ready + self.rows_s(n2, step.jb), n2, step.jb)
-        ahead, panel_s = self.ahead(step, following, ready if self.early is None else self.early)
-        gathered = ready + 0.5 * self.rows_s(n1, step.jb)
-        gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
-        left = self.exchange(gathered, n1, step.jb)
-        update2, update1 = self.update_s(step.jb, m, n2), self.update_s(step.jb, m, n1)
-        half2, half1 = 0.5 * self.rows_s(n2, step.jb), 0.5 * self.rows_s(n1, step.jb)
-        device = np.maximum(gathered, self.right) + half2 + update2
-        early = self.run.early and not self.machine.fact
-        if not early:
-            device = np.maximum(device, self.panel)
-        self.right = self.early = None
-        rest1 = update1
-        after = self.rest_of(following)
-        if after is not None and self.splits(after):
-            if early:
-                first = np.zeros_like(update1)  # the columns of the panel after the next
-                first[:, after.q] = update1[:, after.q] * min(1.0, after.jb / max(float(n1[after.q]), 1.0))
-                device = np.maximum(np.maximum(device, left) + first, self.pivots)
-                self.early = np.maximum(device, self.panel)
-                rest1 = update1 - first
-            device = device + half2
-            self.right = self.exchange(device, n2, following.jb)
-        self.device = np.maximum(device, left) + half1 + rest1
-        self.device_s.append(self.active(following, update2 + update1 + half2 + half1 + (gathered - ready)))
+    def factor(self, event: LuEvent) -> None:
+        """Factor a panel and send it."""
+        step = self.steps[event.k]
+        if self.overlap.lookahead and event.k:
+            self.panel_s = self.panel_s + self.factor_and_send(step, self.ahead, self.ready)
+        else:
+            self.device[:, step.q] += self.factor_and_send(step, self.device[:, step.q].copy(), self.device)
 
-    def ahead(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """The next panel's columns brought up to date: when, and the device's seconds for it, by process row."""
+    def await_pivots(self, event: LuEvent) -> None:
+        """Wait for the next panel's pivots, and note when the columns of the panel after it may be updated."""
+        if self.overlap.early:
+            self.device = np.maximum(self.device, self.pivots)
+            self.early = np.maximum(self.device, self.panel)
+
+    def swap(self, event: LuEvent) -> None:
+        """Gather and send the rows of a section; the rows of NEXT are part of `update_panel`."""
+        step, section = self.steps[event.k], event.section
+        if section == NEXT:
+            return
+        n = self.width(event)
+        if section == RIGHT and event.k == len(self.step_s):  # sent during the step before
+            self.device = self.device + self.half2
+            self.rows[section] = self.exchange(self.device, n, step.jb)
+            return
+        self.gathered = self.ready + (0.5 if section == LEFT else 1.0) * self.rows_s(n, step.jb)
+        if section in (LEFT, REST):
+            self.gathered[:, self.steps[event.k + 1].q] += self.panel_s
+        self.rows[section] = self.exchange(self.gathered, n, step.jb)
+
+    def update(self, event: LuEvent) -> None:
+        """Update a section once its rows have arrived; with the last section, note the device's time in the step."""
+        step, section = self.steps[event.k], event.section
+        m, n = self.rows_below(step.j1), self.width(event)
+        if section == ALL:
+            swapped = self.rows.pop(ALL)
+            self.device = swapped + self.update_s(step.jb, m, n)
+            self.note_device_s(step, self.device - swapped)
+        elif section == REST:
+            update = self.update_s(step.jb, m, n)
+            self.device = self.rows.pop(REST) + update
+            self.note_device_s(self.steps[event.k + 1], update + (self.gathered - self.ready))
+        elif section == RIGHT:
+            self.update2, self.update1 = self.update_s(step.jb, m, n), None
+            self.half2 = 0.5 * self.rows_s(n, step.jb)
+            self.device = np.maximum(self.gathered, self.rows.pop(RIGHT)) + self.half2 + self.update2
+            if not self.overlap.early:
+                self.device = np.maximum(self.device, self.panel)
+        elif section == FIRST:
+            self.update_first_columns(event.k)
+        else:
+            self.update_left(event.k)
+
+    def update_first_columns(self, k: int) -> None:
+        """Update the left section's first columns, which belong to the panel of step k + 2."""
+        step, after = self.steps[k], self.steps[k + 2]
+        n1 = self.width(LuEvent(UPDATE, k, LEFT))
+        self.update1 = self.update_s(step.jb, self.rows_below(step.j1), n1)
+        self.first = np.zeros_like(self.update1)
+        self.first[:, after.q] = self.update1[:, after.q] * min(1.0, after.jb / max(float(n1[after.q]), 1.0))
+        self.device = np.maximum(self.device, self.rows[LEFT]) + self.first
+
+    def update_left(self, k: int) -> None:
+        """Update the left section, except the columns that have been updated first."""
+        step = self.steps[k]
+        n1 = self.width(LuEvent(UPDATE, k, LEFT))
+        if self.update1 is None:
+            rest1 = self.update1 = self.update_s(step.jb, self.rows_below(step.j1), n1)
+        else:
+            rest1 = self.update1 - self.first
+        half1 = 0.5 * self.rows_s(n1, step.jb)
+        self.device = np.maximum(self.device, self.rows.pop(LEFT)) + half1 + rest1
+        self.note_device_s(
+            self.steps[k + 1], self.update2 + self.update1 + self.half2 + half1 + (self.gathered - self.ready)
+        )
+
+    def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
+        """Return when the next panel's columns are updated, and the device's seconds for it, by process row."""
         q, jb = following.q, float(following.jb)
-        m, _ = self.trailing(step)
+        m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)
         rows_s = self.rows_s(columns, step.jb)[:, q]
         swapped = self.exchange_one(ready[:, q] + rows_s, jb, step.jb)
@@ -203,10 +238,10 @@ class _Simulation:
         ahead: Array = swapped + update
         return ahead, rows_s + update
 
-    def next_panel(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
-        """FACT in process column q, which ends for all of it at once, and LBCAST; the seconds that its devices lose."""
+    def factor_and_send(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
+        """Simulate FACT, which ends at once on the process column, and LBCAST; return the seconds its devices lose."""
         q, jb = step.q, step.jb
-        m = self.below(step.j0)[0]
+        m = self.rows_below(step.j0)
         panel_bytes = FP64_BYTES * jb * m
         copy_s = panel_bytes / self.ranks.network.host_rate
         if self.machine.fact:  # which includes the copy
@@ -272,35 +307,19 @@ class _Simulation:
         seconds: Array = gemm + trsm
         return seconds
 
-    def active(self, following: LuStep, update: Array) -> float:
-        """What the device of the next panel's owner computes in a step (fig. 7)."""
-        return float(update[following.p, following.q])
-
     # --- sizes
 
-    def splits(self, following: LuStep) -> bool:
-        """Whether the next panel still lies in the left section everywhere (III-C)."""
-        _, n = self.below(following.j1)
-        return bool((self.n2 > 0).any() and (n >= self.n2).all())
+    def split_steps(self) -> int:
+        """Return how many steps, from the first, leave the next panel in each process column's left section."""
+        if not self.n2.any():
+            return 0
+        split = self.columns - self.n2
+        outside = (
+            step.k for step, following in pairwise(self.steps) if (self.columns_before(following.j1) > split).any()
+        )
+        return next(outside, max(0, len(self.steps) - 1))
 
-    def rest_of(self, step: LuStep) -> LuStep | None:
-        """The step after one."""
-        run = self.run
-        j0 = step.j1
-        if j0 >= run.n:
-            return None
-        k = step.k + 1
-        return LuStep(k, j0, min(run.nb, run.n - j0), k % run.P, k % run.Q)
-
-    def trailing(self, step: LuStep) -> tuple[Array, Array]:
-        """Local rows and columns behind a step's panel, b among the columns."""
-        return self.below(step.j1)
-
-    def rest(self, step: LuStep, following: LuStep) -> tuple[Array, Array]:
-        """Local rows behind a step's panel, and columns behind the next one."""
-        return self.below(step.j1)[0], self.below(following.j1)[1]
-
-    def below(self, j: int) -> tuple[Array, Array]:
-        """Local rows and columns from global index j on."""
-        run = self.run
-        return owned(run.n, run.nb, run.P) - owned(j, run.nb, run.P), self.columns - owned(j, run.nb, run.Q)
+    def width(self, event: LuEvent) -> Array:
+        """Return the number of local columns of an event's section, by process column."""
+        c0, c1 = self.sections.columns(event.k, event.section)
+        return c1 - c0  # type: ignore[no-any-return]

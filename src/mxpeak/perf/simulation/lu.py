@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.lu_schedule import (
+    AWAIT,
+    AWAIT_PIVOTS,
+    FACTOR,
+    PREPARE,
+    SWAP,
+    UPDATE,
+    LuEvent,
+    LuStep,
+    Overlap,
+    lu_schedule,
+    lu_steps,
+)
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.perf.simulation.clocks import Array, Line
 from mxpeak.perf.simulation.machines import Machine, Network
@@ -114,6 +128,79 @@ class Ranks:
     def staged(self, size_bytes: Array) -> Array | float:
         """Seconds between device and host where messages are staged there; 0 where they are not."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
+
+
+class LuClocks(ABC):
+    """The clocks [P, Q] of a factorization in progress, which execute the solver's schedule.
+
+    device     when each device has completed all its work
+    ready      when the current step began
+    port       when each rank's link out of its node is free
+    step_s     when the owner of each step's diagonal block began it
+    device_s   seconds in which the device of the next panel's owner computes in each step (rocHPL, fig. 7)
+    """
+
+    def __init__(self, run: LuRun, machine: Machine):
+        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
+        self.device, self.ready, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
+        self.steps = lu_steps(run.n, run.nb, run.P, run.Q)
+        self.step_s: list[float] = []
+        self.device_s: list[float] = []
+
+    def execute(self, overlap: Overlap) -> None:
+        """Simulate all steps."""
+        handlers = {
+            PREPARE: self.prepare,
+            FACTOR: self.factor,
+            AWAIT: self.await_panel,
+            AWAIT_PIVOTS: self.await_pivots,
+            SWAP: self.swap,
+            UPDATE: self.update,
+        }
+        for event in lu_schedule(len(self.steps), overlap):
+            if event.op in handlers:
+                handlers[event.op](event)
+
+    @abstractmethod
+    def arrival(self) -> Array:
+        """Return when each rank has the current panel."""
+
+    def await_panel(self, event: LuEvent) -> None:
+        """Begin a step when its panel has arrived."""
+        step = self.steps[event.k]
+        self.device = self.ready = np.maximum(self.device, self.arrival())
+        self.step_s.append(float(self.ready[step.p, step.q]))
+
+    @abstractmethod
+    def prepare(self, event: LuEvent) -> None:
+        """Apply the update of the step before to a panel's columns."""
+
+    @abstractmethod
+    def factor(self, event: LuEvent) -> None:
+        """Factor a panel and send it."""
+
+    def await_pivots(self, event: LuEvent) -> None:  # noqa: B027  # without pivoting there is nothing to wait for
+        """Wait for a panel's pivots."""
+
+    def swap(self, event: LuEvent) -> None:  # noqa: B027
+        """Begin a panel's row swaps in a section."""
+
+    @abstractmethod
+    def update(self, event: LuEvent) -> None:
+        """Update a section of the trailing matrix."""
+
+    def note_device_s(self, step: LuStep, seconds: Array) -> None:
+        """Note the seconds that the owner of a step's diagonal block computes."""
+        self.device_s.append(float(seconds[step.p, step.q]))
+
+    def rows_below(self, j: int) -> Array:
+        """Return the number of local rows from global row j on, by process row."""
+        run = self.run
+        return owned(run.n, run.nb, run.P) - owned(j, run.nb, run.P)
+
+    def columns_before(self, j: int) -> Array:
+        """Return the number of local columns left of global column j, by process column."""
+        return owned(j, self.run.nb, self.run.Q)
 
 
 def used_network(run: LuRun, machine: Machine) -> Network:

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from mxpeak.layout.lu_schedule import LuStep, looks_ahead, lu_steps
+from mxpeak.layout.lu_schedule import REST, LuEvent, LuStep, Overlap, looks_ahead
 from mxpeak.perf.simulation.clocks import Array, Line, arrivals
-from mxpeak.perf.simulation.lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
+from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.precision import precision, stored_as
 
@@ -28,64 +28,72 @@ def simulate(run: LuRun, machine: Machine) -> LuForecast:
     return _Simulation(run, machine).result()
 
 
-class _Simulation:
-    """The clocks [P, Q] of a factorization under way.
-
-    device   when each device has done all that it was given
-    L, U     when a step's panels are where they are needed
-    port     when each rank's way out of its node is free
-    """
+class _Simulation(LuClocks):
+    """The clocks of HPL-MxP; L and U are when a step's panels arrive."""
 
     def __init__(self, run: LuRun, machine: Machine):
-        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
-        shape = run.P, run.Q
-        self.device, self.L, self.U, self.port = (np.zeros(shape) for _ in range(4))
+        super().__init__(run, machine)
+        self.L, self.U = np.zeros_like(self.device), np.zeros_like(self.device)
         self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)
-        self.ahead = looks_ahead(run.depth, run.ranks, background=machine.devices)
+        self.overlap = Overlap(looks_ahead(run.depth, run.ranks, background=machine.devices))
         self.low = precision(run.precision).bytes
         stored = stored_as(run.precision)
         self.stored = precision(stored).bytes
         self.trsm_rate, self.factor_rate = machine.curve("trsm", stored), machine.curve("factor", stored)
-        self.step_s: list[float] = []
-        self.device_s: list[float] = []
 
     def result(self) -> LuForecast:
-        """All steps, then refinement."""
-        steps = lu_steps(self.run.n, self.run.nb, self.run.P, self.run.Q)
-        self.panels(steps[0], np.zeros(self.run.P), np.zeros(self.run.Q), self.device.copy(), 0.0)
-        for step, following in zip(steps, [*steps[1:], None]):
-            self.step(step, following)
+        """Simulate all steps, then refinement."""
+        self.execute(self.overlap)
         lu_s = float(np.maximum(self.device, np.maximum(self.L, self.U)).max())
         refine_s = refinement_s(self.run, self.machine, self.ranks)
         phases = {**self.busy, "refine": refine_s}
         return forecast(self.run, lu_s + refine_s, phases, self.step_s, self.device_s)
 
-    def step(self, step: LuStep, following: LuStep | None) -> None:
-        """The update with a step's panels; the next ones are made and sent before most of it, or after it."""
-        ready = np.maximum(self.device, np.maximum(self.L, self.U))
-        self.step_s.append(float(ready[step.p, step.q]))
-        m, n = self.below(step.j1)
+    # --- the events of the schedule
+
+    def arrival(self) -> Array:
+        """Return when each rank has both panels."""
+        return np.maximum(self.L, self.U)
+
+    def await_panel(self, event: LuEvent) -> None:
+        """Begin a step when both panels have arrived."""
+        super().await_panel(event)
+        step = self.steps[event.k]
         side = (self.run.n - step.j1) / math.sqrt(self.run.ranks)
-        per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
-        if following is None:
-            self.device = ready
-            return
-        if not self.ahead:
-            self.device = ready + self.gemm(m, n, per_entry)
-            owner = following.p, following.q
-            self.device_s.append(float(self.device[owner] - ready[owner]))
-            self.panels(following, self.device[:, following.q], self.device[following.p], self.device, 0.0)
-            return
-        m1, n1 = self.below(following.j1)
-        column, row = ready[:, following.q].copy(), ready[following.p].copy()
-        column += self.gemm(m, np.array([float(following.jb)]), per_entry, q=following.q)[:, 0]
-        across = self.gemm(np.array([float(following.jb)]), n1, per_entry, p=following.p)[0]
+        self.per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
+
+    def prepare(self, event: LuEvent) -> None:
+        """Update the next block column and block row, and note when their panels can begin."""
+        step, width = self.steps[event.k], np.array([float(self.steps[event.k].jb)])
+        column, row = self.ready[:, step.q].copy(), self.ready[step.p].copy()
+        column += self.gemm(self.rows_below(step.j0), width, q=step.q)[:, 0]
+        across = self.gemm(width, self.columns_from(step.j1), p=step.p)[0]
         row += across
-        row[following.q] = column[following.p] = column[following.p] + across[following.q]
-        rest = self.gemm(m1, n1, per_entry)
-        owner = following.p, following.q
-        self.device_s.append(float(row[following.q] - ready[owner] + rest[owner]))
-        self.panels(following, column, row, ready, rest)
+        row[step.q] = column[step.p] = column[step.p] + across[step.q]
+        self.column, self.row = column, row
+
+    def factor(self, event: LuEvent) -> None:
+        """Make and send a step's panels; if an update overlaps them, `update` does this."""
+        step = self.steps[event.k]
+        if event.k == 0 or not self.overlap.lookahead:
+            self.panels(step, self.device[:, step.q], self.device[step.p], self.device, 0.0)
+
+    def update(self, event: LuEvent) -> None:
+        """Update a section, and make the panels that overlap it."""
+        if event.k + 1 == len(self.steps):
+            return
+        following = self.steps[event.k + 1]
+        trailing = self.steps[event.k + (event.section == REST)].j1
+        seconds = self.gemm(self.rows_below(trailing), self.columns_from(trailing))
+        if event.section == REST:
+            p, q = following.p, following.q
+            self.device_s.append(float(self.row[q] - self.ready[p, q] + seconds[p, q]))
+            self.panels(following, self.column, self.row, self.ready, seconds)
+        else:
+            self.device = self.ready + seconds
+            self.note_device_s(following, self.device - self.ready)
+
+    # --- its parts
 
     def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
         """Make and send a step's panels; `column` and `row` say when those who make them can begin.
@@ -93,7 +101,7 @@ class _Simulation:
         Their devices go on with `rest` of the update while they wait for the diagonal block.
         """
         p, q, jb = step.p, step.q, step.jb
-        m, n = self.below(step.j1)
+        m, n = self.rows_below(step.j1), self.columns_from(step.j1)
         speed, device, blocking = self.ranks.speed, entry + rest, self.ranks.wait_on_the_spot
         factor_s = 2.0 / 3.0 * jb**3 / self.factor_rate(jb) / float(speed[p, q])
         D = column[p] + factor_s
@@ -129,20 +137,19 @@ class _Simulation:
         self.busy["trsm"] += float(np.sum(trsm_L / speed[:, q]) + np.sum(trsm_U / speed[p])) / size
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
-    def gemm(self, m: Array, n: Array, per_entry: float, p: int | None = None, q: int | None = None) -> Array:
+    def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
         """Seconds of a product of m×n on all ranks, or those of row p or column q: (m + edge)(n + edge) entries."""
         edge = self.machine.edge
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
         speed = self.ranks.speed
         speed = speed[p : p + 1] if p is not None else speed[:, q : q + 1] if q is not None else speed
-        seconds: Array = np.multiply.outer(padded_m * per_entry, padded_n) / speed
+        seconds: Array = np.multiply.outer(padded_m * self.per_entry, padded_n) / speed
         self.busy["gemm"] += float(seconds.sum()) / self.run.ranks
         return seconds
 
-    def below(self, j: int) -> tuple[Array, Array]:
-        """Local rows and columns from global index j on."""
-        n, nb, P, Q = self.run.n, self.run.nb, self.run.P, self.run.Q
-        return owned(n, nb, P) - owned(j, nb, P), owned(n, nb, Q) - owned(j, nb, Q)
+    def columns_from(self, j: int) -> Array:
+        """Return the number of local columns from global column j on, by process column."""
+        return self.columns_before(self.run.n) - self.columns_before(j)
 
 
 def _tree(line: Line, size_bytes: float) -> float:
