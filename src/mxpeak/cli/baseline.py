@@ -1,4 +1,4 @@
-"""What a run is compared with: the one recorded in --baseline, checked before anything runs; else a simulated one."""
+"""Forecasts for a run: from the recorded run that --baseline names, or from a simulation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
-#: What two runs must have in common for one to forecast the other, as far as the benchmark has it; and their ranks.
+#: Keys of the problem that must agree if one run forecasts another; the ranks must agree as well.
 SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
 def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, Forecast]:
-    """The forecast of every case of a request with a --baseline."""
+    """Return the forecast of every case of a request with --baseline."""
     config: Any = request.config
     if config.n is None:
         raise UsageError("--baseline predicts the time of one problem, but -N is not set; add -N")
@@ -30,9 +30,9 @@ def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, Forecast]:
 
 
 def simulated(request: RunRequest, comm: Communicator, say: Callable[[str], None]) -> Callable[[Any], Forecast | None]:
-    """What to expect of a case on this machine, if mxpeak tune has measured it with as many ranks and threads.
+    """Return a function that forecasts a case if `mxpeak tune` has measured this machine with these ranks and threads.
 
-    Collective; what comes back is for rank 0, which says what is wrong with the measurements.
+    Collective; only rank 0 uses the function, and it reports errors in the measurements.
     """
     from mxpeak.bench.expected import measured_layouts, progress_of
     from mxpeak.perf.simulation.machines import find_machine
@@ -57,7 +57,7 @@ def simulated(request: RunRequest, comm: Communicator, say: Callable[[str], None
 
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:
-    """The forecast of every case, from the file `text`, or from the newest run in mxpeak-out/ (`last`)."""
+    """Return the forecast of every case from a file, or from the newest run in mxpeak-out/ (`last`)."""
     path = _newest(benchmark) if text == "last" else Path(text)
     recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
     if not recorded:
@@ -86,7 +86,7 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
-    """The forecast of one case, by the newest result of the same problem."""
+    """Return the forecast of a case from the newest result of the same problem."""
     others = [_differences(one, case, ranks) for one in recorded]
     for one, different in zip(reversed(recorded), reversed(others)):
         if not different:
@@ -109,7 +109,7 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
-    """What differs, as `n is 1000 there and 2000 here`."""
+    """Return the differences as text: n is 1000 in the file and 2000 in this run."""
     problem, launch = (_table(result, name) for name in ("problem", "launch"))
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}

@@ -1,6 +1,6 @@
-"""mxpeak VERB …: reads the command line, runs the verb, and answers with an exit code.
+"""Parse the command line, run the verb and return the exit code.
 
-Nothing heavy is imported here: `--help` must answer at once, on nine thousand nodes too.
+This module imports nothing heavy, so that `--help` is fast even on nine thousand nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import end_in_libraries_too, leave_crashes, on_end, parent_pid, write_exit_code
 
-#: Words that are values of a flag although they begin with a dash: -5%, -1e9, -64,128.  No flag begins with a digit.
+#: Values of flags that begin with a dash: -5%, -1e9, -64,128. No flag begins with a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -42,7 +42,7 @@ sources of a setting, in order of precedence:
 
 
 def _with_help(message: str, verb: str) -> str:
-    """What is wrong, and where the flags are listed."""
+    """Return the message with a pointer to the help of the verb."""
     return f"{message} See {verb} --help" if message.endswith("?") else f"{message}; see {verb} --help"
 
 
@@ -51,9 +51,9 @@ def _shortened(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are UsageErrors, and whose help comes from rank 0 only.
+    """An argument parser that raises UsageErrors and prints its help only on rank 0.
 
-    Flags are typed whole, and help's examples keep their lines.
+    Flags cannot be abbreviated, and the examples in the help keep their lines.
     """
 
     def __init__(self, **settings: Any):
@@ -71,14 +71,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise, instead of printing on every rank; list the values of an argument that is missing."""
+        """Raise a UsageError; if an argument is missing, list its values."""
         for action in self._actions:
             if action.choices and message == f"the following arguments are required: {action.metavar}":
                 message = f"{action.metavar} is missing; use one of {', '.join(map(str, action.choices))}"
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Raise our own errors with the flag's name: argparse has one text for every ValueError."""
+        """Parse a value, and name the flag in errors: argparse has only one text for every ValueError."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version once, not on every rank."""
+        """Print help and version on rank 0."""
         if Session().rank == 0:
             super()._print_message(message, file)
 
@@ -134,7 +134,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     args.full_parser = parser
     if hasattr(args, "flags"):
         unknown += args.flags
-        args.flags = argv[cut + 1 :]  # of another verb, which the job script runs
+        args.flags = argv[cut + 1 :]  # flags of another verb, for the job script
     else:
         unknown += argv[cut + 1 :]
     if unknown:
@@ -146,7 +146,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def completed(argv: list[str]) -> list[str]:
-    """The command line with what `mxpeak` alone means, also where only flags follow it: mxpeak --json -."""
+    """Return the command line with the arguments that `mxpeak` without a verb implies."""
     if not argv:
         return NO_ARGUMENTS
     if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
@@ -172,7 +172,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
         return session.refuse(f"mxpeak: error: {error}", int(error.exit_code))
     except BrokenPipeError:
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered output has no reader
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -182,7 +182,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
         text = f"mxpeak: error: out of memory: {error}; use a smaller -N, or a smaller --mem"
         return session.end(session.refuse(text, ExitCode.RESOURCE))
     except Interrupted as interrupted:
-        if session.stalled is None:  # a stall is said by every rank
+        if session.stalled is None:  # every rank reports a stall itself
             session.log(f"mxpeak: {interrupted}")
         return session.end_with_grace(interrupted.code)
     except Exception as error:
@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script; a daemon may have closed the standard streams."""
+    """Run the console script, also if a daemon has closed the standard streams."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)

@@ -1,4 +1,4 @@
-"""What is known of a run while it goes on, as a file: a SIGKILL or a power cut leaves no time to write a result."""
+"""Write the results so far to a file, because SIGKILL or a power failure leaves no time for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
 
-#: Seconds between two writings: each waits for the disk.
+#: Seconds between two writes, because each write waits for the disk.
 EVERY_S = 10.0
 
 
 class SoFarFile:
-    """The cases that have ended, and the finished solves of the one under way as `aborted`; of rank 0.
+    """Keep the ended cases and the completed solves of the current one, as `aborted`, in a file on rank 0.
 
-    It stands beside the results until they are written.
+    The file is in the results folder until the results are written.
     """
 
     def __init__(self, folder: Folder, session: Session):
@@ -29,14 +29,14 @@ class SoFarFile:
         self._written_s, self._able = time.monotonic(), True
 
     def keep(self, ended: Sequence[Result], under_way: Callable[[], Result] | None = None) -> None:
-        """Write what is known, if the last writing is long ago."""
+        """Write the results so far, unless the last write is less than EVERY_S ago."""
         now = time.monotonic()
         if not self._able or now - self._written_s < EVERY_S:
             return
         try:
             results = [*ended, *([] if under_way is None else [under_way()])]
             self._folder.replace(SO_FAR, to_json(document(results, several=True)))
-        except (OSError, ValueError) as error:  # the run goes on without it
+        except (OSError, ValueError) as error:  # the run continues without the file
             self._able = False
             self._session.log(
                 f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; if "
@@ -45,6 +45,6 @@ class SoFarFile:
         self._written_s = now
 
     def clear(self) -> None:
-        """The results are written, or shown."""
-        with suppress(OSError):  # a folder that is gone, or cannot be written any more, has been told of
+        """Remove the file, because the results have been written or shown."""
+        with suppress(OSError):  # `keep` has reported a folder that is not writable
             self._folder.remove(SO_FAR)

@@ -1,4 +1,4 @@
-"""Runs that are past: found by name, read, and what they tell of the next; those in mxpeak-out/ the newest first."""
+"""Find and read past runs by name or path; those in mxpeak-out/ come newest first."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from mxpeak.foreign import UNSAFE, printable_values, read_bytes, read_text
 from mxpeak.records import PASSED, read_json, results_of
 from mxpeak.schema.check import mismatch
 
-#: The files that hold a run's results, and, until they are written, what is known by then.
+#: Names of the result file, and of the file with the results so far.
 RESULT, SO_FAR = "result.json", "so-far.json"
-#: The folder that takes results where --out names no other.
+#: Folder of the results without --out.
 OUT = Path("mxpeak-out")
-#: The runs that `mxpeak baseline set` keeps.
+#: File of the run that `mxpeak baseline set` stores.
 KEPT = OUT / "baseline.json"
 
-#: Names that stand for runs, in place of a path.
+#: Names that replace the path of a run.
 NAMES = ("last", "previous", "baseline")
 
 
 def result_files() -> list[Path]:
-    """The result files of past runs, the newest first."""
+    """Return the result files of past runs, newest first."""
     found = []
     for file in map(_in_folder, OUT.glob("*/")):
-        with suppress(OSError):  # a link to a file that is gone, or one that its run removes just now
+        with suppress(OSError):  # a dangling link, or a file that its run has just removed
             if stat.S_ISREG((known := file.stat()).st_mode):
                 found.append((known.st_mtime, file))
     return [file for _, file in sorted(found, reverse=True)]
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results of a file in mxpeak-out/; none, after a warning that names it, if it is no result file."""
+    """Return the results of a file in mxpeak-out/; if it is not a result file, warn and return none."""
     try:
         return recorded(read_text(path))
-    except FileNotFoundError:  # its run has just removed it
+    except FileNotFoundError:  # its run has just removed the file
         return []
     except OSError as error:
         reason = error.strerror
@@ -54,7 +54,7 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
 def recorded(text: str) -> list[Mapping[str, Any]]:
     """Return the results in the text of a result file, checked against the schema, with printable texts.
 
-    Keys may be absent, as in the files of older versions.  Raises a ValueError with the first mismatch.
+    Keys may be absent, as in the files of older versions. Raise a ValueError with the first mismatch.
     """
     found = checked(results_of(read_json(text)))
     return [printable_values(one) for one in found] if UNSAFE.search(text) or "\\u" in text else found
@@ -73,14 +73,14 @@ def checked(found: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every result of past runs with its file, the newest file first."""
+    """Yield every result of past runs with its file, newest file first."""
     for path in result_files():
         for one in read_results(path):
             yield path, one
 
 
 def run_file(name: str) -> Path:
-    """The file that a run's name stands for."""
+    """Return the file for the name or path of a run."""
     if name == "last":
         return _last()
     if name == "previous":
@@ -90,17 +90,17 @@ def run_file(name: str) -> Path:
             raise UsageError("no baseline has been set; run mxpeak baseline set RESULT")
         return KEPT
     path = Path(name) if os.path.exists(name) or not os.path.exists(OUT / name) else OUT / name
-    return _in_folder(path) if os.path.isdir(path) else path  # of os: False for a name that is too long
+    return _in_folder(path) if os.path.isdir(path) else path  # os.path returns False for names that are too long
 
 
 def _in_folder(folder: Path) -> Path:
-    """The results of a run, or what is known of one that was cut short."""
+    """Return the result file of a folder, or the results so far of an interrupted run."""
     whole, so_far = folder / RESULT, folder / SO_FAR
     return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 
 def _last() -> Path:
-    """The newest run that has ended; only where there is none, what is known of one that has not."""
+    """Return the newest run that has ended, or the newest interrupted one if none has."""
     files = result_files()
     if not files:
         raise UsageError(
@@ -110,7 +110,7 @@ def _last() -> Path:
 
 
 def _previous(last: Path) -> Path:
-    """The newest run before the last one that can be compared with it."""
+    """Return the newest earlier run that has a case in common with the last run."""
     from mxpeak.report.compare import pairs
 
     own = read_results(last)
@@ -124,7 +124,7 @@ def _previous(last: Path) -> Path:
 
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:
-    """The results of a result file, or of another program's report."""
+    """Return the results in a result file, or in a report of another program."""
     from mxpeak.report.importers import results_of_log
 
     try:
@@ -143,7 +143,7 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
-    """The rate of the newest valid result of a benchmark on as many ranks, and of an order of n/4 at least."""
+    """Return the rate of the newest valid result with this many ranks and an order of at least n/4."""
     for _, one in past_results():
         if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             rate = one.get("result", {}).get("rate_flops")

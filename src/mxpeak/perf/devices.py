@@ -1,6 +1,6 @@
-"""Where GPUs, cores and network adapters lie: each rank's line of the map rank → GPU → NUMA node → adapter.
+"""Find each rank's GPU, NUMA nodes and nearest network adapters.
 
-Like all facts they are read under a `root`; what a system does not tell is None.
+All readers take the `root` of the file system. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from mxpeak.layout.cores import short_list
 from mxpeak.perf.host import core_list, host_facts, number_in, text_in
 
-#: Classes of network adapters that carry messages between nodes: InfiniBand and RoCE, Slingshot.
+#: Classes of network adapters that connect nodes: InfiniBand and RoCE, Slingshot.
 ADAPTERS = ("infiniband", "cxi")
-#: How Cray's MPI chooses an adapter; and the lists by which UCX and NCCL are kept to some.
+#: The variable by which Cray's MPI selects an adapter, and those that restrict UCX and NCCL to some adapters.
 CRAY_POLICY = "MPICH_OFI_NIC_POLICY"
 ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLocation:
-    """The NUMA node that a GPU hangs on, and the cores near it; None and none where the system does not say."""
+    """NUMA node of a GPU, and the cores near it; None and empty if the system does not list them."""
 
     node: int | None
     cores: list[int]
@@ -31,7 +31,7 @@ class GpuLocation:
 
 @dataclass(frozen=True, slots=True)
 class RankLocation:
-    """One rank's line of the map; `core_nodes` are the NUMA nodes of its cores."""
+    """Location of one rank; `core_nodes` are the NUMA nodes of its cores."""
 
     rank: int
     host: str
@@ -44,7 +44,7 @@ class RankLocation:
 
 
 def bus_address(pci_bus_id: str) -> str:
-    """A PCI address as the kernel writes it: 00000000:1B:00.0, 1b:00 and 0000:1b:00.0 are the same device."""
+    """Return a PCI address in the kernel's form: 00000000:1B:00.0 and 1b:00 give 0000:1b:00.0."""
     match = re.fullmatch(r"(?:([0-9a-f]+):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", pci_bus_id.strip().lower())
     if match is None:
         return pci_bus_id
@@ -53,20 +53,20 @@ def bus_address(pci_bus_id: str) -> str:
 
 
 def gpu_location(pci_bus_id: str, root: str | Path = "/") -> GpuLocation:
-    """Where the GPU at this PCI address lies."""
+    """Return the location of the GPU with this PCI address."""
     device = Path(root) / "sys/bus/pci/devices" / bus_address(pci_bus_id)
     return GpuLocation(_node(device), core_list(text_in(device / "local_cpulist") or ""))
 
 
 def nics(root: str | Path = "/") -> dict[str, int | None]:
-    """The network adapters by name, each with its NUMA node."""
+    """Return the NUMA node of each network adapter, by name."""
     folders = [Path(root) / "sys/class" / kind for kind in ADAPTERS]
     found = [adapter for folder in folders if folder.is_dir() for adapter in sorted(folder.iterdir())]
     return {adapter.name: _node(adapter / "device") for adapter in found}
 
 
 def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
-    """The NUMA nodes that these cores belong to."""
+    """Return the NUMA nodes of these cores."""
     nodes = host_facts(root, affinity=cores)["numa_nodes"] or []
     return [node["node"] for node in nodes if set(node["cores"]) & set(cores)]
 
@@ -74,14 +74,14 @@ def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
 def rank_location(
     rank: int, host: str, cores: list[int], gpu: str, bus_id: str, root: str | Path = "/"
 ) -> RankLocation:
-    """The line of this rank, computed on its own host."""
+    """Return the location of this rank, read on its own host."""
     location = gpu_location(bus_id, root)
     near = [name for name, node in nics(root).items() if node is not None and node == location.node]
     return RankLocation(rank, host, cores, core_nodes(cores, root), gpu, bus_address(bus_id), location, near)
 
 
 def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
-    """The map as a table, one line a rank below its heading."""
+    """Return the lines of a table with one row per rank."""
     rows = [("rank", "host", "cores", "GPU", "at", "NUMA", "adapters")]
     for r in ranks:
         node = "-" if r.gpu_location.node is None else str(r.gpu_location.node)
@@ -91,7 +91,7 @@ def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
 
 
 def cross_socket(rank: RankLocation) -> str | None:
-    """What to say where all of a rank's cores lie on other NUMA nodes than its GPU; None where one does not."""
+    """Return a warning if no core of a rank is on its GPU's NUMA node, otherwise None."""
     node = rank.gpu_location.node
     if node is None or not rank.core_nodes or node in rank.core_nodes:
         return None
@@ -105,10 +105,10 @@ def cross_socket(rank: RankLocation) -> str | None:
 
 
 def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = os.environ) -> str | None:
-    """The variable by which ranks on several nodes send through the adapter nearest to their GPU, in one sentence.
+    """Return advice on the variable that connects ranks to the adapters nearest to their GPUs, or None.
 
-    Cray's MPI deals adapters out in blocks of ranks; UCX and NCCL take the nearest ones themselves, unless they are
-    told which to take.
+    Cray's MPI assigns adapters to blocks of ranks. UCX and NCCL select the nearest adapters unless a variable restricts
+    them.
     """
     if any(name.startswith("cxi") for rank in ranks for name in rank.adapters) and CRAY_POLICY not in environ:
         return f"note: set {CRAY_POLICY}=GPU for all ranks, so that each sends through the adapter nearest its GPU"
@@ -119,5 +119,5 @@ def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = o
 
 
 def _node(device: Path) -> int | None:
-    """The NUMA node of a device; the kernel writes -1 where it does not know."""
+    """Return the NUMA node of a device, or None if the kernel reports -1."""
     return number_in(device / "numa_node")

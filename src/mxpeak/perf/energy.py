@@ -1,8 +1,8 @@
-"""Energy of a node while something is timed: RAPL's counters of its processors, NVML's of its GPUs.
+"""Measure the energy of timed regions: RAPL counters of the processors, NVML counters of the GPUs.
 
-Counters are read at both ends of each timed region, and 20 times a second between: what was used since the last look
-goes to the phase that is under way.  RAPL's counters begin anew at some 260 kJ, twenty minutes of a busy processor.
-What cannot be read is None; on many systems root alone may read RAPL.
+A thread reads the counters at both ends of each timed region and 20 times per second in between. The energy since the
+last read belongs to the current phase. RAPL counters wrap at about 260 kJ, which is twenty minutes on a busy processor.
+Unreadable values are None; on many systems only root can read RAPL.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, Protocol
 from mxpeak.perf.health import gpu_energy
 from mxpeak.perf.host import number_in, text_in
 
-#: RAPL counts microjoules; seconds between two looks.
+#: Joules per count of RAPL, and seconds between two reads.
 MICRO, LOOK_S = 1e-6, 0.05
-#: Where no phase is under way.
+#: Name for time outside all phases.
 OTHER = "other"
 
 
 class Counter(Protocol):
-    """Something whose energy grows."""
+    """A counter of consumed energy."""
 
     name: str
 
     def joules(self) -> float | None:
-        """Since the counter was made."""
+        """Return the joules since the creation of the counter, or None if it cannot be read."""
 
 
 class Rapl:
-    """One of RAPL's domains: a package, or the memory at it."""
+    """A domain of RAPL: a package, or its memory."""
 
     def __init__(self, folder: Path):
         self.name = folder.name
@@ -41,7 +41,7 @@ class Rapl:
         self._last, self._total = number_in(self._file), 0
 
     def joules(self) -> float | None:
-        """What was counted since, around the end of the counter too, if somebody looks once a round."""
+        """Return the joules since creation, correct if it is read at least once per wrap of the counter."""
         now = number_in(self._file)
         if now is None or self._last is None:
             return None
@@ -55,20 +55,20 @@ class Rapl:
 
 
 class Gpu:
-    """One of NVIDIA's GPUs, through NVML."""
+    """A GPU of NVIDIA, read through NVML."""
 
     def __init__(self, pci_bus_id: str):
         self.name, self._read = gpu_energy(pci_bus_id)
         self._first = self._read()
 
     def joules(self) -> float | None:
-        """What was counted since."""
+        """Return the joules since the creation of the counter."""
         now = self._read()
         return None if now is None or self._first is None else now - self._first
 
 
 def processors(root: str | Path = "/") -> list[Counter]:
-    """The packages of this host, and their memory where it is counted apart."""
+    """Return counters of this host's packages, and of their memory if it is counted separately."""
     found: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
         if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
@@ -80,11 +80,11 @@ def processors(root: str | Path = "/") -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one rank has read over all timed regions: joules of its host's processors, and of its GPU.
+    """Joules that one rank has read over all timed regions, for the processors of its host and for its GPU.
 
-    seconds    that the regions took
-    gpu        whose joules: ranks may share a GPU
-    phases     all these joules by the phase that this rank was in
+    seconds    duration of the regions
+    gpu        identifier of the GPU, because ranks may share a GPU
+    phases     all joules by the phase of this rank
     """
 
     seconds: float
@@ -95,11 +95,11 @@ class Used:
 
 
 class Meter:
-    """The energy of timed regions, one after the other.
+    """Measure the energy of consecutive timed regions.
 
-    cpu      counters of this host's processors; empty on all ranks of a host but one
-    gpu      that of this rank's GPU
-    doing    tells the phase that is under way
+    cpu      counters of this host's processors; empty on all ranks of a host except one
+    gpu      counter of this rank's GPU
+    doing    function that returns the current phase
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class Meter:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all regions."""
+        """Discard the energy of all regions."""
         self._seconds, self._joules, self._gpu_joules = 0.0, _Sum(), _Sum()
         self._phases: dict[str, float] = defaultdict(float)
 
     def begin(self) -> None:
-        """A region begins."""
+        """Start a region."""
         self._ended, self._before = threading.Event(), self._read()
         self._last = self._both(self._before)
         self._region: dict[str, float] = defaultdict(float)
@@ -128,10 +128,10 @@ class Meter:
             self._looking.start()
 
     def end(self, seconds: float | None) -> None:
-        """It ended, and took so long; None: it failed, and does not count."""
+        """End a region after some seconds, or discard it if `seconds` is None because it failed."""
         self._ended.set()
         if self._looking is not None:
-            self._looking.join()  # a counter is read by one thread at a time
+            self._looking.join()  # only one thread at a time may read a counter
         if seconds is None:
             return
         now, (cpu_before, gpu_before) = self._read(), self._before
@@ -143,7 +143,7 @@ class Meter:
 
     @property
     def used(self) -> Used:
-        """Over all regions; by phase where the sum is known."""
+        """Return the energy of all regions, with phases if the total is known."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         known = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
@@ -155,7 +155,7 @@ class Meter:
             self._book(self._read())
 
     def _book(self, now: tuple[float | None, float | None]) -> None:
-        """What was used since the last look that succeeded goes to the phase that is under way."""
+        """Add the energy since the last successful read to the current phase."""
         both = self._both(now)
         if both is None or self._last is None:
             return
@@ -173,7 +173,7 @@ class Meter:
 
 
 class _Sum:
-    """Joules of regions; None once one could not be read."""
+    """Sum of joules; None after an unreadable value."""
 
     def __init__(self) -> None:
         self.total: float | None = 0.0
@@ -189,16 +189,16 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 def total(parts: Iterable[float | None]) -> float | None:
-    """Their sum; None if one is, or there are none."""
+    """Return the sum of the parts, or None if a part is None or there are no parts."""
     known = list(parts)
     return None if not known or None in known else sum(part for part in known if part is not None)
 
 
 def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
-    """Return why the energy of this host, or of this rank's GPU, is not known; empty if all of it is.
+    """Return the reason for unknown energy of this host or of this rank's GPU; empty if all of it is known.
 
-    packages   counters of the host's processors; None on ranks that another rank of the host reads them for
-    gpu        that of this rank's GPU, None if it has none; `amd`: it is one of AMD's
+    packages   counters of the host's processors; None on ranks for which another rank of the host reads them
+    gpu        counter of this rank's GPU, or None; `amd` marks a GPU of AMD
     """
     reasons = []
     if packages is not None and not packages:
@@ -212,9 +212,9 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
 
 
 def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> dict[str, Any] | None:
-    """All hosts' energy of the timed regions, as results have it; `everybody` is each rank's host and what it has read.
+    """Return the energy of all hosts over the timed regions, as results contain it, or None if nothing is readable.
 
-    None where nothing can be read.  Where GPUs compute, processors and GPUs have to be known for a sum.
+    With GPUs, the sum needs the energy of both processors and GPUs.
     """
     hosts = {host for host, _ in everybody}
     cpu_of = {host: used.processors for host, used in everybody if used.processors is not None}
@@ -228,7 +228,7 @@ def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> d
     phases: dict[str, float] = defaultdict(float)
     seen: set[tuple[str, str | None]] = set()
     for host, used in everybody:
-        if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same
+        if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same counter
             _add(phases, used.phases)
         seen.add((host, used.gpu))
     return {

@@ -1,7 +1,7 @@
-"""A fingerprint of machine and software: what settings that were tuned on one are worth on another.
+"""Compute a fingerprint of machine and software, which decides whether tuned settings apply.
 
-Two machines with the same fingerprint have the same processors, as many cores, about as much memory, the same devices
-and the same libraries; names of hosts are no part of it, so that the nodes of a cluster share what one has measured.
+Two machines with the same fingerprint have the same processors, number of cores, devices and libraries, and about the
+same memory. Host names are excluded, so that all nodes of a cluster share one measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from mxpeak.perf.host import host_facts, software_facts, text_in
 
-#: What of a host's facts counts, and of the versions.
+#: Facts of the host and versions that enter the fingerprint.
 OF_HOST = (
     "architecture",
     "cpu_model",
@@ -31,18 +31,18 @@ OF_HOST = (
     "avx512",
 )
 OF_SOFTWARE = ("mxpeak", "python", "numpy", "scipy", "numba", "mpi4py", "mpich", "torch", "triton")
-#: Variables that make a library take other code.
+#: Variables that change the code path of a library.
 VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 
 
 def machine_facts(root: str | Path = "/", environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the fingerprint is of, found without loading a library: BLAS must not start before cores are bound."""
+    """Return the facts of the fingerprint without loading a library, because BLAS must start after core binding."""
     environ = os.environ if environ is None else environ
     host, software = host_facts(root), software_facts()
     memory = host["memory_total_bytes"]
     return {
         **{name: host[name] for name in OF_HOST},
-        # to the nearest power of two: kernels and hypervisors take some of it
+        # rounded to a power of two, because kernels and hypervisors reserve some memory
         "memory_class_gib": None if not memory else 2.0 ** round(math.log2(memory / 2**30)),
         "devices": gpu_models(root),
         **{name: software[name] for name in OF_SOFTWARE},
@@ -52,12 +52,12 @@ def machine_facts(root: str | Path = "/", environ: Mapping[str, str] | None = No
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """The fingerprint as a word."""
+    """Return the fingerprint of the facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What is another here than there, as lines for people."""
+    """Return the differences between two machines, one line each."""
     names = dict.fromkeys([*mine, *theirs])
     return [
         f"{name}: {theirs.get(name)} there, {mine.get(name)} here"
@@ -67,7 +67,7 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 
 
 def gpu_models(root: str | Path = "/") -> list[str]:
-    """The GPUs as their drivers name them; none is opened."""
+    """Return the names of the GPUs from their drivers, without opening a GPU."""
     proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
     found = []
     for folder in _folders(proc):
@@ -78,7 +78,7 @@ def gpu_models(root: str | Path = "/") -> list[str]:
 
 
 def blas_files() -> list[str]:
-    """The BLAS libraries that NumPy's and SciPy's wheels bring; their names tell the build.  None: the system's."""
+    """Return the file names of the BLAS libraries in NumPy's and SciPy's wheels; empty if they use the system's."""
     found = []
     for package in ("numpy", "scipy"):
         try:

@@ -1,6 +1,6 @@
-"""What cores and GPUs say of themselves while they compute: clocks, throttling, errors of memory.
+"""Read clocks, throttling and memory errors of cores and GPUs during a computation.
 
-Cores are read from /sys, NVIDIA's GPUs through NVML where nvidia-ml-py is installed; what nobody says is None.
+Cores are read from /sys, and NVIDIA GPUs through NVML if nvidia-ml-py is installed. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from mxpeak.perf.host import number_in
 
-#: cpufreq counts in kHz, NVML in mJ.
+#: Units of cpufreq and NVML: kHz and mJ.
 KHZ_A_MHZ, MILLI = 1e3, 1e-3
-#: NVML's reasons for clocks below the highest, by their bits; an idle GPU (bit 0) is not held back.
+#: NVML's reasons for clocks below the maximum, by bit; an idle GPU (bit 0) is not throttled.
 REASONS = {
     0x002: "application clocks",
     0x004: "software power cap",
@@ -26,18 +26,19 @@ REASONS = {
     0x080: "hardware power brake",
     0x100: "display clocks",
 }
-#: NVML's numbers for the clock of the multiprocessors, errors that were corrected or not, counts since the last reset.
+#: NVML's constants: the clock of the multiprocessors, corrected and uncorrected errors, and counts since the last
+#: reset.
 SM_CLOCK, CORRECTED, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at cores or a GPU.
+    """One reading of cores or a GPU.
 
-    clock_mhz, max_clock_mhz     the slowest core's clock now, and the highest that it is allowed
-    throttled                    how often the processor throttled since it started
-    reasons                      why a GPU's clock is held back now
-    ecc_corrected, _uncorrected  errors of memory since the host, or the GPU's driver, started
+    clock_mhz, max_clock_mhz     clock of the slowest core, and the highest allowed clock
+    throttled                    number of throttling events since the start of the processor
+    reasons                      reasons for the current limit of a GPU's clock
+    ecc_corrected, _uncorrected  memory errors since the start of the host or of the GPU's driver
     """
 
     clock_mhz: float | None = None
@@ -49,21 +50,21 @@ class Reading:
 
 
 class Sensors(Protocol):
-    """Whatever can be looked at again and again."""
+    """Sensors that can be read repeatedly."""
 
     uuid: str | None
 
     def read(self) -> Reading:
-        """Look now."""
+        """Return the current reading."""
 
 
 def sensors(cores: Sequence[int], pci_bus_id: str | None, root: str | Path = "/") -> Sensors:
-    """Those of the GPU at a PCI address, or of cores where there is none."""
+    """Return the sensors of the GPU with this PCI address, or of the cores if there is no GPU."""
     return CoreSensors(cores, root) if pci_bus_id is None else GpuSensors(pci_bus_id)
 
 
 class CoreSensors:
-    """Cores, and the memory of their host."""
+    """Sensors of cores and of the memory of their host."""
 
     uuid: str | None = None
 
@@ -73,7 +74,7 @@ class CoreSensors:
         self._memory = system / "edac/mc"
 
     def read(self) -> Reading:
-        """Clocks from cpufreq, counts of throttling from the cores and their package, memory errors from EDAC."""
+        """Return clocks from cpufreq, throttling of cores and packages, and memory errors from EDAC."""
         return Reading(
             clock_mhz=_lowest(self._numbers("cpufreq/scaling_cur_freq"), KHZ_A_MHZ),
             max_clock_mhz=_lowest(self._numbers("cpufreq/cpuinfo_max_freq"), KHZ_A_MHZ),
@@ -97,7 +98,7 @@ class CoreSensors:
 
 
 class GpuSensors:
-    """One of NVIDIA's GPUs, through NVML."""
+    """Sensors of a GPU of NVIDIA, read through NVML."""
 
     def __init__(self, pci_bus_id: str):
         self._nvml, self._gpu = _open(pci_bus_id)
@@ -105,7 +106,7 @@ class GpuSensors:
         self.uuid: str | None = found.decode() if isinstance(found, bytes) else found
 
     def read(self) -> Reading:
-        """Clocks, why they are held back, errors of memory."""
+        """Return clocks, reasons for throttling, and memory errors."""
         bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return Reading(
             clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
@@ -116,7 +117,7 @@ class GpuSensors:
         )
 
     def ask(self, question: str, *about: int) -> Any:
-        """The answer; None where this GPU or its driver has none."""
+        """Return the result of an NVML function, or None if this GPU or its driver does not support it."""
         if self._gpu is None:
             return None
         try:
@@ -126,7 +127,7 @@ class GpuSensors:
 
 
 def _open(pci_bus_id: str) -> tuple[Any, Any]:
-    """NVML and its handle of the GPU; None where there is none: nvidia-ml-py is missing, or the GPU is AMD's."""
+    """Return NVML and its handle of the GPU, or None for both without nvidia-ml-py or with a GPU of AMD."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -139,7 +140,7 @@ def _open(pci_bus_id: str) -> tuple[Any, Any]:
 
 
 def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
-    """The UUID of the GPU at a PCI address, and what reads the joules since its driver was loaded."""
+    """Return the UUID of a GPU and a function that returns the joules since its driver was loaded."""
     sensors = GpuSensors(pci_bus_id)
 
     def joules() -> float | None:
@@ -150,7 +151,7 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
 
 
 def summary(readings: Sequence[Reading]) -> dict[str, Any]:
-    """Several looks as one: the lowest clock, every reason, and how far the counts have come since the first."""
+    """Return the lowest clock, all reasons, and the increase of each count over several readings."""
     first, last = readings[0], readings[-1]
     clocks = [one.clock_mhz for one in readings if one.clock_mhz is not None]
     reasons = [one.reasons for one in readings if one.reasons is not None]

@@ -1,6 +1,6 @@
-"""Facts about this host and its software, read from /proc and /sys; what a system does not tell is None.
+"""Read facts about this host and its software from /proc and /sys; unknown facts are None.
 
-Every reader takes the `root` under which proc/ and sys/ stand, so that tests can invent machines.
+Every reader takes the `root` that contains proc/ and sys/, so that tests can describe other machines.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ALLOWED_VARIABLES = (
     "HIP_*", "ROCR_*", "CUBLAS_*", "ROCBLAS_*", "NVIDIA_TF32_OVERRIDE", "PYTORCH_*", "TORCH_*", "TRITON_*",
     "SLURM_JOB_*", "SLURM_N*", "MXPEAK_*",
 )  # fmt: skip
-#: Names that are never recorded, even where the list above allows them: a result file is meant to be shared.
+#: Variables that are never recorded, even if the list above allows them, because result files are shared.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)
-#: What changes no result: what a run's processes tell each other by, where compiled kernels are kept, what torch says.
+#: Variables that do not change results: messages between processes, the folder of compiled kernels, the log of torch.
 OWN = (
     "MXPEAK_STARTED_BY",
     "MXPEAK_LAST_WORD",
@@ -38,12 +38,12 @@ OWN = (
     "TORCH_CPP_LOG_LEVEL",
 )
 
-#: cgroup v1 writes a page-rounded 2^63 for "no limit"; nothing real comes near it.
+#: cgroup v1 writes a page-rounded 2^63 for "no limit"; no real limit is that large.
 NO_LIMIT = 2**60
 
 
 def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) -> dict[str, Any]:
-    """What this host is: processor, cores this process may use, caches, memory, kernel; unknown facts are None."""
+    """Return processor, usable cores, caches, memory and kernel of this host."""
     root = Path(root)
     allowed = allowed_cores(affinity)
     cpuinfo = _cpuinfo(root)
@@ -70,7 +70,7 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
 
 
 def software_facts() -> dict[str, Any]:
-    """Versions of Python, mxpeak and the libraries it can use, found without importing any; absent ones are None."""
+    """Return the versions of Python, mxpeak and optional libraries without importing them; None if absent."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -80,7 +80,7 @@ def software_facts() -> dict[str, Any]:
 
 
 def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables that may change a result, by allow-list; never the whole environment."""
+    """Return the environment variables of an allow-list that may change a result."""
     environ = os.environ if environ is None else environ
     return {
         name: environ[name]
@@ -93,7 +93,7 @@ def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, 
 
 
 def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
-    """The logical cores this process may run on: its affinity mask, or all cores where there are no masks."""
+    """Return the logical cores in the affinity mask of this process, or all cores if there are no masks."""
     if affinity is not None:
         return sorted(affinity)
     if hasattr(os, "sched_getaffinity"):
@@ -102,7 +102,7 @@ def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
 
 
 def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[int]:
-    """The allowed logical cores, one for each physical core: a second hardware thread adds nothing to a GEMM."""
+    """Return one allowed logical core per physical core, because a second hardware thread does not speed up GEMM."""
     seen: set[tuple[int, ...]] = set()
     chosen = []
     for core in allowed_cores(affinity):
@@ -114,7 +114,7 @@ def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None)
 
 
 def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
-    """The cores of `one_core_each` by the third-level cache that they share; one group where the system names none."""
+    """Return the cores of `one_core_each` by shared third-level cache; one group if the caches are unknown."""
     groups: dict[str | None, list[int]] = {}
     for core in one_core_each(root, affinity):
         groups.setdefault(_cache(Path(root), core, 3, "shared_cpu_list"), []).append(core)
@@ -122,7 +122,7 @@ def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -
 
 
 def core_list(text: str) -> list[int]:
-    """The numbers of a kernel list such as 0-3,8,10-11."""
+    """Return the numbers of a kernel list such as 0-3,8,10-11."""
     cores: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -172,7 +172,7 @@ def _cache_bytes(root: Path, core: int, level: int) -> int | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    # The first processor speaks for all.
+    # All processors are assumed equal to the first.
     block = (text_in(root / "proc/cpuinfo") or "").split("\n\n")[0]
     pairs = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -182,7 +182,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def total_memory_bytes(root: str | Path = "/") -> int | None:
-    """The memory this process may ever have: the least of the host's memory and the limits of its cgroups."""
+    """Return the memory limit of this process: the least of the host's memory and its cgroup limits."""
     root = Path(root)
     host = _meminfo(root, "MemTotal")
     if host is None and root == Path("/"):
@@ -191,16 +191,17 @@ def total_memory_bytes(root: str | Path = "/") -> int | None:
 
 
 def available_memory_bytes(root: str | Path = "/") -> int | None:
-    """The memory this process could have now without swapping: the host's, and what its cgroups leave.
+    """Return the memory that this process can allocate now without swapping, within its cgroups.
 
-    Of a cgroup's use, file cache that nobody touched lately counts as free: the kernel drops it first.
+    File cache that was not used recently counts as free, because the kernel drops it first.
     """
     root = Path(root)
     return _least([_meminfo(root, "MemAvailable"), *(max(0, limit - used) for limit, used in _cgroup_memory(root))])
 
 
 def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
-    # (limit, bytes in use) of every limited cgroup from the process's own up to the root: each of them binds.
+    # limit and used bytes of each limited cgroup from the process's own up to the root, because each of them is
+    # enforced
     found: list[tuple[int, int]] = []
     for line in (text_in(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -218,7 +219,7 @@ def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
 
 
 def _levels(mount: Path, path: str) -> list[Path]:
-    # Inside a container the path may be the host's and not exist here; its mount's own root then holds the limits.
+    # Inside a container, the path may be that of the host and not exist; then the root of the mount has the limits.
     own = mount / path.lstrip("/")
     return [own, *(parent for parent in own.parents if parent == mount or mount in parent.parents)]
 
@@ -248,7 +249,7 @@ def _sysconf_bytes() -> int | None:
 
 
 def text_in(path: Path) -> str | None:
-    """What stands in a file of /proc or /sys; None where there is none, it is empty, or may not be read."""
+    """Return the text of a file in /proc or /sys, or None if it is absent, empty or not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -256,7 +257,7 @@ def text_in(path: Path) -> str | None:
 
 
 def number_in(path: Path) -> int | None:
-    """The same as a number that is not negative."""
+    """Return the number in a file, or None if it has no nonnegative number."""
     text = text_in(path)
     return int(text) if text is not None and text.isdecimal() else None
 
@@ -271,7 +272,7 @@ def _least(values: Sequence[int | None]) -> int | None:
 
 @cache
 def _version(name: str) -> str | None:
-    """Of a package; to read what its installer left takes milliseconds, and stays true while the process runs."""
+    """Return the version of a package; cached, because reading its metadata takes milliseconds."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What was tuned: winners by benchmark and layout, whether one fits a request, and how they are kept as JSON."""
+"""Tuned settings by benchmark and layout: selection for a run, and storage as JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from mxpeak.records import read_json
 
 SCHEMA = "mxpeak.tuned/1"
-#: How many times as large, or as small, a problem may be as the one that was tuned: orders, and points of a box.
+#: Largest ratio between the sizes of a run and of the tuned problem: orders, and points of a box.
 COMPARABLE_N, COMPARABLE_POINTS = 4.0, 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The fastest settings found for one benchmark on one layout; none where the defaults are not beaten.
+    """The fastest settings of one benchmark on one layout; empty settings if the defaults are the fastest.
 
-    any_layout   whether ranks and threads were searched too: it then serves a run that leaves both open
-    size         of the problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
-    precision    in which HPL-MxP's products were made
-    settings     as their flags would be typed
-    gain         over the defaults, as the check found it
+    any_layout   whether the search included ranks and threads; the winner then serves a run that sets neither
+    size         size of the problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
+    precision    precision of the products of HPL-MxP
+    settings     settings as values of their flags
+    gain         measured gain over the defaults
     """
 
     benchmark: str
@@ -42,18 +42,18 @@ class Winner:
 
     @property
     def key(self) -> str:
-        """What it is the winner of."""
+        """Return the benchmark, mode, device and layout of the winner."""
         layout = "any" if self.any_layout else f"{self.ranks}x{self.threads}"
         return f"{self.benchmark} {self.mode} {self.device} {layout}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request, as far as it decides whether a winner fits.
+    """The properties of a run that decide whether a winner applies.
 
-    ranks, threads   of the run; None: whatever the winner has, which its launcher decides
-    open_layout      whether a winner may say both: those are then what a run has where none does
-    n, shape, precision   None where they were left open
+    ranks, threads   None if the launcher decides; then those of the winner
+    open_layout      whether the winner may set ranks and threads
+    n, shape, precision   None if not set
     """
 
     benchmark: str
@@ -68,14 +68,14 @@ class Wanted:
 
 
 def winner_for(winners: Iterable[Winner], wanted: Wanted) -> tuple[Winner | None, str]:
-    """The winner that a request takes; None with the reason where there is one for it that does not fit its size."""
+    """Return the winner for a run; or None, with the reason if only the size does not fit."""
     found = [
         one
         for one in winners
         if (one.benchmark, one.mode, one.device) == (wanted.benchmark, wanted.mode, wanted.device)
         and ((wanted.open_layout and one.any_layout) or _on_layout(one, wanted))
     ]
-    found.sort(key=lambda one: one.any_layout != wanted.open_layout)  # the search of what is asked for goes first
+    found.sort(key=lambda one: one.any_layout != wanted.open_layout)  # winners with the requested layout first
     reasons = [misfit(one, wanted) for one in found]
     for one, reason in zip(found, reasons):
         if not reason:
@@ -88,7 +88,7 @@ def _on_layout(winner: Winner, wanted: Wanted) -> bool:
 
 
 def misfit(winner: Winner, wanted: Wanted) -> str:
-    """Why a winner is not for a request of its benchmark; empty where it is."""
+    """Return the reason why a winner does not apply to a run of its benchmark; empty if it applies."""
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
     if wanted.n is not None and "n" in winner.size:
@@ -109,27 +109,27 @@ def misfit(winner: Winner, wanted: Wanted) -> str:
 
 @dataclass(slots=True)
 class Book:
-    """The winners of one fingerprint, by key."""
+    """The winners for one fingerprint, by key."""
 
     facts: Mapping[str, Any]
     winners: dict[str, Winner] = field(default_factory=dict)
 
     def add(self, winner: Winner) -> None:
-        """Keep a winner in place of an older one of the same."""
+        """Add a winner, which replaces the older one with the same key."""
         self.winners[winner.key] = winner
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the winners as JSON."""
         body = {"schema": SCHEMA, "fingerprint": self.facts, "winners": [asdict(one) for one in self.winners.values()]}
         return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
 class BadBookError(ValueError):
-    """A file that is no book of winners, or that of another machine; the text says what is wrong."""
+    """A file that is not a valid list of winners for this machine; the text describes the error."""
 
 
 def read_book(text: str, facts: Mapping[str, Any]) -> Book:
-    """The book that `Book.text` wrote on a machine with these facts; anything else is a BadBookError."""
+    """Return the winners that `Book.text` wrote on a machine with these facts; raise BadBookError otherwise."""
     try:
         body = read_json(text)
     except ValueError as error:
@@ -146,7 +146,7 @@ def read_book(text: str, facts: Mapping[str, Any]) -> Book:
     return Book(facts, {one.key: one for one in winners})
 
 
-#: The type of what a winner says.
+#: Type of each field of a winner.
 _TYPES: dict[str, tuple[type, ...]] = {
     "benchmark": (str,), "mode": (str,), "device": (str,), "precision": (str,), "verdict": (str,), "when": (str,),
     "ranks": (int,), "threads": (int,), "any_layout": (bool,), "size": (dict,), "settings": (dict,),
@@ -167,7 +167,7 @@ def _winner(body: Mapping[str, Any]) -> Winner:
 
 
 def read_journal(text: str) -> tuple[list[dict[str, Any]], int]:
-    """The measurements of a journal, one JSON object a line, and how many lines are none; the last may be cut off."""
+    """Return the records of a journal with one JSON object per line, and the number of invalid lines."""
     found, bad = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:

@@ -1,7 +1,7 @@
 """Check data against the JSON Schemas of this package, without another package.
 
-It covers the keywords that these schemas use and refuses to compile any other keyword.  An integer is a number that
-JSON writes without a fraction; JSON Schema itself also takes 8.0 for one.
+The check supports the keywords of these schemas and rejects all other keywords. An integer is a number without a
+fraction in the JSON text; JSON Schema itself also accepts 8.0.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("result-1.json")
-#: Return the first mismatch of a value at a path as text, or "" if the value matches.  Without a path the text is only
-#: WRONG: most values match, and paths and texts would take most of the time.
+#: Return the first mismatch of a value at a path as text, or "" if the value matches. Without a path, return only
+#: WRONG, because building paths and texts for matching values would take most of the time.
 Check = Callable[[Any, str | None], str]
 WRONG = "it does not match"
 
-#: Keywords that describe, but do not restrict.
+#: Keywords that add no check of their own.
 SILENT = {"$schema", "$id", "$defs", "title", "description", "then", "additionalProperties", "items"}
-#: How errors name the types.
+#: Names of the types in errors.
 TYPES = {
     "null": "null",
     "boolean": "true or false",
@@ -31,7 +31,7 @@ TYPES = {
     "array": "an array",
     "object": "an object",
 }
-#: Most characters of a value that an error quotes.
+#: Largest number of characters of a value in an error.
 QUOTED = 60
 
 
@@ -60,7 +60,7 @@ def _definition(name: str, complete: bool) -> Check:
 
 
 def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], complete: bool = True) -> Check:
-    """Return the check of one schema, whose $refs `definition` resolves by name."""
+    """Return the check of a schema; `definition` returns the check for the name in a $ref."""
 
     def inner(one: Any) -> Check:
         return compiled(one, definition, complete)
@@ -88,7 +88,7 @@ def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], comp
     return _all(checks)
 
 
-# --- what one keyword asks for -----------------------------------------------------------------------------------
+# --- checks of single keywords -------------------------------------------------------------------------------------
 
 
 def _all(checks: list[Check]) -> Check:
@@ -105,7 +105,7 @@ def _all(checks: list[Check]) -> Check:
 
 
 def _reference(name: str, definition: Callable[[str], Check]) -> Check:
-    """Look the definition up when it is needed: definitions may refer to each other."""
+    """Return a check that looks the definition up on use, because definitions may refer to each other."""
     return lambda value, path: definition(name)(value, path)
 
 
@@ -127,7 +127,7 @@ def _type(names: str | list[str]) -> Check:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
+    """Return whether two JSON values are equal; true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
@@ -214,7 +214,7 @@ def _items(inner: Check) -> Check:
 
 
 def _choice(checks: list[Check], *, only: bool) -> Check:
-    """Return the check of anyOf, or of oneOf if `only` one may match."""
+    """Return the check of anyOf, or of oneOf if `only`."""
 
     def check(value: Any, path: str | None) -> str:
         found = [one(value, path) for one in checks]

@@ -1,1 +1,1 @@
-"""Who looks on while something is computed: observers of spans, which never write to stdout."""
+"""Observers of spans: progress, events, metrics and the watchdog. They never write to stdout."""

@@ -1,4 +1,4 @@
-"""What happens in a run, as JSON lines: one a line, written out at once, so that a run that is killed leaves them."""
+"""Write the events of a run as JSON lines. Each line is flushed at once, so that a killed run keeps them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, TextIO
 from mxpeak.spans import Step
 
 SCHEMA = "mxpeak.events/1"
-#: Seconds between two samples of a computation's steps, at least.
+#: Least number of seconds between two samples of a computation's steps.
 STEP_S = 1.0
 
 
 class EventLog:
-    """Writes events to a new file, as an observer of spans and by `write`; the first error is kept, and ends it."""
+    """Write events to a new file, as an observer of spans and by `write`, until the first error."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path = path
@@ -31,7 +31,7 @@ class EventLog:
             self.error = error
 
     def write(self, event: str, **about: Any) -> None:
-        """One event, with the time and what there is to say about it."""
+        """Write one event with the current time and its details."""
         if self._file is None:
             return
         try:
@@ -43,19 +43,19 @@ class EventLog:
             self.close()
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """Close the file."""
         if self._file is not None:
-            with suppress(OSError):  # what could not be written has been noticed
+            with suppress(OSError):  # `write` has reported the error
                 self._file.close()
             self._file = None
 
     def start(self, label: str, total_flops: float) -> None:
-        """A computation begins."""
+        """Record that a computation has started."""
         self._told = (0.0, 0.0)
         self.write("phase started", phase=label, total_flops=total_flops)
 
     def step(self, step: Step) -> None:
-        """One more step is done: written where the last that was is a second ago."""
+        """Record a step if the last recorded step is at least EVERY_S old."""
         elapsed_s, done_flops = self._told
         if step.elapsed_s - elapsed_s < STEP_S:
             return
@@ -72,12 +72,12 @@ class EventLog:
         )
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """The computation ended."""
+        """Record that the computation has ended."""
         self.write("phase finished", phase=label, elapsed_s=elapsed_s)
 
 
 def _finite(value: Any) -> Any:
-    """The value without NaN and infinity, which JSON does not have."""
+    """Replace NaN and infinity, which JSON cannot hold, by None."""
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What to expect of a run: when a recorded, or a simulated one had done how much of the same work."""
+"""Forecast the progress of a run from a recorded or simulated run of the same problem."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Points that a result keeps of a forecast, at most.
+#: Largest number of points of a forecast in a result.
 MOST_POINTS = 200
 
 
 class Forecast:
-    """Seconds by which another run had done so many flops; straight lines between its records.
+    """Elapsed seconds and completed flops of another run, interpolated linearly.
 
-    simulated    whether that was a simulation: nobody has seen it reach what it says
+    simulated    whether the other run was simulated, not measured
     """
 
     def __init__(self, elapsed_s: Sequence[float], done_flops: Sequence[float], *, simulated: bool = False):
@@ -24,26 +24,26 @@ class Forecast:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Forecast | None:
-        """That of a result as it stands in a file; None where it recorded no steps.
+        """Return the forecast from a recorded result, or None if it has no steps.
 
-        What came after the last step, such as refinement, is left out: it is no part of any step here either.
+        It ends with the last step, because the steps of the new run exclude refinement as well.
         """
         steps = (result.get("telemetry") or {}).get("steps") or {}
         elapsed_s, done_flops = steps.get("elapsed_s") or [], steps.get("done_flops") or []
         return cls(elapsed_s[:-1], done_flops[:-1]) if len(elapsed_s) > 1 else None
 
     def seconds(self, done_flops: float) -> float:
-        """When so many flops had been done."""
+        """Return the seconds after which the other run had completed these flops."""
         k = min(max(1, bisect_left(self._done, done_flops)), len(self._done) - 1)
         (d0, d1), (s0, s1) = self._done[k - 1 : k + 1], self._elapsed[k - 1 : k + 1]
         return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
 
     def left(self, done_flops: float) -> float:
-        """Seconds that the rest of the steps took."""
+        """Return the seconds that the other run needed for the remaining flops."""
         return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
 
     def compared(self, elapsed_s: float, done_flops: float) -> str:
-        """How a run stands beside it, as people read it; nothing while there is nothing to compare."""
+        """Return the difference from the forecast as text, or "" if there is no difference to show."""
         expected = self.seconds(done_flops)
         if done_flops <= 0.0 or expected <= 0.0:
             return ""
@@ -53,7 +53,7 @@ class Forecast:
         return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than {word}"
 
     def section(self) -> dict[str, Any]:
-        """What a result keeps of it."""
+        """Return the section of a result."""
         stride = -(-len(self._done) // MOST_POINTS)
         kept = sorted({*range(0, len(self._done), stride), len(self._done) - 1})[-MOST_POINTS:]
         return {

@@ -1,9 +1,8 @@
-"""Whether a run is worth going on: not once the best that it can still reach is below its target.
+"""Stop a run if the best rate that it can still reach is below its target.
 
-The best that it can still reach is the whole work over the time so far and the least time that the rest can take: at
-the best rate seen over any fiftieth of the work, or as a recorded run took it, whichever is shorter.  The rate of an LU
-falls towards its end, so the best rate seen flatters the rest; a run is never ended that could have made it by its own
-best.
+The best rate is the total work divided by the elapsed time plus the least time for the rest. The rest runs at the best
+rate seen over any fiftieth of the work or at the pace of a recorded run, whichever is faster. The rate of an LU falls
+towards its end, so the best rate seen overestimates the rest. A run that could reach the target is never stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MARGIN = 1.02
 
 
 class Guard:
-    """Looks at each step of a computation, as an observer; `reason` says why to stop it, or None."""
+    """Watch the steps of a computation; `reason` says why to stop it."""
 
     def __init__(self, target_flops: float):
         self.forecast: Forecast | None = None
@@ -28,14 +27,14 @@ class Guard:
         self.start("", 0.0)
 
     def start(self, label: str, total_flops: float) -> None:
-        """A computation begins."""
+        """Start to watch a computation."""
         self._mark, self._best, self._windows = (0.0, 0.0), 0.0, 0
         self._reason: str | None = None
 
     def step(self, step: Step) -> None:
-        """One more step is done."""
+        """Update the best rate and the best reachable result."""
         elapsed_s, done_flops = self._mark
-        if step.done_flops == 0.0:  # what came before the first step is over
+        if step.done_flops == 0.0:  # leave out the work before the first step
             self._mark = (step.elapsed_s, 0.0)
         elif step.done_flops - done_flops >= WINDOW * step.total_flops and step.elapsed_s > elapsed_s:
             self._best = max(self._best, (step.done_flops - done_flops) / (step.elapsed_s - elapsed_s))
@@ -44,11 +43,11 @@ class Guard:
         self._reason = self._judged(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """The computation ended; it can no longer be stopped."""
+        """Stop watching, because the computation has ended."""
         self._reason = None
 
     def reason(self) -> str | None:
-        """Why the computation should be stopped; None: it should go on."""
+        """Return the reason to stop the computation, or None to continue."""
         return self._reason
 
     def _judged(self, step: Step) -> str | None:

@@ -1,8 +1,8 @@
-"""How far a run has come, how fast it goes now and on the whole, and how long it will still take.
+"""Show the progress of a run: completed share, current and average rate, and remaining time.
 
-On a terminal one live line, from two seconds on; plain lines, one every 5 % or 60 s, if --ranks was started on a
-terminal, or with --progress always; nothing elsewhere.  A terminal without colors gets plain lines.  Work before and
-after a computation, such as generating and checking, is named after one second.
+A terminal gets one live line after two seconds. It gets plain lines, one per 5 % or 60 s, if it has no colors, if
+--ranks was started on it, or with --progress always. Other streams get nothing. Work before and after a computation,
+such as generating and checking, is named after one second.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ LIVE_S = 0.25
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether `stream` is a terminal that can redraw a line: NO_COLOR and TERM=dumb say that it shall not."""
+    """Return whether `stream` is a terminal that can redraw a line; NO_COLOR and TERM=dumb exclude this."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class Progress:
-    """An observer of spans that shows progress on `stream` and keeps up to 200 samples (elapsed_s, done_flops)."""
+    """Show progress on `stream`, and keep up to 200 samples of (elapsed_s, done_flops)."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
         self.forecast: Forecast | None = None
         self.samples: list[tuple[float, float]] = []
         self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream
-        if mode == "auto" and terminal_width(stream, environ) is None:  # it also knows the terminal of --ranks
+        if mode == "auto" and terminal_width(stream, environ) is None:  # rich also detects the terminal of --ranks
             mode = "never"
         self._mode = mode
         self._show_live = mode != "never" and is_terminal(stream, environ)
@@ -52,7 +52,7 @@ class Progress:
             import rich.live  # noqa: F401  (its import must not fall into a timed run)
 
     def start(self, label: str, total_flops: float) -> None:
-        """A computation of `total_flops` flops called `label` begins."""
+        """Start to show a computation of `total_flops` flops."""
         self._done()
         self._reset()
         self._by_label[label] = self.samples
@@ -60,7 +60,7 @@ class Progress:
             self._draw(label)
 
     def doing(self, text: str) -> None:
-        """Say what is done beside the computations that are watched; in plain lines only if it takes long."""
+        """Name work outside the watched computations; plain lines name it only if it takes long."""
         self._done()
         if self._show_live:
             self._draw(text)
@@ -72,7 +72,7 @@ class Progress:
             self._soon.start()
 
     def _done(self) -> None:
-        """What was being done has come to its end: if it has not been said, it need not be."""
+        """Forget the named work, because it has ended."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -82,11 +82,11 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def samples_of(self, label: str | None) -> list[tuple[float, float]]:
-        """The samples of the last computation with this label; None: of the last one."""
+        """Return the samples of the last computation, or of the last one with this label."""
         return list(self.samples if label is None else self._by_label.get(label, []))
 
     def step(self, step: Step) -> None:
-        """One more step is done: keep a sample, and show a line where one is due."""
+        """Keep a sample of the step, and show a line if one is due."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         if self._mode != "never" and self._due(step):
@@ -98,13 +98,13 @@ class Progress:
                 self._print(text)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """The computation ended: the live line goes, the last sample stays."""
+        """Remove the live line, and keep the last sample."""
         if self._last[0] and (not self.samples or self.samples[-1] != self._last):
             self.samples.append(self._last)
         self.close()
 
     def close(self) -> None:
-        """Take the live line away and give the terminal its cursor back, also after an error."""
+        """Remove the live line and restore the cursor, also after an error."""
         self._done()
         if self._live is not None:
             self._live.stop()
@@ -118,7 +118,7 @@ class Progress:
         self._last = (0.0, 0.0)
 
     def _sample(self) -> None:
-        """Keep every stride-th step; when there are too many, drop every other one and double the stride."""
+        """Keep every stride-th step; with too many samples, drop every other one and double the stride."""
         if self._count % self._stride == 0:
             self.samples.append(self._last)
         self._count += 1
@@ -136,7 +136,7 @@ class Progress:
         return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
 
     def _line(self, step: Step) -> str:
-        """The parts of the line, as many as fit on a terminal: those that people need most come first."""
+        """Join as many parts of the line as fit on a terminal; the most important parts come first."""
         label, share, left, *others = filter(None, self._parts(step))
         if not self._show_live:
             return "  ".join([label, share, left, *others])
@@ -149,7 +149,7 @@ class Progress:
         return line
 
     def _parts(self, step: Step) -> list[str]:
-        """How far, how long still, how it stands beside a forecast, how fast now and on the whole, since when."""
+        """Return completed share, remaining time, difference from the forecast, rates and elapsed time."""
         elapsed_s, done_flops = self._mark
         mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
         now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
@@ -163,8 +163,8 @@ class Progress:
 
         if self._live is None:
             console = Console(file=self._stream, force_terminal=True)
-            # No refresh thread: it would take time from the cores that compute.
-            # Redirect only stderr: stdout may be a file, which must receive everything that is printed to it.
+            # A refresh thread would take time from the computing cores. stdout is not redirected, because it may be a
+            # file that must receive all output.
             self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
@@ -175,20 +175,20 @@ def _cut(text: str, width: int) -> str:
 
 
 def how_far(step: Step) -> list[str]:
-    """What is computed, the share of it that is done, and the time that the rest takes at the same pace."""
+    """Return the label, the completed share, and the remaining time at the current pace."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
     left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
     return [step.label, f"{100 * share:3.0f} %", f"{duration(left)} left"]
 
 
 def since(step: Step) -> str:
-    """The time that it has taken, of that which it will take."""
+    """Return the elapsed time and the expected total time."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
     return f"{duration(step.elapsed_s)} of ~{duration(step.elapsed_s / share)}" if share else duration(step.elapsed_s)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 8.25 s, 3 min 20 s, 5 h 02 min."""
+    """Return a duration as text: 8.25 s, 3 min 20 s, 5 h 02 min."""
     if seconds < 60:
         return f"{three_digits(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)

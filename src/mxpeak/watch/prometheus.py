@@ -1,6 +1,6 @@
-"""How a run stands, as a text file of metrics that Prometheus collects (node_exporter's textfile collector).
+"""Write the metrics of a run to a text file for the textfile collector of Prometheus's node_exporter.
 
-The file is replaced as a whole, by rename, and at most every five seconds: a reader never sees half of it.
+A rename replaces the file at most every five seconds, so a reader never sees half of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from mxpeak.records import Result
 from mxpeak.spans import Step
 
-#: Seconds between two updates while steps are done, at least.
+#: Least number of seconds between two updates during a computation.
 UPDATE_S = 5.0
-#: The metrics: type, and what a reader is told of them.
+#: Type and description of each metric.
 METRICS = {
     "mxpeak_run_info": ("gauge", "always 1; the labels identify the run"),
     "mxpeak_running": ("gauge", "1 during the run, 0 after it has ended"),
@@ -41,7 +41,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """The metrics of one run, kept and written; an observer of spans.  The first error is kept, and ends it."""
+    """Keep and write the metrics of one run, as an observer of spans. It stops after the first error and keeps it."""
 
     def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):
         self.path = path
@@ -55,23 +55,23 @@ class Metrics:
         self._write()
 
     def start(self, label: str, total_flops: float) -> None:
-        """A computation begins."""
+        """Set the metrics of a new computation."""
         self._written_s = 0.0
         self._phase(label, 0, 0, 0.0, 0.0, total_flops)
         self._write()
 
     def step(self, step: Step) -> None:
-        """One more step is done: written where the last update is a while ago."""
+        """Update the metrics, and write them if the last update is at least EVERY_S old."""
         if step.elapsed_s - self._written_s >= UPDATE_S:
             self._written_s = step.elapsed_s
             self._phase(step.label, step.index, step.count, step.elapsed_s, step.done_flops, step.total_flops)
             self._write()
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """The computation ended; what stands in the file stays until something else happens."""
+        """Keep the last metrics in the file."""
 
     def case(self, result: Result, name: str) -> None:
-        """A case has ended."""
+        """Add the result of a case."""
         about = {"benchmark": result.benchmark, "case": name}
         counted = self._values["mxpeak_cases_total"]
         key = (("benchmark", result.benchmark), ("status", result.status))
@@ -89,7 +89,7 @@ class Metrics:
         self._write()
 
     def ended(self, code: int) -> None:
-        """The run has ended."""
+        """Add the exit code of the run."""
         for name in METRICS:
             if name.startswith("mxpeak_phase_"):
                 self._values[name].clear()
@@ -98,7 +98,7 @@ class Metrics:
         self._write()
 
     def text(self) -> str:
-        """The metrics in Prometheus's exposition format."""
+        """Return the metrics in the exposition format of Prometheus."""
         lines: list[str] = []
         for name, (kind, help_text) in METRICS.items():
             if samples := self._values[name]:
@@ -125,7 +125,7 @@ class Metrics:
         if self.error is not None:
             return
         self._set("mxpeak_update_time_seconds", self._clock())
-        part = self.path.with_name(f".mxpeak-{os.getpid()}.prom.part")  # short: names may be as long as they can be
+        part = self.path.with_name(f".mxpeak-{os.getpid()}.prom.part")  # file names have a maximum length
         try:
             part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)

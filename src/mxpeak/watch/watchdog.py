@@ -1,11 +1,11 @@
-"""A thread that notices when a rank no longer gets on: nothing begins or ends for many times a step's longest time.
+"""Detect ranks that make no progress: no span starts or ends for many times the longest step.
 
-Steps of an LU become shorter, so the longest so far is what the next one is expected to take at most.  Time counts
-from look to look of the thread itself: a process that was stopped as a whole, or a laptop that slept, has not stalled.
+Steps of an LU become shorter, so the longest step so far limits the next one. The thread counts time only from one of
+its own looks to the next, so a stopped process or a sleeping laptop is no stall.
 
-In set-up, checks and writing nothing says how long anything may take: there a wait for one and the same message is a
-stall, if it takes FIRST times the least time.  A rank of the same node whose process is stopped is noticed in all
-phases after the least time, because Linux shows its state.
+During set-up, checks and writing, no step limits the time. In these phases, the watchdog reports a wait for the same
+message that takes FIRST times the least time. If the process of a rank on the same node is stopped, Linux shows its
+state, and the watchdog reports it in all phases after the least time.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from time import monotonic
 from mxpeak.records import three_digits
 from mxpeak.spans import Spans
 
-#: Seconds between two looks, at most; looks in the least time that is a stall; and how much longer the first step may
-#: take, for nobody knows what to expect of it.
+#: Largest number of seconds between two looks, number of looks within the least time, and the factor for the first
+#: step, whose duration is unknown.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
-#: Seconds that a rank may wait for one message in set-up, checks and writing, at least, if all ranks are on one node,
-#: where none can be stopped unnoticed: another may generate a matrix meanwhile, or compile kernels.
+#: Least number of seconds of a wait for one message during set-up, checks and writing. It holds if all ranks are on one
+#: node, where a stopped rank is visible; other ranks may generate a matrix or compile kernels meanwhile.
 OUTSIDE_S = 600.0
-#: The phases that no spans tell of.
+#: Phases without spans.
 SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
 
 
 class Watchdog:
-    """Looks at this rank's spans, and tells `stalled` once that nothing has begun or ended in them for too long.
+    """Watch the spans of this rank, and call `stalled` once if none starts or ends for too long.
 
-    factor     how many times the longest step so far is too long
-    least_s    what is never too long
-    waiting    what the rank waits for, as far as its messages say
-    message    the message that it waits for
-    stopped    the ranks of this node whose processes are stopped now
+    factor     multiple of the longest step that counts as a stall
+    least_s    seconds that are never a stall
+    waiting    description of the message that the rank waits for
+    message    the message that the rank waits for
+    stopped    ranks of this node whose processes are stopped
     on_node    whether all ranks are on this node
     """
 
@@ -52,7 +52,7 @@ class Watchdog:
         self._factor, self._least_s, self._stalled, self._waiting = factor, least_s, stalled, waiting
         self._message, self._awaited = message, message()
         self._stopped, self._on_node = stopped, on_node
-        self._still: dict[str, float] = {}  # for how many seconds each rank has been stopped
+        self._still: dict[str, float] = {}  # seconds since the process of each rank was stopped
         self.phase = SET_UP
         self._clock, self._looked = clock, clock()
         self.look_s = min(LOOK_S, least_s / LOOKS)
@@ -61,16 +61,16 @@ class Watchdog:
         self._end = threading.Event()
 
     def follow(self, spans: Spans) -> None:
-        """Look at these spans from now on."""
+        """Watch these spans from now on."""
         self._spans, self._beats, self._idle_s = spans, -1, 0.0
         self.phase = SET_UP
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop the thread."""
         self._end.set()
 
     def _run(self) -> None:
@@ -80,10 +80,10 @@ class Watchdog:
                 return
 
     def look(self) -> str | None:
-        """What to say of a stall; None while there is none."""
+        """Return the description of a stall, or None."""
         now, spans = self._clock(), self._spans
         if spans is not None and spans.computations and self.phase == SET_UP:
-            self.phase = CHECKS  # after the computation, however short it was
+            self.phase = CHECKS  # after any computation, however short
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
         if (said := self._look_at_ranks(passed_s)) is not None:
             return said

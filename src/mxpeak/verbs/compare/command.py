@@ -1,4 +1,4 @@
-"""mxpeak compare A B, mxpeak history, mxpeak baseline set: runs beside each other, and one after the other."""
+"""`mxpeak compare`: compare two runs, or two commands that run alternately."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ignores the first run of each command and compares the medians. The noise is the
 The exit code is 2 if the runs have no case in common, 4 if a case fails or is slower by more than --tolerance and the
 noise, and otherwise 0. A change is AMBIGUOUS if a run was timed only once; use --repeat 3 in both runs.
 """
-#: Change that counts where noise is less; runs that take turns show smaller ones than two that lie days apart.
+#: Default of --tolerance; alternating runs resolve smaller changes than runs on different days.
 TOLERANCE, IN_TURNS = 0.05, 0.01
 
 
@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Set two runs side by side; all ranks end with the same code, and one speaks."""
+    """Compare two runs; all ranks return the same code, and rank 0 prints."""
     if args.rounds is not None:
         return _in_turns(args, session)
     from mxpeak.report.compare import (
@@ -114,7 +114,7 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
 
 
 def _merged(found: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """What differs in any of the cases, each thing once."""
+    """Merge the differences of several cases, without duplicates."""
     names = dict.fromkeys(name for one in found for name in one)
     return {name: list(dict.fromkeys(line for one in found for line in one.get(name, ()))) for name in names}
 

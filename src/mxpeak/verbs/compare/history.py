@@ -45,14 +45,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """List past results."""
+    """Print the newest results of past runs."""
     if session.rank != 0:
         return ExitCode.VALID
     from mxpeak.report.columns import table
     from mxpeak.report.compare import row_of
 
     found: list[tuple[Path, Mapping[str, Any]]] = []
-    for path in result_files():  # the newest first, and no more of them than are shown
+    for path in result_files():  # newest first, until there are enough
         here = [one for one in read_results(path) if args.benchmark in (None, one.get("benchmark"))]
         found = [*((path, one) for one in here), *found]
         if len(found) >= args.last:
@@ -77,5 +77,5 @@ def _when(one: Mapping[str, Any]) -> str:
     start: Any = (one.get("run") or {}).get("start_unix")
     try:
         return f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
-    except (TypeError, ValueError, OverflowError, OSError):  # no time, or none that a calendar has
+    except (TypeError, ValueError, OverflowError, OSError):  # no start time, or one outside the calendar
         return ""

@@ -1,4 +1,4 @@
-"""mxpeak compare --rounds K 'COMMAND A' 'COMMAND B': run both alternately and compare their medians."""
+"""Run two commands alternately and compare the medians of their rates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mxpeak.errors import UsageError
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: What compare itself says to every run.
+#: Flags that compare sets in every run.
 OWN = ("--out", "--json", "--dry-run", "--print-dat")
-#: How much is shown of what a command that failed has said.
+#: Largest number of characters of the output of a failed command in an error.
 TAIL = 2000
 
 
@@ -33,7 +33,7 @@ class Command:
 
 
 class EndedError(Exception):
-    """A signal has ended a run, and the comparison with it."""
+    """A signal has ended a run and the comparison."""
 
     def __init__(self, name: str, code: int):
         super().__init__(f"{name} was ended by signal {code - 128}")
@@ -41,7 +41,7 @@ class EndedError(Exception):
 
 
 def command(name: str, text: str) -> Command:
-    """A command that runs a benchmark; `mxpeak` is that of this Python, any other word what the shell would find."""
+    """Return a command that runs a benchmark; `mxpeak` runs with this Python, other words as in the shell."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -91,7 +91,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
 
 
 def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Session) -> list[Any]:
-    """The results of a command's next run; its first one compiles kernels, and does not count."""
+    """Run a command and return its results; the first run compiles kernels and is not counted."""
     from mxpeak.records import figure_text
 
     results = _run(one, folder / f"{one.name}{turn}")
@@ -101,7 +101,7 @@ def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Sess
 
 
 def _run(one: Command, folder: Path) -> list[Any]:
-    """The results of one run."""
+    """Return the results of one run."""
     from mxpeak.runtime.launch import code_of
 
     words = [*one.words, "--quiet", "--out", str(folder)]

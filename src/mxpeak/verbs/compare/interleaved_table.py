@@ -1,4 +1,4 @@
-"""Two commands that were run in turns: the medians of their rounds, as two results that can be compared."""
+"""Compare the medians of two commands that ran alternately."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
 from mxpeak.verbs.compare.paired_comparison import Turns
 
-#: The figures of a result that are rates, of which a median is taken.
+#: Keys of a result whose medians are compared.
 RATES = ("rate_flops", "rate_bytes", "rate")
-#: The results of one command: round by round, each with its cases in their order.
+#: Results of one command by round; each round has its cases in order.
 Rounds = Sequence[Sequence[Body]]
 
 
 def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[list[Change], list[dict[str, Any]]]:
-    """Every case that both commands have, by its medians; and its rates by round."""
+    """Return the change of each case of both commands by its medians, and its rates by round."""
     firsts, seconds = by_case(before, "A"), by_case(after, "B")
     changes, rates = [], []
     for one, other in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
@@ -33,7 +33,7 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
 
 
 def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
-    """The results of each case, round by round."""
+    """Return the results of each case by round."""
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
         said = ", ".join(map(str, counts))
@@ -45,7 +45,7 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
 
 
 def middle(case: Sequence[Body]) -> dict[str, Any]:
-    """One result with the medians of all rounds, and the status of the first that did not pass."""
+    """Return a result with the medians of all rounds, and the status of the first that did not pass."""
     last = case[-1]
     figures = _with_medians([body.get("result") or {} for body in case])
     limits = [(body.get("result") or {}).get("limit") or {} for body in case]
@@ -56,6 +56,6 @@ def middle(case: Sequence[Body]) -> dict[str, Any]:
 
 
 def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last of them, with the median of each rate that all have."""
+    """Return the last figures, with the median of each rate that all rounds have."""
     shared = [name for name in RATES if all(one.get(name) for one in figures)]
     return {**figures[-1], **{name: median(float(one[name]) for one in figures) for name in shared}}

@@ -1,4 +1,4 @@
-"""Two rates measured in turns, first one, then the other: how much the second is above the first, and how surely."""
+"""Compare two rates that were measured alternately: relative change and its uncertainty."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from math import comb
 from statistics import median
 
-#: How surely the median lies in its interval, where there are rounds enough for it.
+#: Probability that the interval contains the median, if there are enough rounds.
 SURE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The rates of two commands by round: the two of a round were measured one right after the other.
+    """Rates of two commands by round; both rates of a round were measured one right after the other.
 
-    change    the second median over the first, less one
-    noise     half the width of the interval that holds the median of the rounds' ratios in nine cases of ten; a machine
-              that drifts over the rounds moves both rates of a round, and not their ratio
+    change    second median divided by the first, minus one
+    noise     half the width of the interval that contains the median ratio of the rounds with probability 0.9. A
+              drift of the machine over the rounds changes both rates of a round but not their ratio.
     """
 
     before: tuple[float, ...]
@@ -25,27 +25,27 @@ class Turns:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Of the first, and of the second."""
+        """Return the medians of the first and the second command."""
         return median(self.before), median(self.after)
 
     @property
     def change(self) -> float:
-        """The second median over the first, less one."""
+        """Return the second median divided by the first, minus one."""
         first, second = self.medians
         return second / first - 1.0
 
     @property
     def noise(self) -> float:
-        """Half the width of the interval that holds the median ratio."""
+        """Return half the width of the interval that contains the median ratio."""
         low, high = around_median([b / a for a, b in zip(self.before, self.after)])
         return (high - low) / 2
 
 
 def around_median(values: Sequence[float]) -> tuple[float, float]:
-    """The interval between two of the values that holds the median of their distribution with probability SURE.
+    """Return two of the values whose interval contains the median of their distribution with probability SURE.
 
-    Whatever the distribution is: as many lie below the median as tails come of so many coins.  Fewer than five values
-    span less than that; they give the least and the largest.
+    This holds for any distribution: the number of values below the median is binomial. With fewer than five values, the
+    probability is lower, and the result is the minimum and the maximum.
     """
     ordered, n = sorted(values), len(values)
     cut = 0

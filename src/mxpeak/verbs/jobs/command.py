@@ -1,4 +1,4 @@
-"""mxpeak slurm BENCHMARK: a job script for Slurm, every choice with its reason; it is printed and never submitted."""
+"""`mxpeak slurm`: print a Slurm job script that explains its choices; mxpeak does not submit it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ examples:
 Arguments after -- go to mxpeak run. The command prints the script but does not submit it.
 """
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
-#: What may be run by a job besides benchmarks.
+#: Verbs that a job can run in place of a benchmark.
 OTHERS = ("scan", "peak")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a script asks Slurm for, and runs."""
+    """Resources and command of a job."""
 
     benchmark: str
     nodes: int
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """Return the number of ranks."""
         return self.nodes * self.ranks_a_node
 
 
@@ -89,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print the script."""
+    """Print the job script on rank 0."""
     ranks = args.ranks_per_node or args.gpus_per_node or 1
     if args.gpus_per_node and ranks % args.gpus_per_node:
         raise UsageError(
@@ -107,7 +107,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
-    """Stop at a flag that the run would not know: a job in a queue is a slow way to find a misprint."""
+    """Raise for a flag that the run would reject, before the job waits in a queue."""
     verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
     known = flags_after(top, verb)
     unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in known]
@@ -116,12 +116,12 @@ def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> No
 
 
 def _name(word: str) -> str:
-    """The flag in a word that may have its value, too: --nb=64, -N1000."""
+    """Return the flag of a word that may include a value: --nb=64, -N1000."""
     return word.split("=")[0] if word.startswith("--") else word[:2]
 
 
 def script(job: Job) -> str:
-    """The job script."""
+    """Return the job script."""
     return "\n".join([*_header(job), "", *_environment(), "", *_launch(job)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What `simulate` and `plan` share: a machine, a run on it from flags, its prediction, and how they are shown."""
+"""Flags of `simulate` and `plan`: the machine, the run, its prediction, and the text of both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
 
 WIDTH = 80
-#: What --machine calls this machine, as it was measured.
+#: Name of this machine in --machine, after `mxpeak tune` has measured it.
 TUNED = "tuned"
 
 
@@ -74,7 +74,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_of(args: argparse.Namespace) -> Machine:
-    """The machine that --machine names, with as many ranks a node as --ranks-per-node says."""
+    """Return the machine of --machine with the ranks per node of --ranks-per-node."""
     from mxpeak.perf.simulation.machines import find_machine
 
     machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)
@@ -89,7 +89,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
 
 def _tuned_table(args: argparse.Namespace) -> str:
-    """The file of this machine with as many ranks as asked for, or with one."""
+    """Return the file of this machine for the given ranks, or for the fewest ranks."""
     from mxpeak.runtime.tuned import this_store
 
     store = this_store()
@@ -108,7 +108,7 @@ def _tuned_table(args: argparse.Namespace) -> str:
 
 
 def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
-    """How many ranks: --ranks, --nodes times those of a node, the product of a grid, or a node's."""
+    """Return the number of ranks from --ranks, --nodes or a grid; otherwise that of one node."""
     from mxpeak.perf.simulation.plan import check_ranks
 
     per_node = machine.ranks_per_node
@@ -131,7 +131,7 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
 
 
 def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
-    """Stop at flags of the other kind of benchmark: they would be ignored."""
+    """Raise for flags that do not apply to the benchmark, because they would have no effect."""
     lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
     sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
     foreign = sparse if kind_of(benchmark) == "lu" else lu
@@ -146,12 +146,12 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
 
 
 def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
-    """What a rank's device can give: --mem of it, or all but a tenth."""
+    """Return the usable memory per device: --mem, or 90 %."""
     return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
 
 
 def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
-    """Stop at a part of the grid, which tiles it, that is not what a node has."""
+    """Raise if the part of the grid per node does not match the ranks per node."""
     from mxpeak.layout.grid import node_grids
 
     whole = machine.ranks_per_node >= P * Q
@@ -167,7 +167,7 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
-    """The run of an LU benchmark, what was left open being planned."""
+    """Return the run of an LU benchmark, with planned values for open settings."""
     from mxpeak.layout.grid import ProcessGrid
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
@@ -178,7 +178,7 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     nb = args.nb or good_block(machine.curve("gemm", low))
     node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
     order = args.order or "column"
-    ProcessGrid(P, Q, order, node_grid)  # says what does not tile
+    ProcessGrid(P, Q, order, node_grid)  # raises if the parts do not tile the grid
     _check_block(args.node_grid, P, Q, machine)
     depth = 1 if args.depth is None else args.depth
     footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
@@ -201,12 +201,12 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
 
 
 def _low(machine: Machine) -> str:
-    """The narrowest precision that the rules admit and the machine has a rate of."""
+    """Return the lowest admissible precision with a known rate on the machine."""
     return next(name for name in ("fp16", "bf16", "tf32", "fp32", "fp64") if name in machine.gemm)
 
 
 def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
-    """The run of a sparse benchmark: the largest cube that fits where its size was left open."""
+    """Return the run of a sparse benchmark; without a size, the largest cube that fits."""
     from mxpeak.errors import ResourceError
     from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
     from mxpeak.perf.simulation.sparse import SparseRun
@@ -251,7 +251,7 @@ def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
 
 
 def box_bytes(box: Box, benchmark: str, low: str) -> int:
-    """Bytes of a rank: 27 entries a row on all levels (8/7 of the finest), vectors, and GMRES's basis of 31."""
+    """Return the bytes per rank: matrices (27 entries per row; 8/7 for all levels), vectors, and 31 basis vectors."""
     from mxpeak.precision import precision
 
     n, w = box.rows, precision(low).bytes
@@ -267,7 +267,7 @@ def box_bytes(box: Box, benchmark: str, low: str) -> int:
 
 
 def lu_config(run: LuRun) -> dict[str, Any]:
-    """The run as JSON has it."""
+    """Return the settings of the run for JSON."""
     return {
         "n": run.n, "nb": run.nb, "P": run.P, "Q": run.Q, "ranks": run.ranks, "order": run.order,
         "node_grid": run.node_grid, "bcast": run.bcast, "depth": run.depth, "split": run.split,
@@ -277,7 +277,7 @@ def lu_config(run: LuRun) -> dict[str, Any]:
 
 
 def sparse_config(run: SparseRun) -> dict[str, Any]:
-    """The run as JSON has it."""
+    """Return the settings of the run for JSON."""
     box = run.box
     return {
         "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz, "ranks": run.ranks,
@@ -287,7 +287,7 @@ def sparse_config(run: SparseRun) -> dict[str, Any]:
 
 
 def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
-    """The machine as JSON has it, each number's source with it."""
+    """Return the section of the machine for JSON, with the source of each number."""
     return {
         "name": machine.name,
         "title": machine.title,
@@ -299,7 +299,7 @@ def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
 
 
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
-    """Where the time goes, for people."""
+    """Return lines with the time by phase."""
     shares = ", ".join(
         f"{name} {100 * seconds / forecast.time_s:.1f} %"
         for name, seconds in forecast.phases.items()
@@ -312,7 +312,7 @@ def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
 
 
 def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
-    """The rate with its interval, and the time."""
+    """Return lines with the rate, its interval, and the time."""
     if prediction["rate_flops"] is None:
         return ["rate      unknown"]
     rate = prediction["rate_flops"]
@@ -324,7 +324,7 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
 
 
 def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
-    """What is odd in a run of an LU benchmark."""
+    """Return cautions about unusual settings of a run of an LU benchmark."""
     from mxpeak.perf.simulation.plan import lu_cautions, part_node_caution
     from mxpeak.precision import precision
 
@@ -334,12 +334,12 @@ def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
 
 
 def caution_lines(cautions: list[Caution]) -> list[str]:
-    """Warnings with what to do."""
+    """Return lines with the cautions and their advice."""
     return [line for one in cautions for line in wrapped("warning   ", f"{one.text}; {one.hint}")]
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """A text behind its heading, in 80 columns."""
+    """Return the lines of a text after a heading, in 80 columns."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 

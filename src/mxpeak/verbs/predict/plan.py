@@ -1,4 +1,4 @@
-"""mxpeak plan BENCHMARK: sizes, grid and broadcast for a run, its memory, and the rate to expect; nothing is run."""
+"""`mxpeak plan`: choose sizes, grid and broadcast of a run, and predict its memory and rate."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ examples:
   mxpeak plan hpg-mxp --machine frontier --nodes 8 --json -
 """
 
-#: Broadcasts that are tried, where clocks times steps stay below.
+#: Largest product of ranks and steps for which plan simulates several broadcasts.
 TRIED, TRIED_BELOW = ("1ringM", "2ringM", "long", "lib"), 3e6
-#: How far the next run on this machine may lie from the last one.
+#: Relative interval around the rate of the last run on this machine.
 LIKE_LAST = 0.2
 
 
@@ -62,7 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Plan on one rank, whoever launched more."""
+    """Plan a run on rank 0."""
     if session.rank != 0:
         return ExitCode.VALID
     benchmark = args.benchmark
@@ -83,7 +83,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
-    """The machine that was named, with what flags say otherwise; else this one, of which no rate is known."""
+    """Return the named machine; without --machine, this one, with unknown rates."""
     if args.machine is not None:
         return machine_of(args), []
     return _this_machine(args, benchmark)
@@ -151,7 +151,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
 
 
 def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> tuple[LuRun, list[str]]:
-    """The run with the broadcast that its simulation likes best, where trying them takes seconds."""
+    """Return the run with its fastest simulated broadcast, if simulating all of them takes seconds."""
     from mxpeak.perf.simulation.predict import simulate_lu
 
     if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
@@ -161,7 +161,7 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 
 
 def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """From the simulation; for this machine as its last run of the benchmark went on as many ranks, else unknown."""
+    """Return the simulated prediction; for this machine, that of the last run with as many ranks, if any."""
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.predict import predict, simulate_lu
 
@@ -226,7 +226,7 @@ def _body(
 
 
 def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
-    """What to type for the run."""
+    """Return the command that starts the run."""
     start = _start(run.ranks, machine)
     if args.write_dat is not None:
         return f"{start} mxpeak run {benchmark} --dat {args.write_dat}{_beside_dat(benchmark, run)}"
@@ -237,7 +237,7 @@ def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Mach
 
 
 def _beside_dat(benchmark: str, run: LuRun) -> str:
-    """Flags for what no .dat can say."""
+    """Return the flags for settings that a .dat file cannot contain."""
     node = f" --node-grid {run.node_grid[0]}x{run.node_grid[1]}" if run.node_grid else ""
     if benchmark == "hpl":
         return node + (f" --split {run.split:g}" if run.split else "")

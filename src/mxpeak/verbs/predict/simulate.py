@@ -1,4 +1,4 @@
-"""mxpeak simulate BENCHMARK: how fast a run would be on a machine, step by step on the clocks of all its ranks."""
+"""`mxpeak simulate`: predict the rate of a run on a machine, step by step for all ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ examples:
 """
 
 
-#: A prediction as JSON, and as lines for people.
+#: A prediction: the body of the JSON file, and the lines of the text.
 Predicted: TypeAlias = "tuple[dict[str, Any], list[str]]"
 
 
@@ -60,7 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Simulate on one rank, whoever launched more."""
+    """Simulate a run on rank 0."""
     if session.rank != 0:
         return ExitCode.VALID
     if args.table:
@@ -87,7 +87,7 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
 
 
 def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
-    """The prediction as JSON, and as lines for people."""
+    """Return the prediction of a run."""
     machine = machine_of(args)
     slow = _slow(args.slow)
     nics = None if args.nics is None else _ports(args.nics, machine.network.nics)
@@ -163,7 +163,7 @@ def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> 
 
 
 def _slow(text: str | None) -> dict[int, float]:
-    """RANK:FACTOR,... as numbers."""
+    """Return the relative speeds in RANK:FACTOR,... by rank."""
     found: dict[int, float] = {}
     for part in (text or "").split(","):
         if not part and not text:

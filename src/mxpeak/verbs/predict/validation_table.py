@@ -1,7 +1,7 @@
-"""Published results beside the closed formula and the simulation: the table of docs/reference/published-results.md.
+"""Compare published results with the closed formula and the simulation: docs/reference/published-results.md.
 
-A row is what a paper prints and how it is computed here; one set of parameters a machine, none a row.  "set by it" says
-that a number of the machine was chosen by that row, which therefore proves nothing.
+Each row has a printed figure and its computation. Each machine has one set of parameters for all rows. "set by it"
+marks a row that determined a parameter of its machine and therefore validates nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
 from mxpeak.perf.simulation.sparse import simulate as simulate_sparse
 
 RINGS = ("1ring", "1ringM", "2ringM")
-#: The machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
+#: Machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
 SC22 = "frontier-2022"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published figure.
+    """A published figure.
 
     printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
-    simulated         computes it
-    formula           the same by eq. 1-5, where they say anything
-    set_by            whether a parameter was chosen by it
-    quick             whether it takes seconds
+    simulated         function that simulates the figure
+    formula           function that computes it by eq. 1-5, if they apply
+    set_by            whether the figure determined a parameter
+    quick             whether the simulation takes only seconds
     """
 
     what: str
@@ -45,7 +45,7 @@ class Row:
     quick: bool = True
 
     def line(self) -> str:
-        """The row of the table."""
+        """Return the row of the table."""
         found = self.simulated()
         formula = "" if self.formula is None else shown(self.formula(), self.unit)
         if self.unit == "%":
@@ -58,7 +58,7 @@ class Row:
 
 
 def shown(value: float, unit: str) -> str:
-    """A figure with its unit; differences with their sign."""
+    """Return a figure with its unit; differences have a sign."""
     if unit == "%":
         return f"{value:+.1f} %"
     if unit == "% of":
@@ -70,28 +70,28 @@ def shown(value: float, unit: str) -> str:
 
 
 def summit(side: int, node: tuple[int, int] = (3, 2), bcast: str = "lib", nics: int = 2, local: int = 61440) -> LuRun:
-    """HPL-MxP on Summit: B = 768, and N_L = 61440 a GPU (OLCF, V-A)."""
+    """Return HPL-MxP on Summit: B = 768, N_L = 61440 per GPU (OLCF, V-A)."""
     return LuRun(n=side * local, nb=768, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, nics=nics)
 
 
 def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: bool = True) -> LuRun:
-    """HPL-MxP on Frontier: B = 3072, and N_L = 119808 a GCD (OLCF, V-A and D)."""
+    """Return HPL-MxP on Frontier: B = 3072, N_L = 119808 per GCD (OLCF, V-A and D)."""
     return LuRun(n=side * 119808, nb=3072, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, aware=aware)
 
 
 def openmxp(P: int, Q: int, n: int) -> LuRun:
-    """Return HPL-MxP as in OpenMxP's log: B = 2560, a node has 2×4 ranks."""
+    """Return HPL-MxP as in OpenMxP's log: B = 2560, 2×4 ranks per node."""
     return LuRun(n=n, nb=2560, P=P, Q=Q, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """HPL on Crusher: NB = 512, N = 256000 on one node and the same memory on more (rocHPL, IV)."""
+    """Return HPL on Crusher: NB = 512, N = 256000 on one node, the same memory per node on more (rocHPL, IV)."""
     n = int(256000 * nodes**0.5) // 512 * 512
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 
 
 def sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseRun:
-    """320³ points a GCD of Frontier, restart 30, 300 iterations (Kashi et al., table 1)."""
+    """Return HPG-MxP on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
     box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
     iterations = 50 if benchmark == "hpcg" else 300
     return SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
@@ -102,7 +102,7 @@ _DONE: dict[str, LuForecast] = {}
 
 
 def of(machine: str, run: LuRun) -> LuForecast:
-    """A simulated run."""
+    """Simulate a run, once per machine and run."""
     key = f"{machine} {run}"
     if key not in _DONE:
         _DONE[key] = simulate_lu("hpl" if run.precision == "fp64" else "hpl-mxp", run, find_machine(machine))
@@ -111,17 +111,17 @@ def of(machine: str, run: LuRun) -> LuForecast:
 
 @cache
 def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseForecast:
-    """A simulated solve on Frontier."""
+    """Simulate a sparse solve on Frontier."""
     return simulate_sparse(sparse(nodes, low, benchmark), find_machine("frontier"))
 
 
 def rank_rate(machine: str, run: LuRun) -> float:
-    """FLOP/s of a rank."""
+    """Return the simulated FLOP/s per rank."""
     return of(machine, run).rate_flops / run.ranks
 
 
 def formula_rate(machine: str, run: LuRun) -> float:
-    """FLOP/s of a rank by eq. 1-5."""
+    """Return the FLOP/s per rank by eq. 1-5."""
     found = find_machine(machine)
     block = node_block(run.P, run.Q, found.ranks_per_node, run.order, run.node_grid)
     bound = upper_bound(found, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics)
@@ -129,7 +129,7 @@ def formula_rate(machine: str, run: LuRun) -> float:
 
 
 def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse: LuRun) -> float:
-    """By how many percent one run's rate a rank is above another's."""
+    """Return the gain in percent of one run's rate per rank over that of another."""
     return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
 
 
@@ -137,7 +137,7 @@ def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse
 
 
 def rows() -> list[Row]:
-    """All of them, by machine."""
+    """Return all rows by machine."""
     return [*_summit_rows(), *_frontier_rows(), *_crusher_rows(), *_sparse_rows()]
 
 
@@ -209,7 +209,8 @@ def _frontier_rows() -> list[Row]:
         return frontier(32, (2, 4), bcast), frontier(32, (2, 4), bcast, aware=False)
 
     best, poorest = frontier(32, (2, 4)), frontier(32, (8, 1), "lib", aware=False)
-    # The list prints neither N nor the grid: as much memory per GCD as in OpenMxP's log, 34,060,800² / 73,728 entries.
+    # The list contains neither N nor the grid. The run uses the memory per GCD of OpenMxP's log, 34,060,800² / 73,728
+    # entries.
     whole = openmxp(256, 288, 34060800)
     return [
         _full("Frontier, 172², N = 20,606,976", 2.387, SC22, frontier(172, (4, 2)), set_by=True),
@@ -297,7 +298,7 @@ def _sparse_rows() -> list[Row]:
 
 
 def table() -> Iterator[str]:
-    """Yield the lines of the table in Markdown, each when it has been computed."""
+    """Yield the lines of the table in Markdown, each as soon as it is computed."""
     yield "| result | source | printed | formula | simulation | error |"
     yield "|---|---|---|---|---|---|"
     for row in rows():

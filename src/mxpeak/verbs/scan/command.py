@@ -1,4 +1,4 @@
-"""mxpeak scan: the same small benchmark on every device or group of cores at once; which are slow, which wrong."""
+"""`mxpeak scan`: run a small benchmark on all devices or groups of cores, and report slow or faulty ones."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Run[ScanConfig]):
-    """What the command line asks for."""
+    """Configuration and output options of a scan."""
 
     output: ScanOutput
 
 
 def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
-    """The settings of a scan by precedence; a file is read here."""
+    """Return the settings of a scan by precedence; read the --config file."""
     check_variables(environ)
     file = args.config or environ.get("MXPEAK_CONFIG")
     values = values_for("scan", read_toml(file)) if file else {}
@@ -67,7 +67,7 @@ def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Scan the ranks that a launcher started, or those of this host.  Collective, once they are there."""
+    """Scan the ranks of a launcher, or those of this host. Collective after the ranks have started."""
     wanted = read_on_root(args, session, lambda: asked(args, os.environ))
     code = join_ranks(wanted.config, argv, session, local_ranks=_parts_here)
     return _scan(wanted, argv, session) if code is None else code
@@ -80,7 +80,7 @@ def _parts_here(config: PlaceConfig) -> int:
 
 
 def _check_files(output: ScanOutput) -> None:
-    """Find out before the scan whether its files can be written."""
+    """Raise before the scan if its files cannot be written."""
     from mxpeak.cli.output import check_file
 
     taken = []
@@ -107,7 +107,7 @@ def _scan(wanted: Asked, argv: list[str], session: Session) -> int:
 
 
 def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
-    """Print what was found and write the files; the exit code."""
+    """Print the scan, write its files and return the exit code."""
     from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import Caution
     from mxpeak.report.text import cautions
@@ -117,7 +117,7 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
     try:
         try:
             if output.json not in (None, "-"):
-                write_new(Path(output.json or ""), to_json(body))  # before anything that can fail
+                write_new(Path(output.json or ""), to_json(body))  # first, because printing may fail
         finally:
             text = verdict(body) if output.quiet else scan_text(body)
             stdout.say(to_json(body) if output.json == "-" else text)
@@ -135,7 +135,7 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
 
 
 def excluded(body: Mapping[str, Any], form: str) -> str:
-    """The hosts to be left out as the content of a file: Slurm's list, or one a line; nothing if there are none."""
+    """Return the content of an exclude file: Slurm's host list, or one host per line."""
     hosts: list[str] = body["exclude"]["hosts"]
     lines = hosts if form == "hostfile" else [body["exclude"]["slurm"]] if hosts else []
     return "".join(f"{line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""What a scan is told, and what it shows."""
+"""Options of `mxpeak scan`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mxpeak.precision import PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class ScanConfig(PlaceConfig):
-    """All that `mxpeak scan` can be told about what it measures."""
+    """Options of the measurement."""
 
     GPU_DEFAULTS = {"nb": 1024, "precision": "fp16"}  # noqa: RUF012
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """As HPL-MxP: bf16 and longer blocks."""
+        """Return the defaults for native bf16: bf16 products and larger blocks, as in HPL-MxP."""
         precision = self.precision or ("bf16" if "bf16" in native else None)
         return {"precision": precision, "nb": 512} if precision in native else {}
 
@@ -42,7 +42,7 @@ class ScanConfig(PlaceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOutput(ShowConfig):
-    """What a scan shows and writes."""
+    """Options of the output."""
 
     write_exclude: str | None = option(
         None, users_file, "write hosts with slow ranks or wrong results to FILE", "output"

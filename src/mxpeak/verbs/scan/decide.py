@@ -1,28 +1,29 @@
-"""Who is slow and who computes other bits than their sisters: a pure function of what all ranks measured.
+"""Find slow ranks and ranks whose results differ from those of their peers.
 
-Ranks are compared with those of their kind: the same processor or device, as many threads, the same library.  In a
-group of R ranks with rates r(i, t) in K rounds t, for each measure
+Ranks are compared with ranks of the same kind: same processor or device, number of threads and library. For a group of
+R ranks with rates r(i, t) in K rounds t, and for each measure,
 
-    x_i = median_t r(i, t)                       one rank's rate
-    m   = median_i x_i                           the group's
-    s   = 1.4826 median_i |x_i - m|              its spread: for normal deviations the standard one, and outliers in
-                                                 fewer than half of the ranks do not move it far
+    x_i = median_t r(i, t)                       rate of rank i
+    m   = median_i x_i                           rate of the group
+    s   = 1.4826 median_i |x_i - m|              spread: equals the standard deviation for normal deviations, and
+                                                 outliers in fewer than half of the ranks hardly change it
     slow: r(i, t) < m - max(3 s, tolerance·m)    in more than half of the rounds
 
-The tolerance is a floor: where ranks are alike to a thousandth, three thousandths are no defect.  Of fewer than four
-ranks one outlier moves both m and s.  The best x_i then takes the place of m, and s is the standard error of the
-difference of two medians, from how the rates of the steadiest rank spread over the rounds:
+The tolerance is a lower limit: if ranks agree to a thousandth, three thousandths are no defect. With fewer than four
+ranks, one outlier changes both m and s. The best x_i then replaces m, and s is the standard error of the difference of
+two medians, estimated from the rank with the least spread over the rounds:
 
     s = 1.77 / sqrt(K) · 1.4826 min_i median_t |r(i, t) - x_i|
 
-Half of the ranks move both m and s: if two of four are slow, s is about their deficit, and none is below m - 3 s.
-Ranks are alike only if s and all ranks are within the tolerance.  What is neither alike nor slow is undecided:
+Half of the ranks change both m and s: if two of four are slow, s is about their deficit, and none is below m - 3 s.
+Ranks agree only if s and all ranks are within the tolerance. If a rank neither agrees nor is slow, the scan is
+undecided:
 
     spread      s > tolerance·m                                   there is no typical rate
-    scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rounds are too wide to tell
+    scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rounds spread too widely
     faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
 
-Bits are right where more than half of those ranks have them whose bits are the same in every round.
+Bits are correct if more than half of the ranks whose bits are equal in all rounds have them.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-#: The median of |x| is 1/1.4826 of the standard deviation for a normal distribution.
+#: For a normal distribution, the median of |x| is 1/1.4826 of the standard deviation.
 SIGMA = 1.4826
-#: A median of K normal numbers has the standard error sqrt(pi/2 / K), the difference of two of them sqrt(2) times that.
+#: Standard error of the difference of two medians of K normal numbers: sqrt(2) sqrt(pi/2 / K).
 ERROR = math.sqrt(math.pi)
-#: How many standard deviations below the median are slow: one healthy rank of 741.
+#: Number of standard deviations below the median that count as slow: one healthy rank of 741.
 FACTOR = 3.0
-#: From so many ranks on, median and spread withstand one outlier.
+#: Number of ranks from which median and spread tolerate one outlier.
 ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one rank measured: of each measure a rate a round, of each result its bits a round."""
+    """Measurements of one rank: a rate per measure and round, and the bits per result and round."""
 
     rank: int
     kind: str
@@ -55,11 +56,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One measure over the ranks of a group: their medians over the rounds.
+    """Spread of one measure over the ranks of a group, from their medians over the rounds.
 
-    against    what a rank is compared with: the `median`, or the `best`; None: nobody is there to compare it with
-    sigma      the spread that counts
-    least      what is below is slow
+    against    the reference: `median`, `best`, or None without other ranks
+    sigma      spread s
+    least      least rate that is not slow
     """
 
     best: float
@@ -71,13 +72,13 @@ class Spread:
 
     @property
     def reference(self) -> float:
-        """The rate that a rank is compared with."""
+        """Return the rate with which ranks are compared."""
         return self.best if self.against == "best" else self.median
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A rank that is slow in a measure: its own median, as a share of the reference, and in how many rounds."""
+    """A slow rank: its median as a share of the reference, and its number of slow rounds."""
 
     rank: int
     measure: str
@@ -88,7 +89,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A rank whose bits of a result `differ` from the majority's, or `change` between rounds."""
+    """A rank whose bits of a result `differ` from the majority, or `change` between rounds."""
 
     rank: int
     result: str
@@ -97,7 +98,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A result whose bits differ, and nobody can say whose are right: `no majority`, or they `change` on most ranks."""
+    """A result without correct bits: there is `no majority`, or the bits `change` on most ranks."""
 
     kind: str
     result: str
@@ -107,11 +108,11 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Ranks of which a measure leaves open whether they are slow.
+    """Ranks that may or may not be slow in a measure.
 
     reason    `spread`, `scatter` or `faster`
     spread    s as a share of the reference
-    share     the rate of the rank that differs most, as a share of the reference
+    share     rate of the rank that differs most, as a share of the reference
     """
 
     kind: str
@@ -124,7 +125,7 @@ class Unclear:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks of a kind, and how each measure spreads over them."""
+    """Ranks of the same kind, and the spread of each measure over them."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -133,7 +134,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found, by rank."""
+    """The slow, wrong and undecided ranks of a scan."""
 
     groups: Sequence[Group]
     slow: Sequence[Slow]
@@ -142,19 +143,19 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """`different` if a rank is slow or wrong, `undecided` if none can be named but some may be, else `alike`."""
+        """Return `different` if a rank is slow or wrong, `undecided` if ranks may be, otherwise `alike`."""
         if self.slow or self.wrong:
             return "different"
         return "undecided" if self.undecided else "alike"
 
     @property
     def outliers(self) -> list[int]:
-        """The ranks that are slow or wrong."""
+        """Return the ranks that are slow or wrong."""
         return sorted({one.rank for one in self.slow} | {one.rank for one in self.wrong})
 
 
 def decide(ranks: Sequence[Measured], tolerance: float) -> Verdict:
-    """Who is slow, and who computes other bits."""
+    """Compare all ranks of each kind, and return the slow and wrong ones."""
     by_kind: dict[str, list[Measured]] = {}
     for one in ranks:
         by_kind.setdefault(one.kind, []).append(one)
@@ -177,7 +178,7 @@ def decide(ranks: Sequence[Measured], tolerance: float) -> Verdict:
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
-    """How rates, of each rank in each round, spread over the ranks, and below what is slow."""
+    """Return the spread over the ranks of their rates by round, and the least rate that is not slow."""
     of_ranks = [median(rounds) for rounds in rates]
     best, middle, worst = max(of_ranks), median(of_ranks), min(of_ranks)
     if len(of_ranks) == 1:
@@ -190,13 +191,13 @@ def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The median of the distances from the median."""
+    """Return the median distance from the median."""
     middle = median(values)
     return median(abs(value - middle) for value in values)
 
 
 def slow_ranks(members: Sequence[Measured], measure: str, found: Spread) -> list[Slow]:
-    """The ranks that are slow in more than half of the rounds."""
+    """Return the ranks that are slow in more than half of the rounds."""
     slow: list[Slow] = []
     if found.least is None:
         return slow
@@ -212,7 +213,7 @@ def slow_ranks(members: Sequence[Measured], measure: str, found: Spread) -> list
 def unclear(
     members: Sequence[Measured], measure: str, found: Spread, tolerance: float, slow: Collection[int]
 ) -> list[Unclear]:
-    """Return why ranks that are not slow are not alike either; nothing if they are."""
+    """Return the reasons why ranks that are not slow do not agree either; empty if they agree."""
     if (sigma := found.sigma) is None:
         return []
     reference = found.reference
@@ -235,9 +236,9 @@ def unclear(
 
 
 def odd_bits(members: Sequence[Measured], result: str) -> tuple[list[Wrong], list[Undecided]]:
-    """The ranks whose bits change or differ from the majority's; or why nobody can be named.
+    """Return the ranks whose bits change or differ from the majority, or the results without correct bits.
 
-    Where they change on most ranks, what computes here does not give the same bits twice: no rank is at fault.
+    If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
     """
     kind = members[0].kind
     steady = {one.rank: one.bits[result][0] for one in members if len(set(one.bits[result])) == 1}

@@ -1,4 +1,4 @@
-"""What every rank does in a round, alone and with the same inputs: an LU, products, reading memory."""
+"""Measures of a round: an LU, matrix products and memory reads, on each rank alone with the same inputs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mxpeak.solvers.lu.lu import MixedLuOptions, factorize
 from mxpeak.spans import Spans
 
 SEED = 100
-#: How often the matrix is read in a round: once would hardly be longer than a look at the clock.
+#: Number of reads of the matrix per round; one read would be too short to time.
 READS = 32
-#: Nothing is hidden under the update: on a GPU, work on two streams need not give the same bits twice.
+#: No look-ahead: on a GPU, work on two streams may give different bits from run to run.
 LOOKAHEAD = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is the same on all ranks: order, block and precision."""
+    """Order, block size and precision, equal on all ranks."""
 
     n: int
     nb: int
@@ -40,28 +40,28 @@ class Size:
 
     @property
     def side(self) -> int:
-        """Rows and columns of a product: half of A's, which makes C a quarter of it."""
+        """Return the order of a product: half of A's, so that C has a quarter of its entries."""
         return max(1, self.n // 2)
 
     @property
     def products(self) -> int:
-        """As many as have the LU's flops."""
+        """Return the number of products with as many flops as the LU."""
         return max(1, math.ceil(lu_flops(self.n) / (2.0 * self.side**2 * self.nb)))
 
     @property
     def product_flops(self) -> float:
-        """The flops of all of them."""
+        """Return the flops of all products."""
         return self.products * 2.0 * self.side**2 * self.nb
 
     @property
     def read_bytes(self) -> int:
-        """The bytes that are read in a round."""
+        """Return the bytes that a round reads."""
         return READS * self.n**2 * format_of(stored_as(self.precision)).bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One measure: `prepare` before the clock, `work` inside it, and what `bits` it left, if it left any.
+    """One measure: `prepare` before the clock, `work` under the clock, and `bits` of its result, if any.
 
     amount    flops or bytes of the work
     """
@@ -74,7 +74,7 @@ class Probe:
 
 
 def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
-    """The measures of one rank, in the order of a round: what the LU leaves is read in the end."""
+    """Return the measures of one rank in order of execution; the last one reads the factors of the LU."""
     alone = make_grid(ProcessGrid(1, 1), Solo(transport))
     assert alone is not None
     A = dist_matrix(alone, size.n, size.n, size.nb, kernels, stored_as(size.precision))
@@ -108,13 +108,13 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
 
 
 def footprint(precision: str, *, on_gpu: bool) -> Footprint:
-    """The bytes that P×Q ranks need, each of which has a whole matrix: an LU's, and C, A and B of the products."""
+    """Return the bytes for P×Q ranks that each hold a whole matrix of an LU, and C, A and B of the products."""
     stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
         own = mxp_memory_bytes(n, nb, 1, 1, stored, stored, inverses=on_gpu, background=on_gpu)
         side = Size(n, nb, precision).side
-        products = stored * (side**2 + 4 * side * nb)  # A and B as drawn, and rounded
+        products = stored * (side**2 + 4 * side * nb)  # A and B as generated and rounded
         matrix, buffers = P * Q * own["matrix"], P * Q * (own["buffers"] + products)
         return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 

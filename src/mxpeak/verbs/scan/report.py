@@ -1,4 +1,4 @@
-"""A scan as people read it: how each measure spreads, the ranks or only those that stand out, and the verdict."""
+"""Text of a scan: the spread of each measure, all or only the outlying ranks, and the verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.layout.cores import short_list
 from mxpeak.records import size_text, three_digits
 
 WIDTH = 80
-#: So many ranks are shown one by one: all, or of more the first of those that stand out.
+#: Largest number of ranks in the table; of more ranks it shows the first outliers.
 MOST_SHOWN = 16
 TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read"}
 UNITS = {"lu": "FLOP/s", "gemm": "FLOP/s", "read": "B/s"}
@@ -19,7 +19,7 @@ Body = Mapping[str, Any]
 
 
 def scan_text(body: Body) -> str:
-    """The whole of it, at most 80 columns wide but for names that are longer."""
+    """Return the text of a scan, at most 80 columns wide except for longer names."""
     parts = [_heading(body), *(_group(group) for group in body["groups"])]
     if rows := _rows(body):
         parts.append(_table(rows))
@@ -32,12 +32,12 @@ def scan_text(body: Body) -> str:
 
 
 def outliers(body: Body) -> list[int]:
-    """The ranks that are slow or wrong."""
+    """Return the ranks that are slow or wrong."""
     return sorted({one["rank"] for one in (*body["slow"], *body["wrong"])})
 
 
 def verdict(body: Body) -> str:
-    """One line, and where hosts are to be left out a second one that names them."""
+    """Return the verdict in one line, and the hosts to exclude in a second line."""
     ranks = len(body["ranks"])
     slow, wrong = ({one["rank"] for one in body[name]} for name in ("slow", "wrong"))
     if body["status"] == "alike":
@@ -54,7 +54,7 @@ def verdict(body: Body) -> str:
 
 
 def _open_questions(body: Body) -> str:
-    """Say in one line what the scan leaves open and what may settle it; nothing if it decided everything."""
+    """Return the undecided measures and how to decide them, in one line; empty if all are decided."""
     rates = dict.fromkeys(TITLES[one["measure"]] for one in body["undecided"] if "measure" in one)
     bits = dict.fromkeys(TITLES[one["result"]] for one in body["undecided"] if "result" in one)
     said = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
@@ -103,7 +103,7 @@ def _spread(measure: str, found: Body) -> str:
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
-    """The unit in which a rate is written."""
+    """Return the factor and the unit in which to print a rate."""
     return (1e12, "T" + unit) if rate >= 0.9995e12 else (1e9, "G" + unit)
 
 
@@ -111,13 +111,13 @@ def _scale(rate: float, unit: str) -> tuple[float, str]:
 
 
 def _rows(body: Body) -> list[Body]:
-    """The ranks that are shown."""
+    """Return the ranks in the table."""
     ranks: list[Body] = body["ranks"]
     return ranks if len(ranks) <= MOST_SHOWN else [ranks[rank] for rank in outliers(body)[:MOST_SHOWN]]
 
 
 def _table(rows: Sequence[Body]) -> str:
-    """Each rank's medians over the rounds, in the units of the fastest shown."""
+    """Return the table of each rank's medians over the rounds, in the units of the fastest one."""
     measures = list(rows[0]["rates"])
     median = {one["rank"]: {name: _median(one["rates"][name]) for name in measures} for one in rows}
     scales = {name: _scale(max(rates[name] for rates in median.values()), UNITS[name]) for name in measures}
@@ -143,7 +143,7 @@ def _cores(one: Body) -> str:
 
 
 def _fitted(name: str, width: int) -> str:
-    """A name cut to a column; the findings below and the JSON have it whole."""
+    """Return a name shortened to a column; the findings and the JSON contain it in full."""
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
@@ -151,7 +151,7 @@ def _fitted(name: str, width: int) -> str:
 
 
 def _finding(body: Body, rank: int) -> str:
-    """What is wrong with a rank, and what it said of its clocks and its memory."""
+    """Return the defects of a rank with its clocks and memory errors."""
     one = body["ranks"][rank]
     rounds = body["problem"]["rounds"]
     wrong = [found for found in body["wrong"] if found["rank"] == rank]
@@ -171,13 +171,13 @@ _WRONG = {"differ": "differ from those of the majority", "change": "change from 
 
 
 def _reference(body: Body, found: Body) -> str:
-    """What a slow rank was compared with."""
+    """Return the name of the reference of a slow rank."""
     group = next(group for group in body["groups"] if found["rank"] in group["ranks"])
     return str(group["spreads"][found["measure"]]["against"])
 
 
 def health(one: Body) -> list[str]:
-    """What a rank's cores or device said of themselves, as far as it may explain something."""
+    """Return the readings of a rank's cores or device that may explain a defect."""
     said = []
     if one["clock_mhz"] is not None and one["max_clock_mhz"] is not None:
         said.append(f"clock down to {one['clock_mhz']:.0f} of {one['max_clock_mhz']:.0f} MHz")
@@ -194,7 +194,7 @@ def health(one: Body) -> list[str]:
 
 
 def _undecided(body: Body, found: Body) -> str:
-    """Say why a measure of some ranks, or their bits, decides nothing."""
+    """Return why a measure or the bits of some ranks are undecided."""
     text = _unclear_rate(body, found) if "measure" in found else _unclear_bits(found)
     return _wrapped(f"UNDECIDED  {_listed(found['ranks'])}: {text}", "    ")
 
@@ -207,7 +207,7 @@ def _unclear_bits(found: Body) -> str:
 
 
 def _unclear_rate(body: Body, found: Body) -> str:
-    """Say how far apart rates are, and why that names no slow rank."""
+    """Return the difference between the rates, and why it identifies no slow rank."""
     title, tolerance = TITLES[found["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
     spread, against = f"{100 * found['spread']:.1f} %", _reference(body, {**found, "rank": found["ranks"][0]})
     apart = f"{100 * abs(found['share'] - 1):.1f} % {'above' if found['share'] > 1 else 'below'} the {against}"

@@ -1,11 +1,11 @@
-"""Scan: the same small benchmark on every rank at once, to find slow ranks and wrong ones; the rules in one screen.
+"""Scan: run the same small benchmark on every rank at the same time to find slow and faulty ranks.
 
-on each rank   LU of HPL-MxP of order N, products of its precision with as many flops, reading the factors 32 times;
-               alone, all with the same inputs, each begun by all ranks together
-rounds         --rounds of them, after a warm-up that is not counted
-rates          flops or bytes over the rank's own seconds
-bits           of the factors and of the product, every round
-slow, wrong    what `decide` says
+on each rank   LU of HPL-MxP of order N, products in its precision with as many flops, and 32 reads of the factors;
+               each rank alone, all with the same inputs, each measure started by all ranks together
+rounds         --rounds, after a warm-up that is not counted
+rates          flops or bytes divided by the rank's own seconds
+bits           of the factors and of the product in every round
+slow, wrong    by `decide`
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from mxpeak.verbs.scan.decide import Measured, decide
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
 
 SCHEMA = "mxpeak.scan/1"
-#: The order where none is given: of one thread, of one whose processor multiplies 16-bit numbers, and on a GPU.
+#: Default orders: for one thread, for a processor with native 16-bit products, and for a GPU.
 DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
-#: A size at which everything is used once before the ranks begin together.
+#: Order of the problem that compiles and loads all kernels before the ranks start together.
 TINY = 48, 16
 
 
 @dataclass(slots=True)
 class Record:
-    """What one rank tells rank 0: where it is, what it measured in each round, and how it fared meanwhile."""
+    """Record of one rank for rank 0: location, measurements by round, and health during the scan."""
 
     where: dict[str, Any]
     kind: str
@@ -55,7 +55,7 @@ class Record:
 
 
 def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dict[str, Any] | None:
-    """Scan, and return the result on rank 0.  Collective over comm."""
+    """Scan all ranks, and return the result on rank 0. Collective over comm."""
     with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
         size = _size(bench)
         begin = time.time()
@@ -68,13 +68,13 @@ def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dic
         if records is None:
             return None
         facts = bench.facts.sections(begin, time.time())
-        del facts["launch"]["binding"]  # each rank of the result has its own
+        del facts["launch"]["binding"]  # each rank of the result contains its own
         cautions = [*bench.facts.cautions, *_cached(size, bench)]
         return {**result(records, size, bench.config), **facts, "warnings": [asdict(one) for one in cautions]}
 
 
 def _size(bench: Bench[ScanConfig]) -> Size:
-    """The size that was asked for, or one that takes about a second, if every host has room for it.  Collective."""
+    """Return the given size, or one of about a second per round that fits on every host. Collective."""
     config, ranks = bench.config, bench.comm.size
     precision = config.precision or "fp32"
     need = footprint(precision, on_gpu=config.on_gpu)
@@ -87,7 +87,7 @@ def _size(bench: Bench[ScanConfig]) -> Size:
 
 
 def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
-    """The order that takes the rank with the fewest threads about a second.  Collective."""
+    """Return the order that takes the rank with the fewest threads about a second. Collective."""
     if bench.config.on_gpu:
         return GPU_DEFAULT_N
     threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
@@ -96,7 +96,7 @@ def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
 
 
 def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
-    """What to know of matrices that all caches of a host may hold."""
+    """Return a caution if the caches of a host may hold the matrices."""
     machine, ranks = bench.facts.machine, bench.placement.ranks_a_node
     caches = (machine["l3_bytes"] or machine["l2_bytes"] or 0) * len(core_groups(affinity=range(os.cpu_count() or 1)))
     matrices = ranks * size.read_bytes // READS
@@ -123,7 +123,7 @@ def _start_record(bench: Bench[ScanConfig]) -> Record:
 
 
 def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
-    """What has to be the same for ranks to be compared: processor or device, threads, the library that multiplies."""
+    """Return the kind of a rank: processor or device, threads, and the library of the products."""
     blas = facts.get("blas")
     if isinstance(blas, dict):
         library = " ".join(str(blas[key]) for key in ("library", "version", "architecture"))
@@ -135,7 +135,7 @@ def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
 
 
 def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
-    """Compile what the measures take.  Collective."""
+    """Compile the kernels of the measures. Collective."""
     kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
     compile_in_turn(
         comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), "", bench.placement.before, kernels
@@ -145,7 +145,7 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
 def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
-    """Warm up, then measure round after round into the record of this rank.  Collective over comm."""
+    """Warm up, then measure all rounds into the record of this rank. Collective over comm."""
     each = probes(kernels, comm.transport, size)
     _warm_up(each, config.warmup, kernels, comm)
     count = config.rounds * len(each)
@@ -163,9 +163,9 @@ def measure(
 
 
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
-    """This rank's rate of one measure that all begin together; nobody goes on before all have ended.  Collective.
+    """Return this rank's rate of a measure; all ranks start together and wait for each other. Collective.
 
-    `look` is called while the others may still compute.
+    `look` is called while other ranks may still compute.
     """
     probe.prepare()
     kernels.wait()
@@ -188,7 +188,7 @@ def _use(each: list[Probe]) -> None:
 
 
 def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) -> None:
-    """Nothing, the products of a round, or a whole round.  Collective."""
+    """Run nothing, the products of a round, or a whole round. Collective."""
     names = {"none": (), "gemm": ("gemm",), "full": [probe.name for probe in each]}[how]
     for probe in each:
         if probe.name in names:
@@ -199,7 +199,7 @@ def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) 
 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
-    """The result file's own part, from what all ranks told."""
+    """Return the section of the result file from the records of all ranks."""
     measured = [Measured(rank, one.kind, one.rates, one.bits) for rank, one in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
@@ -232,6 +232,6 @@ def _problem(size: Size, config: ScanConfig) -> dict[str, Any]:
 
 
 def _of_rank(one: Record) -> dict[str, Any]:
-    """A rank's lines of the result; bits that never change are told once."""
+    """Return the section of a rank; bits that never change occur once."""
     bits = {name: sorted(set(found)) for name, found in one.bits.items()}
     return {**one.where, "kind": one.kind, "rates": one.rates, "bits": bits, **one.health}

@@ -1,4 +1,4 @@
-"""mxpeak study: the measurements behind HPL-MxP's rules, repeated on this machine, as tables, figures and JSON."""
+"""`mxpeak study`: reproduce the experiments behind the HPL-MxP rules as tables, figures and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ examples:
 
 STUDIES = ("pivots", "norms", "gmres")
 RESULT, PAGE = "study.json", "study.html"
-#: Seconds before the first line of progress, and between two of them.
+#: Seconds before the first line of progress, and between two lines.
 PROGRESS_S = 2.0
 
 
@@ -53,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the studies, show their tables, write figures and JSON.  One rank computes, whoever launched more."""
+    """Run the studies on rank 0, print their tables and write figures and JSON."""
     asked = [_parsed("study", name, one_of(*STUDIES)) for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (asked or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
@@ -88,7 +88,7 @@ def _parsed(flag: str, text: str | None, parse: Callable[[str], Any]) -> Any:
 
 
 def _prepare(args: argparse.Namespace) -> Folder:
-    """Find out before the studies whether their files can be written."""
+    """Create the results folder, and raise before the studies if a file cannot be written."""
     from mxpeak.cli.output import check_file, results_folder
 
     folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)
@@ -110,7 +110,7 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
     stdout = FaultTolerantStream(sys.stdout)
     try:
         try:
-            folder.write(RESULT, text)  # before anything that can fail
+            folder.write(RESULT, text)  # first, because printing may fail
         finally:
             stdout.say(text if args.json == "-" else tables(body))
         folder.write(PAGE, page(body))
@@ -131,7 +131,7 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
 
 
 class _Progress:
-    """A line on stderr every few seconds; none for what ends at once."""
+    """Print a line of progress to stderr every few seconds."""
 
     def __init__(self, session: Session):
         self._session = session

@@ -1,4 +1,4 @@
-"""The studies of `mxpeak study` for people: tables for the terminal, and figures on one self-contained page."""
+"""Text and page of `mxpeak study`: tables for the terminal, and figures on a self-contained page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Sequence[str]
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """Each study as a table of a row an order (or a c), and a sentence that sums it up."""
+    """Return a table with one row per order or c, and a summary, for each study."""
     parts = []
     for name, table in TABLES.items():
         if name in body:
@@ -35,7 +35,7 @@ def _by_order(cases: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str,
 
 
 def _middle(cases: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """The median over the cases that have a number there."""
+    """Return the median of a key over the cases that have a number for it."""
     values = sorted(case[key] for case in cases if case[key] is not None)
     if not values:
         return None
@@ -118,7 +118,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
 
 
 def page(body: Mapping[str, Any]) -> str:
-    """Figures and tables as one HTML file that needs no network."""
+    """Return the figures and tables as one self-contained HTML file."""
     drawn = {name: figure(body[name]) for name, figure in FIGURES.items() if name in body}
     parts = [f'<h2>{name}</h2><div class="figures">{figures}</div>' for name, figures in drawn.items()]
     machine, software = body["machine"], body["software"]

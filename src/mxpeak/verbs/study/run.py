@@ -1,12 +1,12 @@
-"""What HPL-MxP's rules rest on, measured here: pivots, residuals and unpreconditioned GMRES of random matrices, FP64.
+"""Experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
-generated   U[-1, 1] from `sqrt-n`'s sequence; the diagonal unchanged, or c·√n for GMRES; b is the column after A
-pivots      the largest |u_ii| of LU with partial pivoting, and where it stands, beside √n, 5/8·√n and n^0.45   (Fig. 2)
-norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it           (Fig. 4)
-gmres       steps without a preconditioner until HPL's check passes, by c
-checked     by HPL's formula, ||b - Ax|| / (n·u·(||A||·||x|| + ||b||)) < 16 in the infinity norm, u = 2^-53
+generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal unchanged, or c·√n for GMRES; b is the column after A
+pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
+norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it      (Fig. 4)
+gmres       steps without a preconditioner until the check of HPL passes, by c
+checked     ||b - Ax|| / (n·u·(||A||·||x|| + ||b||)) < 16 in the infinity norm as in HPL, u = 2^-53
 
-Figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
+Figures refer to Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from mxpeak.solvers.residual import backward_error
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SCHEMA = "mxpeak.study/1"
-#: About ten geometric steps of orders, and fewer for GMRES, whose steps hardly depend on them.
+#: About ten orders in geometric steps, and fewer for GMRES, whose steps hardly depend on n.
 ORDERS = (100, 136, 185, 252, 343, 467, 635, 864, 1176, 1600)
 GMRES_ORDERS = (200, 400, 800, 1600)
 SEEDS, GMRES_SEEDS, FIRST_SEED = 5, 1, 100
 SCALES = (0.6, 0.625, 0.65, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
 THRESHOLD = 16.0
-#: n×n arrays in use at once: the matrix, its factors or GMRES's basis, and two of the work in between.
+#: Number of n×n arrays in use at the same time: the matrix, its factors or GMRES's basis, and two work arrays.
 ARRAYS = 4
-#: Columns of a panel of the LU without pivoting.
+#: Columns per panel of the LU without pivoting.
 BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which of pivots, norms and gmres, on which orders and how many seeds; None: each study's own quick default."""
+    """Studies, orders and number of seeds of a call; None selects the defaults of each study."""
 
     studies: tuple[str, ...]
     orders: tuple[int, ...] | None = None
@@ -57,18 +57,18 @@ class Plan:
     scales: tuple[float, ...] = SCALES
 
     def cases(self, study: str) -> list[tuple[int, int]]:
-        """(n, seed) of one study, in the order in which they run."""
+        """Return the pairs (n, seed) of a study in order of execution."""
         orders = self.orders or (GMRES_ORDERS if study == "gmres" else ORDERS)
         count = self.seeds or (GMRES_SEEDS if study == "gmres" else SEEDS)
         return [(n, FIRST_SEED + k) for n in sorted(set(orders)) for k in range(count)]
 
 
-#: Hears how far a study has come: its name, cases done, cases in all.
+#: Function that receives the name of a study, the completed cases and all cases.
 Listener = Callable[[str, int, int], None]
 
 
 def run(plan: Plan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None) -> dict[str, Any]:
-    """All studies of the plan, as the content of study.json: no NaN, no infinity."""
+    """Run all studies of the plan, and return the content of study.json without NaN and infinity."""
     _check_memory(plan)
     body: dict[str, Any] = {
         "schema": SCHEMA,
@@ -118,15 +118,15 @@ def _run_cases(study: str, plan: Plan, on_case: Listener) -> list[dict[str, Any]
 
 
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
-    """A and b of the generator sqrt-n, A's diagonal as drawn."""
+    """Return A and b of the generator sqrt-n with A's diagonal unchanged."""
     made = generator("sqrt-n", n, seed=seed)
     return draw(made.entries, n), draw(made.right_side, 1)[:, 0]
 
 
 def draw(entries: Entries, columns: int) -> Array:
-    """The first columns of a matrix of kind lcg, bit by bit `entries.value`; its draws run down the columns.
+    """Return the first columns of a matrix of kind lcg, bitwise equal to `entries.value`.
 
-    Draws double in number at each step: X(d + k) = A_k·X(d) + C_k.
+    The sequence runs down the columns. Each step doubles the number of entries: X(d + k) = A_k·X(d) + C_k.
     """
     x = np.empty(entries.n * columns, dtype=np.uint64)
     x[0] = lcg.state(entries.seed, entries.first)
@@ -147,9 +147,9 @@ def draw(entries: Entries, columns: int) -> Array:
 
 
 def largest_pivot(A: Array) -> dict[str, Any]:
-    """The largest |u_ii| under partial pivoting, its place among the columns (1: the last), and what is usual.
+    """Return the largest |u_ii| with partial pivoting, its column counted from the end, and typical values.
 
-    Usual: the median over all columns, and over the last tenth, where pivots are largest.
+    Typical values are the medians over all columns and over the last tenth, where pivots are largest.
     """
     pivots = np.abs(np.diag(lu_factor(A, check_finite=False)[0]))
     n, at = len(pivots), int(np.argmax(pivots))
@@ -182,8 +182,8 @@ def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
-    """Three norms of b - A x, x by LU with or without partial pivoting; None where they are not finite."""
-    with np.errstate(all="ignore"):  # without pivoting anything may overflow
+    """Return three norms of b - A x for x by LU with or without partial pivoting; None if not finite."""
+    with np.errstate(all="ignore"):  # without pivoting, entries may overflow
         x = _solve(A, b, pivoting)
         r = b - A @ x
         found = {f"norm_{name}": _finite(np.linalg.norm(r, p)) for name, p in (("1", 1), ("2", 2), ("inf", np.inf))}
@@ -203,7 +203,7 @@ def _solve(A: Array, b: Array, pivoting: bool) -> Array:
 
 
 def lu_without_pivoting(A: Array) -> Array:
-    """L below the diagonal and U on and above it, by panels; a zero pivot leaves what is not finite."""
+    """Return L below the diagonal and U on and above it, by panels; zero pivots give values that are not finite."""
     LU = np.array(A, order="F")
     for k in range(0, len(LU), BLOCK):
         end = min(k + BLOCK, len(LU))
@@ -217,7 +217,7 @@ def lu_without_pivoting(A: Array) -> Array:
 
 
 def scaled_residual(A: Array, b: Array, x: Array, r: Array) -> float:
-    """HPL's ||r|| / (n·u·(||A||·||x|| + ||b||)) in the infinity norm."""
+    """Return HPL's scaled residual ||r|| / (n·u·(||A||·||x|| + ||b||)) in the infinity norm."""
     A_inf = float(np.abs(A).sum(axis=1).max())
     r_inf, x_inf, b_inf = (float(np.abs(v).max()) for v in (r, x, b))
     return backward_error(r_inf, A_inf, x_inf, b_inf, len(b), precision("fp64").u)
@@ -244,7 +244,7 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """How GMRES went: steps until HPL's check passed (None: not within n), its value, and ||r||/||b|| in the 2-norm."""
+    """Outcome of GMRES: steps until HPL's check passed (or None), its scaled residual, and ||r||_2 / ||b||_2."""
 
     steps: int | None
     scaled_residual: float
@@ -252,7 +252,7 @@ class Krylov:
 
 
 def gmres(A: Array, b: Array) -> Krylov:
-    """GMRES from x = 0, never restarted, until HPL's check passes."""
+    """Run GMRES from x = 0 without restarts until HPL's check passes."""
     n = len(b)
     Q, rho = started(ArraySpace(np, b), b, n)
     check = _Check(A, b, Q)
@@ -261,7 +261,7 @@ def gmres(A: Array, b: Array) -> Krylov:
 
 
 class _Check:
-    """HPL's check of each step's x = Q t."""
+    """HPL's check of the iterate x = Q t."""
 
     def __init__(self, A: Array, b: Array, Q: Basis):
         self._A, self._b, self._Q = A, b, Q
@@ -270,16 +270,16 @@ class _Check:
         self.scaled, self.reduction = float("inf"), 1.0
 
     def scaled_residual(self, H: LeastSquares) -> float:
-        """The scaled residual of x; inf where ||r||_2 shows that it cannot be below the threshold."""
+        """Return the scaled residual of x, or inf if ||r||_2 proves that it is above the threshold."""
         n, k = len(self._b), len(H.R)
         self.reduction = H.residual / self._norm_b
         if H.R[-1][-1] == 0.0:  # A is singular, and its Krylov space is exhausted
             return float("inf")
         self._R[:k, k - 1] = H.R[-1]
-        # By LAPACK: in Python these n solves would take longer than the products with A.
+        # LAPACK solves this, because in Python the n solves would take longer than the products with A.
         x = self._Q.combine(solve_triangular(self._R[:k, :k], H.g[:k], check_finite=False))
         allowed = THRESHOLD * n * precision("fp64").u * (self._norm_A * np.abs(x).max() + np.abs(self._b).max())
-        if H.residual > sqrt(n) * allowed:  # ||r|| in the infinity norm is at least ||r||_2 / √n
+        if H.residual > sqrt(n) * allowed:  # the infinity norm of r is at least ||r||_2 / √n
             return float("inf")
         r = self._b - self._A @ x
         self.scaled = scaled_residual(self._A, self._b, x, r)
@@ -289,7 +289,7 @@ class _Check:
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
-    """Steps measured, and those that the circular law predicts, as the rules of HPL-MxP count them."""
+    """Return the measured steps, and those that the circular law predicts, counted as in the HPL-MxP rules."""
     went = gmres(A, b)
     case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
@@ -303,7 +303,7 @@ def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
 
 
 def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Steps by c, over orders and seeds; `unsolved` counts those without success within n steps."""
+    """Return the steps by c over orders and seeds; `unsolved` counts the cases without success in n steps."""
     by_scale = []
     for c in sorted({case["diagonal_scale"] for case in cases}):
         chosen = [case for case in cases if case["diagonal_scale"] == c]
@@ -333,7 +333,7 @@ def _range(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _trend(points: Sequence[tuple[int, float | None]]) -> tuple[float | None, float | None]:
-    """The exponent p of the least-squares line c·n^p, and the standard deviation around it in decades."""
+    """Return the exponent p of the least-squares fit c·n^p, and the standard deviation from it in decades."""
     there = [(log10(n), log10(value)) for n, value in points if value]
     if len({x for x, _ in there}) < 2:
         return None, None

@@ -1,7 +1,7 @@
-"""What is tried: settings of each benchmark on each layout of ranks and threads, the most promising by the model first.
+"""Candidates: settings of each benchmark on each layout of ranks and threads, the most promising first.
 
-Settings are written as they would be typed.  Only what differs from the defaults is said, so that a winner without
-settings is the defaults.
+Settings are texts as in flags and contain only values that differ from the defaults. A winner without settings is
+therefore the defaults.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
-#: Block sizes, on CPUs and on GPUs, and the shares of the split update.
+#: Block sizes on CPUs and on GPUs, and shares of the split update.
 BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SPLITS = ("0", "0.3", "0.5")
-#: Broadcasts that differ along a line of so many ranks: two ranks have one ring.
+#: Broadcasts for lines of two ranks, where all rings are equal, and for longer ones.
 SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2ring", "longM", "long", "lib", "ilib")
-#: Broadcasts of otherwise equal settings that are tried before others are.
+#: Number of broadcasts per otherwise equal settings that come before the others.
 ALIKE = 2
-#: A rank has so many blocks in a row at the least, where NB is tried.
+#: Least number of blocks per row and rank for a candidate NB.
 LEAST_BLOCKS = 4
-#: Orders and sides of boxes among which that of the trials is chosen.
+#: Orders and sides of boxes for trials.
 ORDERS = tuple(int(2048 * 2 ** (step / 2)) // 64 * 64 for step in range(11))
 SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Ranks, the threads of each, and the nodes that they are on."""
+    """Ranks, threads per rank, and nodes."""
 
     ranks: int
     threads: int
@@ -54,12 +54,12 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """Return the name of the candidate."""
         return " ".join([str(self.layout), *(f"{name}={text}" for name, text in sorted(self.settings.items()))])
 
 
 def layouts(cores: int, *, several: bool) -> list[Layout]:
-    """Ways to share the cores of a node, the default first: one rank, a rank a core, and in between."""
+    """Return layouts for the cores of a node: first one rank, then one rank per core, then some in between."""
     counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
@@ -67,9 +67,9 @@ def layouts(cores: int, *, several: bool) -> list[Layout]:
 
 
 def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
-    """NB × grid × broadcast, for HPL × split, on several nodes × node grid; the defaults first.
+    """Return the combinations of NB, grid, broadcast, split (HPL) and node grid; the defaults first.
 
-    On a GPU each says its NB: the default one is smaller for the small matrix of a trial.
+    On a GPU each candidate sets NB, because the default NB for the small matrix of a trial is too small.
     """
     first: dict[str, str] = {"nb": str(default_nb)} if on_gpu else {}
     found = [Candidate(layout, first)]
@@ -92,14 +92,14 @@ def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on
 
 
 def _grids(ranks: int) -> list[tuple[int, int]]:
-    """Grids that are at most 8 times as long as wide, the default first, then the squarest."""
+    """Return the grids with an aspect ratio of at most 8, the default first, then the squarest."""
     pairs = [(P, ranks // P) for P in divisors(ranks)]
     found = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
     return sorted(found, key=lambda pair: (max(pair), pair[0]))
 
 
 def _node_grids(P: int, Q: int, layout: Layout) -> list[str]:
-    """Parts of the grid for one node, where there are several; "" is the order of ranks."""
+    """Return the parts of the grid per node; "" is the order of ranks."""
     if layout.nodes == 1:
         return [""]
     ranks = layout.ranks // layout.nodes
@@ -109,9 +109,9 @@ def _node_grids(P: int, Q: int, layout: Layout) -> list[str]:
 def ordered(
     candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], most: int
 ) -> list[Candidate]:
-    """The defaults of each layout, then what the model thinks fastest, few of them alike in all but the broadcast.
+    """Return the defaults of each layout, then the candidates by model, with few that differ only in the broadcast.
 
-    Layouts take turns where there is no model.
+    Without a model, the layouts alternate.
     """
     defaults = [one for one in candidates if not one.settings]
     rest = [one for one in candidates if one.settings]
@@ -126,7 +126,7 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The same, those after the first few of one layout, grid, NB and split behind all others."""
+    """Move candidates after the first few with the same layout, grid, NB and split to the end."""
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []
@@ -138,7 +138,7 @@ def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, machine: Machine) -> float:
-    """What the model says of a candidate; NB is the default where it says none."""
+    """Return the simulated seconds of a candidate; NB is the default if the settings have none."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import simulate_lu
 
@@ -165,9 +165,9 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
 def sparse_candidates(
     benchmark: str, layout: Layout, mode: str, side: int, *, on_gpu: bool, boxes: bool
 ) -> list[Candidate]:
-    """Storage × smoother, the process grid, and the box's shape where `boxes`; the defaults first.
+    """Return storages with smoothers, process grids and, if `boxes`, shapes of boxes; the defaults first.
 
-    Official settings compete with official ones: compressed columns are left to --mode explore.
+    In official mode, only official settings compete; packed storage needs --mode explore.
     """
     default = _default_form(benchmark, mode, on_gpu=on_gpu)
     storages = [
@@ -185,7 +185,7 @@ def sparse_candidates(
 
 
 def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
-    """Storage and smoother where nobody says them: told by name they would compete with themselves."""
+    """Return the default storage and smoother, which must not compete with themselves."""
     config = BENCHMARKS[benchmark].config(mode=mode, kernels="torch" if on_gpu else "host")  # type: ignore[call-arg]
     rules = BENCHMARKS[benchmark].module.rpartition(".")[0] + ".rules"
     storage = str(load(f"{rules}:storages")(config)[0])
@@ -200,7 +200,7 @@ def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
 
 
 def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
-    """Boxes of about as many points, longer in x or in z."""
+    """Yield boxes with about as many points that are longer in x or in z."""
     step = 2 ** (LEVELS - 1)
     for stretch in ((2, 1, 0.5), (0.5, 1, 2), (1.5, 1, 0.67), (2, 0.71, 0.71)):
         shape = tuple(max(step, round(side * s / step) * step) for s in stretch)
@@ -209,7 +209,7 @@ def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
 
 
 def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> bool:
-    """Whether the rules take it."""
+    """Return whether the rules allow a box."""
     try:
         check_box(Box.of(0, shape or (16, 16, 16), grid))
     except UsageError:
@@ -218,7 +218,7 @@ def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> 
 
 
 def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> float:
-    """About what a trial takes on a cube: validation or reference, a first solve, and the one that counts."""
+    """Return the approximate seconds of a trial on a cube: validation or reference, first solve, and timed solve."""
     from mxpeak.perf.simulation.sparse import SparseRun, simulate
 
     box = Box.of(0, (side, side, side), process_grid(ranks))
@@ -227,14 +227,14 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
 
 
 def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
-    """NB where nobody says it."""
+    """Return the default NB."""
     config = BENCHMARKS[benchmark].config()
     changed = gpu_defaults(config, "cuda") if on_gpu else config.natively(native)
     return int(changed.get("nb", config.nb)[0])  # type: ignore[attr-defined]
 
 
 def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
-    """The largest of the rising sizes whose trial takes no longer; the smallest, if none does."""
+    """Return the largest size whose trial takes at most these seconds, or the smallest size."""
     found = sizes[0]
     for size in sizes:
         if seconds_of(size) > seconds:

@@ -1,4 +1,4 @@
-"""mxpeak tune [BENCHMARK…]: measure this machine, search the fastest settings, check them, keep them for `run`."""
+"""`mxpeak tune`: measure this machine, and find, check and store the fastest settings for `mxpeak run`."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
-    parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # job of a rank that tune starts
     parser.set_defaults(action=tune)
 
 
 def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Tune on one rank, which has others measure and run; under a launcher all ranks are one group."""
+    """Tune from rank 0, which starts ranks for its jobs or, under a launcher, leads the others."""
     if args.job is not None:
         return _job(args.job, session)
     _parse(args)
@@ -96,7 +96,7 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _parse(args: argparse.Namespace) -> None:
-    """Texts to values; mistakes name their flag."""
+    """Parse the values of the flags; errors name the flag."""
 
     def parsed(flag: str, text: str | None, parse: Any) -> Any:
         try:
@@ -127,7 +127,7 @@ def _parse(args: argparse.Namespace) -> None:
 
 
 def budget_seconds(text: str) -> float:
-    """A parser of times: 90s, 2m, 1.5h."""
+    """Return the seconds of a time with a unit: 90s, 2m, 1.5h."""
     if text.strip()[-1:].isdecimal():
         raise UsageError(f"{text!r} is not a time; use a number with s, m or h, for example 5m")
     time_s = seconds(text)
@@ -138,11 +138,11 @@ def budget_seconds(text: str) -> float:
     return time_s
 
 
-# --- who does what ----------------------------------------------------------------------------------------------
+# --- ranks ----------------------------------------------------------------------------------------------------------
 
 
 def _job(file: str, session: Session) -> int:
-    """Do a job as one of its ranks."""
+    """Perform a job as one of its ranks."""
     from mxpeak.runtime.launch import start
     from mxpeak.verbs.tune.job import Job, perform
 
@@ -156,11 +156,11 @@ def _job(file: str, session: Session) -> int:
 
 
 def _silent(text: str) -> None:
-    """Say nothing."""
+    """Ignore a line of progress."""
 
 
 def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
-    """All ranks of a launcher: rank 0 leads, the others do its jobs and hear how it went."""
+    """Lead on rank 0 of a launcher, and perform its jobs on the other ranks."""
     from mxpeak.runtime.launch import confirm
     from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
@@ -186,7 +186,7 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
 
 def _lead(args: argparse.Namespace, session: Session, standing: Standing | None, layout: Layout | None) -> int:
-    """Plan, tune, show; on rank 0 alone."""
+    """Plan, tune, and print the result on rank 0."""
     from mxpeak.cli.output import check_file
     from mxpeak.runtime.tuned import this_store
     from mxpeak.verbs.tune.groups import Spawned, Stopped
@@ -209,7 +209,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: Standing | None,
 
 
 def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
-    """What is asked for, with the layouts that this machine or its launcher has."""
+    """Return the plan of a call, with the layouts of this machine or of the launcher."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.runtime.launch import can_start_ranks
     from mxpeak.runtime.tuned import device_of
@@ -241,7 +241,7 @@ def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
     )
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------
+# --- result ----------------------------------------------------------------------------------------------------------
 
 
 def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:

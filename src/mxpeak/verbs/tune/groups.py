@@ -1,4 +1,4 @@
-"""Who does a job: ranks that are started for it, or those that a launcher has started already."""
+"""Groups of ranks that perform jobs: ranks started for a job, or the ranks of a launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxpeak.verbs.tune.job import Job, perform
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
-    """Ranks were ended by a signal; `code` is what the whole ends with."""
+    """A signal has ended the ranks; `code` is the exit code of tune."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -23,17 +23,17 @@ class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
 
 
 class Group(Protocol):
-    """What does jobs."""
+    """A group of ranks that performs jobs."""
 
     def do(self, job: Job) -> None:
-        """Do a job; what it measures is in its journal."""
+        """Perform a job, which writes its measurements to its journal."""
 
 
 class Spawned:
-    """A group of local ranks a job: `mxpeak tune --job FILE`, so that layouts may differ from job to job."""
+    """Starts local ranks per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
 
     def do(self, job: Job) -> None:
-        """Start the ranks and wait for them."""
+        """Start the ranks, and wait for them."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
             file.write_text(json.dumps(job.as_dict()), encoding="utf-8")
@@ -52,21 +52,21 @@ class Spawned:
 
 
 class Standing:
-    """All ranks that a launcher started; the others wait in `serve` for what rank 0 does."""
+    """All ranks of a launcher; the others wait in `serve` for the jobs of rank 0."""
 
     def __init__(self, comm: Communicator, say: Callable[[str], None]):
         self._comm, self._say = comm, say
 
     def do(self, job: Job) -> None:
-        """Do it together with all ranks."""
+        """Perform a job on all ranks."""
         self._comm.bcast_object(job)
         perform(job, self._comm, self._say)
 
     def serve(self) -> None:
-        """Do what rank 0 asks for until it is done."""
+        """Perform the jobs of rank 0 until it has no more."""
         while (job := self._comm.bcast_object(None)) is not None:
             perform(job, self._comm, self._say)
 
     def dismiss(self) -> None:
-        """Let the others go."""
+        """Release the other ranks."""
         self._comm.bcast_object(None)

@@ -1,7 +1,4 @@
-"""A job: probes and trials that one group of ranks does one after the other, each written down as it ends.
-
-The group is one of processes started for it, or that of all ranks under a launcher.
-"""
+"""Jobs: probes and trials that one group of ranks runs, each recorded when it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, l
 from mxpeak.runtime.tuned import append
 from mxpeak.verbs.tune.probe import measured, native, probes
 
-#: What is done: {"do": "probes", …}, or {"do": "trial", …}.
+#: A task: {"do": "probes", …} or {"do": "trial", …}.
 Task = dict[str, Any]
 Record = dict[str, Any]
 
@@ -33,9 +30,9 @@ Record = dict[str, Any]
 class Job:
     """Tasks for a group of ranks.
 
-    until_unix   when no further task is begun
-    journal      the file that takes what is measured
-    comm, quiet  how ranks talk, and whether rank 0 says how far it is
+    until_unix   time after which no task starts
+    journal      file for the measurements
+    comm, quiet  transport of the ranks, and whether rank 0 prints no progress
     """
 
     ranks: int
@@ -49,12 +46,12 @@ class Job:
     quiet: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the job for JSON."""
         return asdict(self)
 
 
 def perform(job: Job, comm: Communicator, say: Callable[[str], None]) -> None:
-    """Do all tasks for which there is time; rank 0 writes them down.  Collective over comm."""
+    """Perform all tasks that start in time, and record them on rank 0. Collective over comm."""
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
@@ -72,7 +69,7 @@ def _time_left(job: Job, comm: Communicator) -> bool:
 
 
 def _probes(job: Job, task: Task, comm: Communicator) -> Any:
-    """Each kernel that has not been measured.  Collective."""
+    """Measure each kernel that is not in the journal. Collective."""
     run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
     config = run.config
     number = device_number(config, comm)
@@ -95,12 +92,12 @@ def _layout(job: Job) -> dict[str, Any]:
     return {"ranks": job.ranks, "threads": job.threads, "device": job.device}
 
 
-#: What a record of a kernel says beside its probe.
+#: Keys of the record of a kernel in addition to its probe.
 _BESIDE = ("kind", "ranks", "threads", "device", "seconds", "rate")
 
 
 def probe_of(record: Record) -> dict[str, Any]:
-    """The probe that a record answers."""
+    """Return the probe of a record."""
     hidden = (*_BESIDE, "bytes") if record["name"] == "rows" else _BESIDE
     return {name: value for name, value in record.items() if name not in hidden}
 
@@ -109,10 +106,10 @@ def probe_of(record: Record) -> dict[str, Any]:
 
 
 def trial_texts(benchmark: Benchmark, task: Task, job: Job) -> dict[str, str]:
-    """A short run as it would be typed: no limit measured, one solve, a problem of the trial's size."""
+    """Return the settings of a short run as texts: no measured limit, one solve, and the size of the trial."""
     texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
     texts |= {name: str(n) for name, n in task["size"].items()}
-    # on a device a run before the clock compiles its kernels
+    # on a device, a run before the clock compiles the kernels
     texts["warmup"] = "gemm" if job.device.startswith("cuda") else "none"
     if "nx" in task["size"]:
         texts |= {"rt": "0", "quick": "yes"}
@@ -124,7 +121,7 @@ def trial_texts(benchmark: Benchmark, task: Task, job: Job) -> dict[str, str]:
 
 
 def _trial(job: Job, task: Task, comm: Communicator) -> Any:
-    """One run of a benchmark by its own entry: a rate of 0 where it fails.  Collective."""
+    """Run a benchmark once, and yield its record; a failed run has the rate 0. Collective."""
     benchmark = BENCHMARKS[task["benchmark"]]
     record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}
     try:
@@ -142,11 +139,11 @@ def _trial(job: Job, task: Task, comm: Communicator) -> Any:
     yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
 
 
-# --- for people -------------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def line(record: Record) -> str:
-    """One measurement as a line of progress."""
+    """Return a measurement as a line of progress."""
     where = f"tune {record['ranks']}x{record['threads']}"
     if record["kind"] == "complete":
         return f"{where} all kernels are measured"
@@ -160,11 +157,11 @@ def line(record: Record) -> str:
 
 
 def typed(settings: Mapping[str, str]) -> str:
-    """Settings as flags."""
+    """Return settings as flags."""
     return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in settings.items()) or "defaults"
 
 
 def kernels_of(records: Iterable[Record], ranks: int, threads: int, device: str) -> list[Record]:
-    """The measured kernels of one layout."""
+    """Return the measured kernels of a layout."""
     layout = ranks, threads, device
     return [r for r in records if r["kind"] == "kernel" and (r["ranks"], r["threads"], r["device"]) == layout]

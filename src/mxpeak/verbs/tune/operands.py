@@ -1,4 +1,4 @@
-"""What probes work on: matrices of random numbers, and triangles with which solves neither grow nor vanish."""
+"""Operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxpeak.layout.grid import ProcessGrid
 
 
 def filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
-    """A, of numbers in [-1/2, 1/2]."""
+    """Fill A with random numbers in [-1/2, 1/2]."""
     m, n = A.shape
     uniform = kernels.matrix(m, n, _type(A))
     entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
@@ -21,9 +21,9 @@ def filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
 
 
 def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> Matrix:
-    """A with a diagonal of ones and small numbers beside it: solves with it neither grow nor vanish.
+    """Fill A with ones on the diagonal and small numbers elsewhere, so that solves neither grow nor vanish.
 
-    A is this rank's part of n rows and n columns, which lie over the ranks as `rows` and `cols` have it.
+    A is this rank's part of an n×n matrix that is distributed by `rows` and `cols`.
     """
     n, (height, width) = rows.n, A.shape
     block = kernels.matrix(height, width, _type(A))
@@ -34,7 +34,7 @@ def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) 
 
 
 def triangle(kernels: Kernels, k: int, name: str) -> Matrix:
-    """A block of k rows to solve with."""
+    """Return a triangular block of k rows."""
     whole = BlockCyclic(k, 64, 0, 1)
     return near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k), whole, whole)
 
@@ -44,7 +44,7 @@ def _type(A: Matrix) -> str:
 
 
 def alone() -> Grid:
-    """A grid of this rank."""
+    """Return a grid of only this rank."""
     grid = make_grid(ProcessGrid(1, 1), Solo())
     assert grid is not None, "one rank fills a grid of one"
     return grid

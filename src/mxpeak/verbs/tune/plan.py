@@ -1,4 +1,4 @@
-"""What a search is of: the budget, the layouts, the size of trials, and the candidates in their order."""
+"""Plan of a search: budget, layouts, size of trials, and candidates in order."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from mxpeak.verbs.tune.candidates import (
 )
 from mxpeak.verbs.tune.successive_halving import most_runs
 
-#: A trial takes so many seconds at the least, and so much of the time for a search that about as many fit.
+#: Least seconds per trial, and the number of trials that should fit into a search.
 LEAST_TRIAL_S, TRIALS = 0.3, 60
-#: How many candidates a search begins with, and what a run costs besides its trial: generation, checks, processes.
+#: Fewest and most candidates of a search, and the ratio of a run's time to its trial's: generation, checks, processes.
 FEWEST, MOST, OVERHEAD = 4, 16, 2.5
-#: The share of a search's time in which the model orders candidates; those that it has not come to are tried last.
+#: Share of a search for ordering the candidates by model; candidates that are not simulated in time come last.
 MODEL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """What is asked for.
+    """Settings of a call of tune.
 
-    layouts      ranks and threads that are tried, the default first
-    size         of the trials where it was given: {"n": …}, {"nx": …}
-    scale        divides the sizes of kernels and trials (tests)
+    layouts      ranks and threads of the candidates, the default first
+    size         given size of trials: {"n": …}, {"nx": …}
+    scale        divisor of the sizes of kernels and trials, for tests
     """
 
     benchmarks: Sequence[str]
@@ -57,13 +57,13 @@ class TunePlan:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU computes."""
+        """Return whether a GPU computes."""
         return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The size of the problem that trials solve, and the candidates, the defaults first; notes on what is left out."""
+    """Size of the trials, candidates with the defaults first, and notes on omitted candidates."""
 
     size: dict[str, int]
     candidates: list[Candidate]
@@ -73,7 +73,7 @@ class Race:
 def race(
     plan: TunePlan, benchmark: str, layouts: Sequence[Layout], machines: Mapping[Layout, Machine], seconds: float
 ) -> Race:
-    """A search for which there are so many seconds: fewer, larger trials rather than many small ones."""
+    """Plan a search of these seconds, with fewer, larger trials rather than many small ones."""
     trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
     most = FEWEST
     while most < MOST and OVERHEAD * trial_s * most_runs(most + 1) <= seconds:
@@ -92,7 +92,7 @@ def _lu(
     most: int,
     until: float,
 ) -> Race:
-    """An order whose run takes so long by the model, and settings in the order of their simulated times."""
+    """Choose an order whose simulated run takes `trial_s`, and sort the candidates by simulated time."""
     machine, low = machines.get(layouts[0]), "fp64"
     if benchmark == "hpl-mxp":
         names = ("fp16",) if plan.on_gpu else ("bf16", "fp16", "fp32")
@@ -121,7 +121,7 @@ def _sparse(
     trial_s: float,
     most: int,
 ) -> Race:
-    """A cube whose trial takes so long by the model; shapes of boxes where it is of the default's size."""
+    """Choose a cube whose simulated trial takes `trial_s`; include shapes of boxes if it has the default's size."""
     machine, sides = machines.get(layouts[0]), GPU_SIDES if plan.on_gpu else SIDES
     side = plan.size.get("nx") or sides[0]
     if machine is not None and "nx" not in plan.size and plan.scale == 1:

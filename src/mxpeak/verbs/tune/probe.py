@@ -1,18 +1,18 @@
-"""Single kernels, timed through the contract on all ranks at once: what the papers' figures show, and the model takes.
+"""Time single kernels on all ranks at the same time: the figures of the papers, and the parameters of the model.
 
     gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, fig. 3
-    trsm, factor, fact   solves and factorizations a step needs, by NB              OLCF, figs. 5 and 6; rocHPL, fig. 5
+    trsm, factor, fact   solves and factorizations of a step, by NB                 OLCF, figs. 5 and 6; rocHPL, fig. 5
     ld          the same product with other leading dimensions                      OLCF, fig. 7
     bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
-    pair        what a column of FACT takes longer where two ranks share a panel
-    turn        what a message takes, waits included, in solves with an L and U that all ranks share
-    read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
+    pair        additional time per column of FACT if two ranks share a panel
+    turn        time per message, waits included, in solves with an L and U that all ranks share
+    read, cast, copy, rows, generate, solve, sweep   the other parts of a run
 
-What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
+A run finds its operands in memory, not in cache. Probes therefore alternate between several operands.
 
-A probe is a plain dictionary, so that it can be asked of other processes and kept in a file; measured, it has `seconds`
-(the slowest rank's, the median of a few: a run of seconds meets the machine as it is, not at its best) or a `rate` of
-one rank.
+A probe is a plain dictionary, so that it can be sent to other processes and stored. A measured probe has `seconds` of
+the slowest rank or a `rate` per rank. The values are medians, because a run of seconds does not see the machine at its
+best.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ from mxpeak.verbs.tune.operands import alone, filled, near_one, triangle
 
 Probe = dict[str, Any]
 
-#: Seconds and times that a kernel is repeated.
+#: Least seconds and least number of repetitions of a kernel.
 SECONDS, LEAST, MOST = 0.1, 3, 40
-#: How long ranks that share a core work without a pause: long beside the turns in which they have it.
+#: Seconds of uninterrupted work if ranks share a core: many times the scheduler's time slice.
 SHARED_S = 0.03
-#: On CPUs and GPUs: inner sizes (NB), the side of the blocks that curves are taken at, the heat map's other sides.
+#: On CPUs and GPUs: inner sizes (NB), the side of the blocks for curves, and the other sides of the heat map.
 INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
 SIDE, GPU_SIDE = 3072, 8192
 SIDES, GPU_SIDES = (256, 512, 1024), (1024, 2048, 4096, 16384)
-#: The inner size of the heat map's other sides, of row moves and of what is taken at one NB.
+#: Inner size for the other sides of the heat map, for row moves, and for kernels with only one NB.
 AT, GPU_AT = 256, 512
-#: Entries added to a row, for the leading dimension: 0 is a power of two.
+#: Entries added to a row for the leading dimension; 0 gives a power of two.
 PADDING = (0, 8, 16, 64, 136)
 LD, GPU_LD = 2048, 8192
-#: Places that work goes over in turn.
+#: Number of operands that a probe alternates between.
 PLACES = 6
 MESSAGES = (8, 2**16, 2**20, 2**23)
-#: Points a side of the box on which sweeps are timed.
+#: Points per side of the box for sweeps.
 BOX, GPU_BOX = 48, 128
 
 
 def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> list[Probe]:
-    """All that is measured of a layout, what a machine's table needs first; `scale` divides the sizes (tests)."""
+    """Return the probes of a layout, those for the machine table first; `scale` divides the sizes for tests."""
     side, at = (GPU_SIDE // scale, GPU_AT // scale) if on_gpu else (SIDE // scale, AT // scale)
     inner = [max(8, k // scale) for k in (GPU_INNER if on_gpu else INNER)]
     sides = tuple(max(16, s // scale) for s in (GPU_SIDES if on_gpu else SIDES))
@@ -83,7 +83,7 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
     found += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
     found.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
     found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
-    if ranks > 1 and not on_gpu:  # candidates lie in the host's memory
+    if ranks > 1 and not on_gpu:  # candidates are in the memory of the host
         found.append({"name": "pair", "m": 8 * at, "k": at})
     found += [{"name": "turn", "m": side, "k": 2 * at}] * (ranks > 1)
     for k in inner:
@@ -100,13 +100,13 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
 
 
 def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
-    """The low precision that HPL-MxP takes by default, where its operands are not emulated."""
+    """Return the default low precision of HPL-MxP if its operands are not emulated."""
     names = ("fp16", "bf16") if on_gpu else ("bf16", "fp16")
     return [name for name in names if not kernels.emulates(name)][:1]
 
 
 def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
-    """A probe with its seconds or rate, the same on every rank.  Collective."""
+    """Return a probe with its seconds or rate, equal on every rank. Collective."""
     name = probe["name"]
     if name in _MESSAGES:
         return {**probe, "seconds": _MESSAGES[name](bench, probe)}
@@ -118,12 +118,12 @@ def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
 
 
 def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """The median of a few; where ranks share cores, of work that goes on until all of them have had their turns.
+    """Return the median seconds of some work; if ranks share cores, of longer work.
 
-    Shorter work would end within one turn, as if each rank had a core of its own.
+    Shorter work would end within one time slice, as if each rank had its own core.
     """
-    once_s = bench.slowest(work)  # its pages touched, its threads awake
-    # on any node: all repeat what they do together equally often
+    once_s = bench.slowest(work)  # touches pages and wakes threads
+    # on any node, because all ranks repeat collective work equally often
     shared = allreduce_scalar(bench.comm, float(bench.placement.crowded), "max", bench.kernels.xp) > 0.0
     times = 1 + int(SHARED_S / max(once_s, 1e-6)) if shared else 1
 
@@ -134,12 +134,12 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
 
 
-#: What is timed, and how much of what its rate is of: flops, bytes or entries.
+#: Timed work, and its amount for the rate: flops, bytes or entries.
 Work = tuple[Callable[[], object], float]
 
 
 def _in_turn(work: Callable[[Any], object], places: Iterable[Any]) -> Callable[[], object]:
-    """Work on another place each time."""
+    """Return work that uses the next operand in each call."""
     following = cycle(places)
     return lambda: work(next(following))
 
@@ -150,7 +150,7 @@ def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """C and B, whose rows are long, with a leading dimension; A is a panel as ever."""
+    """Time a product whose C and B have a longer leading dimension; A is a panel."""
     m, k, ld = probe["m"], probe["k"], probe["ld"]
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
@@ -160,7 +160,7 @@ def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Both sides in fp32, as HPL-MxP has them; the left one in fp64, as HPL has it."""
+    """Time triangular solves: from both sides in fp32 as in HPL-MxP, from the left in fp64 as in HPL."""
     m, k, name = probe["m"], probe["k"], probe["precision"]
     T = triangle(kernels, k, name)
     right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
@@ -189,13 +189,13 @@ def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """A panel of m rows on one rank, loaded and factored: of several, what they tell each other comes on top."""
+    """Time the factorization of a panel on one rank, without messages."""
     m, k = probe["m"], probe["k"]
     return _factoring(kernels, m, k, BlockCyclic(m, k, 0, 1), None), panel_flops(m, k)
 
 
 def _factoring(kernels: Kernels, m: int, k: int, rows: BlockCyclic, exchange: Exchange | None) -> Callable[[], object]:
-    """FACT of m rows of a panel of k columns, of which `rows` says who has the others."""
+    """Return the factorization of m rows of a panel of k columns that is distributed by `rows`."""
     source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1 + rows.p)
     A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
@@ -229,7 +229,7 @@ def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Columns of a matrix into a panel, as FACT begins."""
+    """Time the copy of columns of a matrix into a panel, the start of FACT."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     panel = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
@@ -238,7 +238,7 @@ def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """NB pivots from all over the matrix into a block row."""
+    """Time the copy of NB pivot rows into a block row."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     places = []
@@ -261,7 +261,7 @@ def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], object]:
-    """U^-1 L^-1 r, L and U in fp32."""
+    """Return the solve U^-1 L^-1 r with L and U in fp32."""
     A = dist_matrix(grid, n, n, nb, kernels, "fp32")
     near_one(kernels, A.local, A.rows, A.cols)
     factors, r = Factored(A, kernels), kernels.xp.ones(A.rows.local_size)
@@ -269,7 +269,7 @@ def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], obje
 
 
 def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Gauss-Seidel in fp64, in the order and storage that are the default; bytes as the simulation has them."""
+    """Time a Gauss–Seidel sweep in fp64 in the default order and storage; bytes as in the simulation."""
     sparse, box = kernels.sparse, Box(probe["m"], probe["m"], probe["m"])
     rows = sparse.stencil_rows(box, weights())
     order = sparse.order(rows, "greedy" if on_gpu else "natural")
@@ -298,7 +298,7 @@ _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
 
 
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
-    """One way between ranks 0 and 1."""
+    """Return the seconds of a message from rank 0 to rank 1."""
     comm, buffer = bench.comm, _message(bench.kernels, probe)
 
     def there_and_back() -> None:
@@ -312,16 +312,16 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
-    """From rank 0 to all."""
+    """Return the seconds of a broadcast from rank 0."""
     buffer = _message(bench.kernels, probe)
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
 
 def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
-    """What two ranks take longer for a column of a panel that they share than for one that each has alone.
+    """Return the additional seconds per column of a panel that two ranks share, compared with a panel per rank.
 
-    They exchange candidates, and wait for each other.  They are as far apart as in a grid of two rows; the others wait,
-    as they do in a run that does not look ahead.
+    The two ranks exchange pivot candidates and wait for each other. They are as far apart as in a grid of two rows. The
+    other ranks wait, as in a run without look-ahead.
     """
     comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
     first = comm.rank in (0, apart)
@@ -339,10 +339,10 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """What a message takes in solves with L and U on the squarest grid of all ranks, waits for other ranks included.
+    """Return the seconds per message, waits included, of solves with L and U on the squarest grid of all ranks.
 
-    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m²: the rank that has most has s m² entries.  Blocks
-    have k rows; what one rank does with a diagonal block while the others wait is a part of it.
+    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m². The rank with the most entries has s m² of them.
+    Blocks have k rows. The work of one rank on a diagonal block while the others wait is part of the result.
     """
     comm, (m, k) = bench.comm, (probe["m"], probe["k"])
     P, Q = squarest(comm.size)
@@ -351,7 +351,9 @@ def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
     try:
         ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
         share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
-        rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]  # in turns: cores change their speed
+        rounds = [
+            [_usual(bench, way) for way in ways] for _ in range(LEAST)
+        ]  # alternately, because cores change their speed
         more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
         return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))
     finally:

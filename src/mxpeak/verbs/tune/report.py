@@ -1,4 +1,4 @@
-"""What mxpeak tune has found, for people: kernels as tables, the check of each benchmark, what `run` takes of it."""
+"""Text of `mxpeak tune`: tables of kernels, the check of each benchmark, and the stored settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """All of it, in 80 columns."""
+    """Return the text of a result in 80 columns."""
     layouts = dict.fromkeys((r["ranks"], r["threads"]) for r in body["curves"])
     parts = [_layout([r for r in body["curves"] if (r["ranks"], r["threads"]) == one], *one) for one in layouts]
     parts += [_check(name, check) for name, check in body["check"].items()]
@@ -21,7 +21,7 @@ def tables(body: Mapping[str, Any]) -> str:
 
 
 def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
-    """The kernels of one layout; rates are those of a rank."""
+    """Return the table of the kernels of one layout, with rates per rank."""
     rates = {r["name"]: max(o["rate"] for o in records if o["name"] == r["name"]) for r in records if "rate" in r}
     lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s per rank"]
     for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
@@ -35,7 +35,7 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
 
 
 def _gemm(records: Sequence[Record], name: str) -> list[str]:
-    """The heat map: a row a block, a column an inner size."""
+    """Return the heat map of GEMM: one row per block size, one column per inner size."""
     inner = sorted({r["k"] for r in records})
     lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
     for side in sorted({r["m"] for r in records}):
@@ -45,7 +45,7 @@ def _gemm(records: Sequence[Record], name: str) -> list[str]:
 
 
 def _by_block(records: Sequence[Record]) -> list[str]:
-    """What a step is made of, by NB."""
+    """Return the rates of the other kernels of a step, by NB."""
     inner = sorted({r["k"] for r in records if r["name"] in NAMES})
     if not inner:
         return []
@@ -61,7 +61,7 @@ def _by_block(records: Sequence[Record]) -> list[str]:
 
 
 def _rate(record: Record) -> float:
-    """FLOP/s; of a panel of m rows m NB² - NB³/3 flops."""
+    """Return FLOP/s; a panel of m rows has m NB² - NB³/3 flops."""
     if "rate" in record:
         return float(record["rate"])
     m, k = record["m"], record["k"]
@@ -81,7 +81,7 @@ def _leading_dimension(records: Sequence[Record]) -> list[str]:
 
 
 def _messages(records: Sequence[Record]) -> list[str]:
-    """Broadcasts by their longest message, the fastest first."""
+    """Return the latency and bandwidth of messages, and the broadcasts of the longest message, fastest first."""
     back = [r for r in records if r["name"] == "pingpong"]
     if not back:
         return []
@@ -101,7 +101,7 @@ def _row(head: str, name: object, *cells: object) -> str:
 
 
 def _check(name: str, check: Mapping[str, Any]) -> str:
-    """The check of one benchmark: every rate, medians, spread, and what came of it."""
+    """Return the check of one benchmark: all rates, medians, spread, and the verdict."""
     candidate = check.get("candidate_text", "the winner")
     lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, alternately"]
     for who in ("defaults", "tuned"):
@@ -129,7 +129,7 @@ def _size(size: Mapping[str, int]) -> str:
 
 
 def _stored(body: Mapping[str, Any]) -> str:
-    """Where all of it lies, and how to use it."""
+    """Return where the settings are stored and how to use them, with all notes."""
     lines = [f"stored in {body['store']}; mxpeak run uses it, unless you add --tuned no"] if body["winners"] else []
     if body["machine"]["tables"]:
         lines.append("to simulate this machine: mxpeak simulate BENCHMARK --machine tuned")

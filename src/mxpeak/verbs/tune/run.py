@@ -1,13 +1,13 @@
-"""Tuning: measure kernels, search settings by short runs, check the winner against the defaults, keep it.
+"""Measure kernels, search settings by short runs, check the fastest against the defaults, and store it.
 
-kernels     every probe of every layout, up to a fifth of the budget; then a machine's table a layout, for `simulate`
-search      candidates that the model likes best, in trials that are real runs by the benchmark's own entry; fewer
-            after each round of them (`perf.halving`)
-check       the defaults and the fastest candidate in turns, first one, then the other in front, in runs that the search
-            has not seen; what is stored is the candidate if its median is no lower, else the defaults
+kernels     all probes on each layout, within a fifth of the budget, and from them a machine table per layout
+search      the candidates that the model ranks first, in trials by the benchmark's own entry, fewer in each round
+            (`successive_halving`)
+check       alternating runs of the defaults and the fastest candidate; the candidate is stored if its median is not
+            lower, otherwise the defaults
 
-Everything measured is in a journal at once, and what comes next is a function of the journal: a second call goes on
-where the first one stopped.
+The journal records every measurement at once and determines the next step, so a second call continues where the first
+one stopped.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mxpeak.verbs.tune.plan import TunePlan, race
 from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, Check, next_turn
 from mxpeak.verbs.tune.trials import Trials
 
-#: Shares of the budget: of all for kernels, of a benchmark's part for its search.
+#: Share of the budget for kernels, and share of a benchmark's part for its search.
 KERNELS, SEARCH = 0.2, 0.55
-#: A benchmark gets so many seconds at the least, so that its check ends: later ones may have to wait for another call.
+#: Least seconds per benchmark, so that its check ends; the others may need another call.
 LEAST_SLICE_S = 45.0
-#: Pairs of runs in a check, where there is time.
+#: Largest number of pairs of runs in a check.
 MOST_PAIRS = 7
-#: A budget so many times that of an earlier search is worth larger trials.
+#: Ratio of budgets from which a new search with larger trials replaces the earlier one.
 LARGER = 2.0
 
 
@@ -57,7 +57,7 @@ class Tuner:
             self.note(text)
 
     def run(self) -> dict[str, Any]:
-        """All stages, as far as there is time; the sections of the result."""
+        """Run all stages within the budget, and return the sections of the result."""
         self.layouts = [layout for layout in self.plan.layouts if self.measure(layout)]
         todo = [name for name in self.plan.benchmarks if not self.is_done(name)]
         for k, name in enumerate(todo):
@@ -69,19 +69,19 @@ class Tuner:
                 )
                 continue
             self.tune(name, time.time() + min(left, max(LEAST_SLICE_S, left / (len(todo) - k))))
-        for layout in list(self.machines):  # trials may have counted HPL-MxP's steps
+        for layout in list(self.machines):  # trials may have counted the refinement steps of HPL-MxP
             self.make_table(layout)
         return self.section()
 
     def note(self, text: str) -> None:
-        """Something to be known, now and in the result."""
+        """Print a note and add it to the result."""
         self.notes.append(text)
         self.say(f"note: {text}")
 
     # --- kernels
 
     def measure(self, layout: Layout) -> bool:
-        """All kernels of a layout, and its table; whether such ranks can be had."""
+        """Measure all kernels of a layout and write its table; return whether its ranks can start."""
         found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
         if here not in self.trials.records:
@@ -99,7 +99,7 @@ class Tuner:
         return True
 
     def make_table(self, layout: Layout) -> None:
-        """The machine that the kernels of a layout describe, kept where `mxpeak simulate --machine tuned` finds it."""
+        """Write the machine table of a layout for `mxpeak simulate --machine tuned`."""
         found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         steps = [
             r["iterations"]
@@ -130,7 +130,7 @@ class Tuner:
     # --- one benchmark
 
     def is_done(self, benchmark: str) -> bool:
-        """Whether an earlier call has checked this one with a budget like this."""
+        """Return whether an earlier call with a similar budget has checked the benchmark."""
         plan = self.planned(benchmark)
         if plan is None or self.key(benchmark) not in self.book.winners:
             return False
@@ -143,7 +143,7 @@ class Tuner:
         return True
 
     def key(self, benchmark: str) -> str:
-        """Of what a winner would be kept."""
+        """Return the key of the benchmark's search."""
         layout = self.plan.layouts[0]
         return Winner(
             benchmark=benchmark,
@@ -157,7 +157,7 @@ class Tuner:
         ).key
 
     def planned(self, benchmark: str) -> Record | None:
-        """The search that an earlier call has begun, if it is like this one."""
+        """Return the plan of an earlier call, if it fits this one."""
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
@@ -165,12 +165,12 @@ class Tuner:
         return None
 
     def size_asked(self, benchmark: str) -> dict[str, int]:
-        """The size that was given for this kind of benchmark."""
+        """Return the given size for this kind of benchmark."""
         names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
 
     def tune(self, benchmark: str, until: float) -> None:
-        """Search, check and keep."""
+        """Search, check and store the settings of a benchmark."""
         search_until = time.time() + SEARCH * (until - time.time())
         plan = self.planned(benchmark) or self.new_plan(benchmark, search_until - time.time())
         challenger, over = self.search(benchmark, plan, search_until)
@@ -185,7 +185,7 @@ class Tuner:
         self.keep(benchmark, plan, challenger, check)
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
-        """The size of trials and the candidates, written down so that a later call searches among the same."""
+        """Plan a search, and record it so that a later call continues with the same candidates."""
         found = race(self.plan, benchmark, self.layouts, self.machines, seconds)
         for text in found.notes:
             self.note(text)
@@ -206,7 +206,7 @@ class Tuner:
     # --- search and check
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """The fastest candidate besides the defaults, None where too little has run; and whether the race is over."""
+        """Return the fastest candidate other than the defaults, if any, and whether the search has ended."""
         candidates = {one.key: one for one in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
@@ -220,7 +220,7 @@ class Tuner:
         return (alive[0] if alive else None), not turn.batch
 
     def candidates(self, plan: Record) -> list[Candidate]:
-        """Those of a plan that can be started here."""
+        """Return the candidates of a plan whose layouts can start here."""
         known = {(one.ranks, one.threads): one for one in self.layouts}
         return [
             Candidate(known[one["ranks"], one["threads"]], one["settings"])
@@ -229,7 +229,7 @@ class Tuner:
         ]
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> Check:
-        """The defaults and the candidate in turns, as many pairs as there is time for."""
+        """Run the defaults and the candidate alternately, in as many pairs as there is time for."""
         default = self.candidates(plan)[0]
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
@@ -240,19 +240,19 @@ class Tuner:
         return self.check_of(benchmark, plan, challenger)
 
     def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> Check:
-        """What the runs of a check say so far, whole pairs only."""
+        """Return the check from its complete pairs so far."""
         found = self.candidates(plan)
-        if challenger is None:  # of the one that was checked
+        if challenger is None:  # the candidate that was checked
             checked = [one for one in found[1:] if self.trials.rates(benchmark, plan, one, "check")]
             challenger = checked[-1] if checked else found[0]
         rates = [self.trials.rates(benchmark, plan, one, "check") for one in (found[0], challenger)]
         pairs = min(map(len, rates))
         return Check(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
 
-    # --- what is kept
+    # --- storage ---------------------------------------------------------------------------------------------------
 
     def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: Check) -> None:
-        """Store the winner, and say what the check has shown."""
+        """Store the winner, and print the check."""
         one = challenger if check.taken else self.candidates(plan)[0]
         low = next(
             (
@@ -285,7 +285,7 @@ class Tuner:
         self.say(f"{benchmark}: {check.verdict}, {rate_text(check.medians[1])} against {rate_text(check.medians[0])}")
 
     def section(self) -> dict[str, Any]:
-        """The result."""
+        """Return the sections of the result."""
         mine = [one for one in self.book.winners.values() if one.benchmark in self.plan.benchmarks]
         return {
             "curves": [r for r in self.trials.records if r["kind"] == "kernel"],
@@ -298,11 +298,11 @@ class Tuner:
 
 
 def stored(winner: Winner) -> str:
-    """What a run takes of a winner, as flags."""
+    """Return the flags that a run takes from a winner."""
     layout = {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     return typed({**(layout if winner.any_layout and winner.ranks > 1 else {}), **winner.settings})
 
 
 def counted(number: int, name: str) -> str:
-    """So many of something."""
+    """Return a number with its noun."""
     return f"{number} {name}{'s' * (number != 1)}"

@@ -1,6 +1,6 @@
-"""Which candidate is fastest, by few short runs: successive halving; and whether it really beats the defaults.
+"""Find the fastest candidate by successive halving, and check it against the defaults.
 
-Both are functions of the rates measured so far, so a search that was interrupted goes on where it stopped.
+Both are functions of the rates measured so far, so an interrupted search continues where it stopped.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-#: Rates of runs by candidate; 0 is one that failed its validation, or could not be run.
+#: Rates of runs by candidate; 0 marks a run that failed or could not start.
 Samples = Mapping[str, Sequence[float]]
 
-#: As many are left at the end, with as many runs each.
+#: Number of finalists, and of runs per finalist.
 FINALISTS, FINAL_RUNS = 2, 3
-#: One in so many goes on to the next round.
+#: One of this many candidates enters the next round.
 KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What to run next, in this order, and who is still in the race, the fastest first."""
+    """The next runs in order, and the remaining candidates with the fastest first."""
 
     batch: list[str]
     alive: list[str]
 
 
 def next_turn(candidates: Sequence[str], samples: Samples) -> Turn:
-    """Round r: r runs of all that are left, in turn; then the fastest third goes on.  No batch: the race is over.
+    """Return the next runs: r runs of each remaining candidate in round r, then the fastest third enters round r + 1.
 
-    Whoever failed once is out: no setting wins that does not always pass.
+    The batch is empty if the search has ended. A candidate that failed once is removed.
     """
     alive, need = list(candidates), 1
     while True:
@@ -46,12 +46,12 @@ def next_turn(candidates: Sequence[str], samples: Samples) -> Turn:
 
 
 def ranked(candidates: Sequence[str], samples: Samples) -> list[str]:
-    """By the median of their rates, the fastest first; who came earlier wins a tie, and has not run comes last."""
+    """Sort candidates by median rate, fastest first; ties keep their order, and candidates without runs come last."""
     return sorted(candidates, key=lambda one: -median(samples[one]) if samples.get(one) else math.inf)
 
 
 def most_runs(candidates: int) -> int:
-    """How many runs a race of so many takes, if none fails."""
+    """Return the number of runs of a search without failures."""
     runs, need, alive = candidates, 1, candidates
     while alive > 1 and not (alive <= FINALISTS and need >= FINAL_RUNS):
         alive, need = max(min(FINALISTS, alive), math.ceil(alive / KEPT)), need + 1
@@ -61,16 +61,16 @@ def most_runs(candidates: int) -> int:
 
 # --- the check --------------------------------------------------------------------------------------------------
 
-#: Pairs of runs that a check needs.
+#: Least number of pairs of runs in a check.
 LEAST_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The defaults against the fastest candidate, in runs that took turns and that the search has not seen.
+    """Rates of the defaults and of the fastest candidate in alternating runs after the search.
 
-    spread     (largest - smallest rate) / median, of each
-    noise      half of the larger spread: what a gain has to exceed to be one
+    spread     (largest - smallest rate) / median, for both
+    noise      half of the larger spread, which a gain must exceed
     verdict    faster | equal: no slower, within the noise | slower | failed: a run of the candidate did not pass
     """
 
@@ -79,12 +79,12 @@ class Check:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Of the defaults, and of the candidate."""
+        """Return the values of the defaults and of the candidate."""
         return median(self.defaults), median(self.tuned)
 
     @property
     def spreads(self) -> tuple[float, float]:
-        """Of the defaults, and of the candidate."""
+        """Return the values of the defaults and of the candidate."""
         first, second = (
             (max(rates) - min(rates)) / middle if (middle := median(rates)) else math.inf
             for rates in (self.defaults, self.tuned)
@@ -93,18 +93,18 @@ class Check:
 
     @property
     def noise(self) -> float:
-        """Half of the larger spread."""
+        """Return half of the larger spread."""
         return max(self.spreads) / 2
 
     @property
     def gain(self) -> float:
-        """The candidate's median over that of the defaults, less one."""
+        """Return the candidate's median divided by that of the defaults, minus one."""
         defaults, tuned = self.medians
         return tuned / defaults - 1.0 if defaults else (math.inf if tuned else 0.0)
 
     @property
     def verdict(self) -> str:
-        """What came out of it."""
+        """Return the verdict."""
         if 0.0 in self.tuned:
             return "failed"
         if 0.0 in self.defaults or self.gain > self.noise:
@@ -113,11 +113,11 @@ class Check:
 
     @property
     def taken(self) -> bool:
-        """Whether the candidate is stored.  A slower one is not, even within the noise: nothing speaks for it."""
+        """Return whether the candidate is stored; a slower one is not, even within the noise."""
         return self.verdict in ("faster", "equal")
 
     def section(self) -> dict[str, object]:
-        """As JSON has it."""
+        """Return the section of the check for JSON."""
         (a, b), (spread_a, spread_b) = self.medians, self.spreads
         finite = [value if math.isfinite(value) else None for value in (spread_a, spread_b, self.gain, self.noise)]
         return {

@@ -1,4 +1,4 @@
-"""Short runs of a benchmark with other settings: each in the journal at once, under what was tried."""
+"""Trials: short runs of a benchmark with other settings, recorded in the journal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mxpeak.verbs.tune.plan import TunePlan
 
 
 class Trials:
-    """All that runs have measured so far, and the way to have more of them."""
+    """The records of all trials, and the means to run more."""
 
     def __init__(self, plan: TunePlan, store: Store, group: Group):
         self.plan, self.store, self.group = plan, store, group
         self.records, self.problem = store.journal()
 
     def mode(self, benchmark: str) -> str:
-        """Whose rules settings keep; HPL has one way to be run."""
+        """Return the mode of a benchmark; HPL has only the official one."""
         return "official" if benchmark == "hpl" else self.plan.mode
 
     def rates(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> list[float]:
-        """Of all runs of a candidate in a phase."""
+        """Return the rates of all runs of a candidate in a phase."""
         wanted = {
             **self.task(benchmark, plan, one, phase),
             "ranks": one.layout.ranks,
@@ -39,7 +39,7 @@ class Trials:
         ]
 
     def task(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> Task:
-        """A trial."""
+        """Return the task of a trial."""
         return {
             "do": "trial",
             "benchmark": benchmark,
@@ -50,10 +50,10 @@ class Trials:
         }
 
     def run(self, benchmark: str, plan: Record, batch: Sequence[Candidate], phase: str, until: float) -> bool:
-        """Run a batch in its order; a search goes through it layout by layout.  Whether anything has run.
+        """Run a batch in order, in a search layout by layout, and return whether any trial has run.
 
-        A group of ranks begins with one that does not count: it touches memory and starts threads.  Where layouts take
-        turns, each run has ranks of its own, as those of `mxpeak run` are.
+        A group of ranks starts with an uncounted trial, which touches memory and starts threads. If layouts alternate,
+        each trial starts new ranks, as `mxpeak run` does.
         """
         before = len(self.records)
         if phase == "search":
@@ -70,7 +70,7 @@ class Trials:
         return any(r.get("phase") == phase for r in self.records[before:])
 
     def do(self, layout: Layout, tasks: list[Task], until: float) -> None:
-        """Have tasks done by ranks of this layout, and take up what they have measured."""
+        """Perform tasks on ranks of a layout, and read the new records."""
         plan = self.plan
         self.group.do(
             Job(
