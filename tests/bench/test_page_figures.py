@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from mxpeak.records import SCHEMA_RESULTS
-from mxpeak.report.axes import Axis
 from mxpeak.report.html import html_report
+from mxpeak.report.plots import Axis
 from mxpeak.report.steps import rate_figure, steps_figure
 
 

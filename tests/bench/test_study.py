@@ -15,8 +15,7 @@ from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import ResourceError
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
-from mxpeak.report.axes import Axis
-from mxpeak.report.figure import Series, loglog
+from mxpeak.report.plots import Axis, Series, loglog
 from mxpeak.verbs.study import run as study
 from mxpeak.verbs.study.run import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
 

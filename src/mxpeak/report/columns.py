@@ -1,4 +1,4 @@
-"""Tables of plain text, and lines that fold between words."""
+"""Lay out tables of plain text, and wrap lines between words."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from collections.abc import Sequence
 from mxpeak.foreign import one_line
 
 
-def table(rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = ()) -> str:
-    """Columns as wide as their widest cell; the first to the left, the others to the right.
+def table(
+    rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = (), left: bool = True
+) -> str:
+    """Return rows with aligned columns: the first column to the left if `left`, the others to the right.
 
-    Where that is wider than `width`, columns are left out: those of `least`, the first of them first.
+    If the table is wider than `width`, columns of `least` are omitted in this order.
     """
     drop: list[int] = []
     rows = [[one_line(cell) for cell in row] for row in rows]
     while True:
         kept = [[cell for k, cell in enumerate(row) if k not in drop] for row in rows]
-        lines = _lines(kept)
+        lines = _lines(kept, left=left)
         if width is None or len(drop) == len(least) or max(map(len, lines)) <= width:
             return "\n".join(lines) + "\n"
         drop.append(least[len(drop)])
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+def _lines(rows: Sequence[Sequence[str]], *, left: bool) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows)]
+    first = str.ljust if left else str.rjust
     return [
-        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]).rstrip()
+        "  " + "  ".join([first(row[0], widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]).rstrip()
         for row in rows
     ]
 
 
 def folded(text: str, width: int | None) -> str:
-    """Lines that are longer than `width` go on below, deeper by four; words stay whole, and so do tables' rows."""
+    """Wrap lines that are longer than `width` between words, with an indentation of four; table rows stay whole."""
     if width is None:
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""The command that repeats a result: what starts its ranks, its flags, and the options of one case of a sweep."""
+"""Build the command that repeats a result, or one case of a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.foreign import one_line
 from mxpeak.records import Result
 from mxpeak.report.markup import part
 
-#: What one case of a sweep may have otherwise than another, and the flag that says it.
+#: Settings that may differ between the cases of a sweep, with their flags.
 OPTIONS = {
     "m": "-m", "n": "-N", "nb": "--nb", "grid": "--grid", "precision": "--precision", "generator": "--generator",
     "diagonal_scale": "--diagonal-scale", "bcast": "--bcast", "depth": "--depth", "pfact": "--pfact",
@@ -18,16 +18,16 @@ OPTIONS = {
     "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
     "seed": "--seed",
 }  # fmt: skip
-#: Flags that name files of a run, which must not exist when it is repeated.
+#: Flags of output files, which must not exist when the run is repeated.
 FILES = ("--out", "--json", "--events", "--trace", "--submit")
-#: Flags that give the grid, in all their forms.
+#: All flags of the grid.
 GRID = ("--grid", "-P", "-Q")
 #: Other spellings of the flags above.
 ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
 
 
 def launched(result: Mapping[str, Any]) -> list[str]:
-    """Return the start of the command, up to the verb: mxpeak, after the launcher of the ranks if there was one."""
+    """Return the command up to the verb: mxpeak, preceded by the launcher of the ranks."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
     if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):
@@ -50,24 +50,29 @@ def repeat(result: Result, names: Iterable[str]) -> str:
             kept.append(word)
     flags = dict(swept)
     if (result.launch.get("ranks") or 1) > 1 and not any(_is_of(word, GRID) for word in kept):
-        flags.setdefault("grid", "--grid")  # a default grid may be another one elsewhere, and HPL.dat may list several
-    own = [word for name, flag in flags.items() if values.get(name) is not None for word in (flag, told(values[name]))]
+        flags.setdefault("grid", "--grid")  # the default grid may differ, and HPL.dat may list several
+    own = [
+        word
+        for name, flag in flags.items()
+        if values.get(name) is not None
+        for word in (flag, flag_value(values[name]))
+    ]
     return one_line(shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept, *own]))
 
 
 def _is_of(word: str, flags: Collection[str]) -> bool:
-    """Return whether a word is one of these flags, alone or with its value: --nb=64, -N1000."""
+    """Return whether a word is one of these flags, with or without its value: --nb, --nb=64, -N1000."""
     return word.partition("=")[0] in flags or (not word.startswith("--") and word[:2] in flags)
 
 
 def values_of(result: Result) -> dict[str, Any]:
-    """Return what distinguishes a case from others."""
+    """Return the settings that distinguish a case from the other cases of a sweep."""
     problem = dict(result.problem)
     if {"P", "Q"} <= set(problem):
         problem["grid"] = f"{problem['P']}x{problem['Q']}"
     return problem
 
 
-def told(value: Any) -> str:
-    """Return a value as a flag takes it, and `-` for none."""
+def flag_value(value: Any) -> str:
+    """Return a value as the argument of a flag; `-` for None."""
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Two runs side by side: what changed, by more than noise or not, what differs between them, and why it may be so."""
+"""Compare two runs: changes beyond noise, differing settings and machines, and possible reasons."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
+from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text
 from mxpeak.report.columns import table
 from mxpeak.report.summaries import case_text, lines_of
+from mxpeak.report.text import share_text
 
 Body = Mapping[str, Any]
 
-#: What makes two cases the same, as far as both have it: a log of another program does not say everything.
+#: Settings in which two cases of the same problem agree, if both have them.
 CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
     "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
 )  # fmt: skip
-#: How texts call what problems call otherwise.
+#: Names of settings in texts.
 CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
-#: What may differ of the same case, where several cases have the same size.
+#: Settings that may differ between runs of the same problem.
 WAY = (
     "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
     "restart",
 )  # fmt: skip
-#: Facts of a machine and its software that a rate depends on.
+#: Facts of a machine on which a rate depends.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings of files, floors and repetitions, which do not change how a case runs.
+#: Settings of files, minimum rates and repetitions, which do not change how a case runs.
 ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One case in both runs.
+    """The change of one case between two runs.
 
     before, after   flop/s or bytes/s
     change          after / before - 1
     noise           largest spread of repeats, or drift of the machine, in either run; None unless both were repeated
     verdict         faster, slower, same, failed (it no longer passes), ambiguous (it changed, but noise is unknown), or
                     unknown (a rate is missing)
-    why             what the measured limits, settings and software say of it
+    why             the reason, from the measured limits, settings and software
     """
 
     name: str
@@ -54,13 +55,13 @@ class Change:
 
     @property
     def regressed(self) -> bool:
-        """Whether it became worse."""
+        """Whether the case became slower or failed."""
         return self.verdict in ("slower", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Two cases of one benchmark that are different problems."""
+    """Two cases of one benchmark with different problems."""
 
     before: str
     after: str
@@ -68,77 +69,77 @@ class Skipped:
 
     @property
     def text(self) -> str:
-        """What differs, and both cases."""
+        """The difference, and both cases."""
         return f"{self.reason}: {self.before} and {self.after}"
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
-    """Every case that both runs have; what changed by less than `tolerance`, or than noise, is the same."""
+    """Judge every case that both runs have; changes below `tolerance` or noise count as none."""
     return [judged(one, other, tolerance, _noise_of(one, other)) for one, other in pairs(before, after)]
 
 
 def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
-    """The cases of two runs that are the same: by size, then by the way they were run, then in their order."""
-    left = list(before)
+    """Yield the pairs of equal cases of two runs, matched by size, then by settings, then by order."""
+    unpaired = list(before)
     for other in after:
-        alike = [one for one in left if _alike(one, other, CASE)]
-        if alike:
-            one = next((one for one in alike if _alike(one, other, WAY)), alike[0])
-            left = [rest for rest in left if rest is not one]
-            yield one, other
+        same_size = [one for one in unpaired if _agree(one, other, CASE)]
+        if same_size:
+            match = next((one for one in same_size if _agree(one, other, WAY)), same_size[0])
+            unpaired = [rest for rest in unpaired if rest is not match]
+            yield match, other
 
 
 def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], list[str]]:
-    """The names of the cases that only the first run has, and of those that only the second has."""
-    found = list(pairs(before, after))
+    """Return the names of the cases that only the first or only the second run has."""
+    paired = list(pairs(before, after))
     return (
-        [_name(one) for one in before if not any(one is pair[0] for pair in found)],
-        [_name(one) for one in after if not any(one is pair[1] for pair in found)],
+        [_name(one) for one in before if not any(one is pair[0] for pair in paired)],
+        [_name(one) for one in after if not any(one is pair[1] for pair in paired)],
     )
 
 
 def not_comparable(before: Sequence[Body], after: Sequence[Body]) -> list[Skipped]:
-    """Return why cases of one benchmark are no pairs: each of the second run with the most similar one of the first."""
+    """Return the unpaired cases of the second run, each with the most similar case of the first run."""
     paired = {id(one) for pair in pairs(before, after) for one in pair}
-    left = [one for one in before if id(one) not in paired]
-    found = []
+    unpaired = [one for one in before if id(one) not in paired]
+    skipped = []
     for other in (one for one in after if id(one) not in paired):
-        same = [one for one in left if one.get("benchmark") == other.get("benchmark")]
+        same = [one for one in unpaired if one.get("benchmark") == other.get("benchmark")]
         if not same:
             continue
         nearest = min(same, key=lambda one: len(_differing_names(one, other)))
-        left = [one for one in left if one is not nearest]
-        found.append(Skipped(_name(nearest), _name(other), _reason(nearest, other)))
-    return found
+        unpaired = [one for one in unpaired if one is not nearest]
+        skipped.append(Skipped(_name(nearest), _name(other), _reason(nearest, other)))
+    return skipped
 
 
 def nothing_in_common(names: Sequence[str], before: Sequence[Body], after: Sequence[Body]) -> str:
-    """Return what an error says of two runs without a common case."""
+    """Return the error message for two runs without a common case."""
     skipped = not_comparable(before, after)
     if not skipped:
         return f"{names[0]} has {listed(before)}, {names[1]} has {listed(after)}: no case is in both"
-    said = ", ".join(f"{one.reason} in {one.after.split()[0]}" for one in skipped[:3])
+    reasons = ", ".join(f"{one.reason} in {one.after.split()[0]}" for one in skipped[:3])
     return (
-        f"not comparable: {said}, so {names[0]} and {names[1]} have no case in common; run the same problem in both, "
-        "with the same sizes or with --config RESULT"
+        f"not comparable: {reasons}, so {names[0]} and {names[1]} have no case in common; run the same problem in "
+        "both, with the same sizes or with --config RESULT"
     )
 
 
 def listed(results: Sequence[Body]) -> str:
-    """Return how many results there are, and of which benchmarks."""
+    """Return the number of results, and the names of their benchmarks."""
     names = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in results))
     return f"{len(results)} result{'s' * (len(results) != 1)} ({names})" if results else "no results"
 
 
 def _differing_names(one: Body, other: Body) -> list[str]:
-    return [name for name in CASE if not _alike(one, other, [name])]
+    return [name for name in CASE if not _agree(one, other, [name])]
 
 
 def _reason(one: Body, other: Body) -> str:
-    """Return what makes two cases different problems, as `N differs (9600 and 9408)`."""
+    """Return the difference between two problems, such as `N differs (9600 and 9408)`."""
     this, that = (body.get("problem") or {} for body in (one, other))
     names = _differing_names(one, other)
-    return ", ".join(f"{CALLED.get(n, n)} differs ({_told(this[n])} and {_told(that[n])})" for n in names)
+    return ", ".join(f"{CALLED.get(n, n)} differs ({_value_text(this[n])} and {_value_text(that[n])})" for n in names)
 
 
 def _name(body: Body) -> str:
@@ -147,22 +148,22 @@ def _name(body: Body) -> str:
 
 
 def _pair_name(before: Body, after: Body) -> str:
-    """Return the name of a case; where the runs differ in a setting of it, as `NB=128->64`."""
+    """Return the name of a case, with differing settings such as `NB=128->64`."""
     first, second = _name(before).split(), _name(after).split()
     if len(first) != len(second):
         return _name(after)
     return " ".join(a if a == b else f"{a}->{b.rpartition('=')[2]}" for a, b in zip(first, second))
 
 
-def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
-    """Whether two results are of one benchmark and agree in these names, as far as both have them."""
+def _agree(one: Body, other: Body, names: Sequence[str]) -> bool:
+    """Return whether two results are of one benchmark and agree in these settings, if both have them."""
     this, that = (body.get("problem") or {} for body in (one, other))
     both = [name for name in names if this.get(name) is not None and that.get(name) is not None]
     return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
-    """Judge the change of one case, whose rates vary by `noise` if nothing changes; None: unknown."""
+    """Judge the change of one case; `noise` is the variation of its rates, None if it is unknown."""
     rates = [rate_of(one) for one in (before, after)]
     change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
     least = max(tolerance, noise or 0.0)
@@ -202,35 +203,34 @@ def _read(body: Body) -> Result:
 
 
 def rate_of(body: Body) -> float | None:
-    """The rate of a result in its own unit; None where it has none."""
+    """Return the rate of a result in its own unit; None if it has no rate."""
     figures = body.get("result") or {}
     rate = figures.get("rate_bytes", figures.get("rate_flops"))
     return float(rate) if isinstance(rate, int | float) and rate else None
 
 
 def _noise_of(before: Body, after: Body) -> float | None:
-    """Return the largest noise or drift of the two; None if one of them was timed only once."""
+    """Return the largest noise or drift of two results; None if one of them was timed only once."""
     first, second = _noise(before), _noise(after)
     return None if first is None or second is None else max(first, second, _drift(before), _drift(after))
 
 
 def _drift(body: Body) -> float:
-    """Return by how much the machine's speed changed during a run; 0 if its share of the limit is certain."""
+    """Return the change of the machine's speed during a run; 0 if the share of the limit is certain."""
     figures = body.get("result") or {}
     return float(figures["limit"].get("drift") or 0.0) if drifted(figures) else 0.0
 
 
 def _noise(body: Body) -> float | None:
-    """How far the runs of a case lie apart: their median above the best of them, of which the rate is made."""
-    known = body.get("samples_s")
-    samples = [
-        float(one) for one in (known if isinstance(known, list) else []) if isinstance(one, int | float) and one > 0
-    ]
+    """Return the noise of a case: the relative distance of the median time from the best time."""
+    recorded = body.get("samples_s")
+    recorded = recorded if isinstance(recorded, list) else []
+    samples = [float(time_s) for time_s in recorded if isinstance(time_s, int | float) and time_s > 0]
     return median(samples) / min(samples) - 1.0 if len(samples) > 1 else None
 
 
 def _why(before: Body, after: Body, change: float | None, least: float) -> str:
-    """Tell machine from software: the limit was measured in the same process as the rate."""
+    """Return whether the machine or the software caused a change, from the limits that each run measured."""
     different = differences(before, after)
     changed = [name for name in ("settings", "software") if name in different]
     own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
@@ -256,14 +256,14 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
 
 
 def differences(before: Body, after: Body) -> dict[str, list[str]]:
-    """What differs between two runs of a case: settings, machine, software, launch, each as `name: this -> that`."""
-    found = {
+    """Return the differences of two runs in settings, machine, software and launch, each as `name: this -> that`."""
+    sections = {
         "settings": _differing(_settings(before), _settings(after)),
         "machine": _differing(*({k: (one.get("machine") or {}).get(k) for k in FACTS} for one in (before, after))),
         "software": _differing(*(_flat(one.get("software") or {}) for one in (before, after))),
         "launch": _differing(*({"ranks": (one.get("launch") or {}).get("ranks")} for one in (before, after))),
     }
-    return {name: lines for name, lines in found.items() if lines}
+    return {name: lines for name, lines in sections.items() if lines}
 
 
 def _settings(body: Body) -> dict[str, Any]:
@@ -283,18 +283,22 @@ def _flat(section: Body, prefix: str = "") -> dict[str, Any]:
 
 def _differing(before: Body, after: Body) -> list[str]:
     both = [name for name in after if name in before and before[name] is not None and after[name] is not None]
-    return [f"{name}: {_told(before[name])} -> {_told(after[name])}" for name in both if before[name] != after[name]]
+    return [
+        f"{name}: {_value_text(before[name])} -> {_value_text(after[name])}"
+        for name in both
+        if before[name] != after[name]
+    ]
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ",".join(_told(one) for one in value)
+        return ",".join(map(_value_text, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# --- for people, and for programs -------------------------------------------------------------------------------
+# --- text and JSON ----------------------------------------------------------------------------------------------
 
 
 def body_of(
@@ -305,7 +309,7 @@ def body_of(
     only: tuple[Sequence[str], Sequence[str]] = ((), ()),
     skipped: Sequence[Skipped] = (),
 ) -> dict[str, Any]:
-    """The comparison as JSON."""
+    """Return the comparison as JSON."""
     return {
         "schema": "mxpeak.compare/1",
         "before": names[0],
@@ -326,7 +330,7 @@ def text_of(
     only: tuple[Sequence[str], Sequence[str]] = ((), ()),
     skipped: Sequence[Skipped] = (),
 ) -> str:
-    """Lay out the comparison as a table, with what differs and why, and the cases that are not compared."""
+    """Return the comparison as a table, with differences, reasons, and the cases that are not compared."""
     rows = [["case", "before", "after", "change", "noise", ""]]
     for one in changes:
         shown = bytes_rate_text if one.unit == "bytes/s" else rate_text
@@ -354,23 +358,13 @@ def text_of(
     lines += [f"  not comparable: {one.text}\n" for one in skipped]
     apart = {one.before for one in skipped}, {one.after for one in skipped}
     for run, names, gone in zip("AB", only, apart):
-        if left := [name for name in names if name not in gone]:
-            lines.append(f"  only in {run}: {'; '.join(left)}\n")
+        if unpaired := [name for name in names if name not in gone]:
+            lines.append(f"  only in {run}: {'; '.join(unpaired)}\n")
     return table(rows) + "".join(lines)
 
 
 def row_of(body: Body, when: str, where: str) -> list[str]:
-    """One result as a row of a history."""
+    """Return one result as a row of a history."""
     result = _read(body)
-    share = result.result.get("fraction_of_limit")
-    case = case_text(result)
-    percent = "" if share is None else f"{three_digits(100 * share)} %{'*' * drifted(result.result)}"
-    return [
-        when,
-        lines_of(result.benchmark).name(result),
-        case,
-        figure_text(result.result),
-        percent,
-        result.status,
-        where,
-    ]
+    name, rate = lines_of(result.benchmark).name(result), figure_text(result.result)
+    return [when, name, case_text(result), rate, share_text(result), result.status, where]

@@ -1,4 +1,4 @@
-"""How a residual falls, step by step: a curve a solver or a precision, down to the threshold."""
+"""Plot the residual by step, with one curve per solver or precision, and the threshold."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import three_digits
-from mxpeak.report.axes import Axis, drawable
-from mxpeak.report.chart import Curve, curves
+from mxpeak.report.plots import Axis, Curve, curves, drawable
 
-#: Colours of curves; the threshold has the last.
+#: Number of colors of curves, and the color of the threshold.
 COLOURS, THRESHOLD = 6, 7
 
 
 def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The histories in the validations of some runs, each under its run's label; "" where there is none to draw."""
+    """Plot the residual histories of labeled validations; return "" if there is none."""
     histories = {
         " ".join(filter(None, (label, solver))): history
         for label, validation in runs
         for solver, history in _histories(validation).items()
     }
-    found = (validation.get("threshold") for _, validation in runs)
-    thresholds = {threshold for threshold in found if threshold and threshold > 0.0 and drawable([threshold])}
+    given = (validation.get("threshold") for _, validation in runs)
+    thresholds = {threshold for threshold in given if threshold and threshold > 0.0 and drawable([threshold])}
     values = [*(value for history in histories.values() for value in history), *thresholds]
     if not histories or not thresholds or min(values) == max(values):
         return ""
@@ -44,8 +43,8 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
 
 
 def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The residuals by solver; of a solver that stands alone, under no name.  What makes no curve is left out."""
-    found = validation.get("history") or []
-    named = found if isinstance(found, Mapping) else {"": found}
+    """Return the residuals by solver, or under "" for a single solver, without too short histories."""
+    history = validation.get("history") or []
+    named = history if isinstance(history, Mapping) else {"": history}
     kept = {name: [eta for eta in etas or [] if eta and eta > 0.0 and drawable([eta])] for name, etas in named.items()}
     return {name: etas for name, etas in kept.items() if len(etas) >= 2}

@@ -1,6 +1,6 @@
-"""Results as one HTML page that needs no network: style, drawings and the JSON itself are inside.
+"""Write results as one self-contained HTML page with style, plots and JSON.
 
-It takes the content of a result file, so that any result.json, also an old one, can be shown again.
+The input is the content of a result file, so that any result.json, also an old one, can be shown.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any
 
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
 from mxpeak.report.convergence import convergence_figure
-from mxpeak.report.markup import Body, folded, meter, part, read, share, status, table, text, titled
+from mxpeak.report.markup import Body, folded, meter, part, rate_of, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
 from mxpeak.report.run_card import card
 from mxpeak.report.scaling import ranks_figures, study_figures
-from mxpeak.report.settings import alike, facts, settings
+from mxpeak.report.settings import facts, settings, shared_facts
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
 from mxpeak.report.summaries import lines_of, problem_parts
 from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
 
-#: Bars in all figures of steps together, about, and in one: a page of hundreds of results has to stay small.
+#: Approximate number of bars in all plots of steps, and bounds per plot: a page of many results must remain small.
 BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
-#: Results of one benchmark that stand open; of more, the fastest does, and the others are folded.
+#: Maximum number of expanded results per benchmark; if there are more, only the fastest is expanded.
 MOST_OPEN = 2
 
 
 def html_report(document: Body, runs: Sequence[str] = ()) -> str:
-    """The page of a result file's content; `runs` names the run of each result, where there are several."""
+    """Return the page of a result file's content; `runs` has the name of each result's run."""
     results = results_of(document)
     runs = runs or [""] * len(results)
     names = list(dict.fromkeys(str(one.get("benchmark")) for one in results))
@@ -50,55 +50,55 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
 
 
 def _study(study: Body) -> str:
-    """Efficiency and rate of a series over counts of ranks."""
+    """Return the plots of a scaling study."""
     if not study:
         return ""
-    said = f'<p class="faint">expected: {text(study["expected"]["text"])}</p>'
-    return f"<h2>{text(study['kind'].capitalize())} scaling</h2>{_figures([study_figures(study)])}{said}"
+    expected = f'<p class="faint">expected: {text(study["expected"]["text"])}</p>'
+    return f"<h2>{text(study['kind'].capitalize())} scaling</h2>{_figures([study_figures(study)])}{expected}"
 
 
 def _figures(drawn: Sequence[str]) -> str:
-    found = "".join(drawn)
-    return f'<div class="figures">{found}</div>' if found else ""
+    figures = "".join(drawn)
+    return f'<div class="figures">{figures}</div>' if figures else ""
 
 
 class _Sections:
-    """The results of a page, one after the other; what all of them need to be drawn is found out once."""
+    """The sections of a page, with the facts that all results share."""
 
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
         self.bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))
-        self.alike = alike(results) if results else {}
+        self.shared = shared_facts(results) if results else {}
         self._roofs: dict[Any, Roofs] = {}
 
     def roofs(self, result: Body) -> Roofs:
-        """The limits that were measured on the machine of a result, found once for each machine."""
+        """Return the limits that were measured on the machine of a result."""
         where = str(measured_on(result))
         if where not in self._roofs:
             self._roofs[where] = roofs_of(self.results, result)
         return self._roofs[where]
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
-        """The results of one benchmark: what several of them show together, then each."""
-        over_ranks = "" if self.study else ranks_figures(name, group)  # a study has drawn it, with what it expected
+        """Return the common plots of a benchmark's results, and each result."""
+        over_ranks = "" if self.study else ranks_figures(name, group)  # a study has its own plot
         together = _figures([over_ranks, _precisions(name, group)])
         if len(group) <= MOST_OPEN:
             return together + "".join(self.open(one) for one in group)
-        best = max(group, key=lambda one: (one.get("status") in PASSED, _rate(one)))
+        best = max(group, key=lambda one: (one.get("status") in PASSED, rate_of(one)))
         others = "".join(self.closed(one) for one in group if one is not best)
         return f"{together}{self.open(best)}{others}"
 
     def open(self, result: Body) -> str:
-        """All about one result."""
+        """Return the expanded section of a result."""
         return f"<section><h2>{_name(result)}</h2>{self.body(result)}</section>"
 
     def closed(self, result: Body) -> str:
-        """The same, folded under its name and its rate."""
+        """Return the section of a result, collapsed under its name and rate."""
         rate = text(figure_text(part(result, "result")))
         return f"<details><summary><h2>{_name(result)}</h2> {rate}</summary>{self.body(result)}</details>"
 
     def body(self, result: Body) -> str:
-        """What stands under the name of a result."""
+        """Return the content of a result's section."""
         benchmark, telemetry = str(result.get("benchmark")), part(result, "telemetry")
         history, of = lines_of(benchmark).history
         parts = [
@@ -122,7 +122,7 @@ class _Sections:
             titled("Mixed and double precision by motif", _motifs(result)),
             titled("Ranks", rank_map(part(result, "problem"), part(result, "launch"))),
             titled("Settings", settings(result)),
-            facts(result, self.alike),
+            facts(result, self.shared),
         ]
         return "\n".join(filter(None, parts))
 
@@ -131,13 +131,8 @@ def _name(result: Body) -> str:
     return f"{text(lines_of(str(result.get('benchmark'))).name(read(result)))} {status(result)}"
 
 
-def _rate(result: Body) -> float:
-    figures = part(result, "result")
-    return float(figures.get("rate_flops") or figures.get("rate_bytes") or 0.0)
-
-
 def _headline(result: Body) -> str:
-    """The rate, and what share of its limit that is."""
+    """Return the rate, and the share of its limit."""
     figures = part(result, "result")
     limit = figures.get("limit")
     said = "no limit was measured"
@@ -158,14 +153,14 @@ def _readings(limit: Body) -> str:
 
 
 def _precisions(name: str, group: Sequence[Body]) -> str:
-    """The convergence of each precision, where results of several are shown."""
+    """Return the convergence plot of all precisions if there are several."""
     runs = {str(part(one, "problem").get("precision")): part(one, "validation") for one in group}
     history, of = lines_of(name).history
     return convergence_figure(history, of, list(runs.items())) if len(runs) > 1 else ""
 
 
 def _details(result: Body) -> str:
-    """How the check was computed, folded."""
+    """Return the collapsed details of the check."""
     lines = lines_of(str(result.get("benchmark"))).details(read(result))
     return folded("How the result was checked", "".join(f"<p>{text(line)}</p>" for line in lines))
 
@@ -195,7 +190,7 @@ def _rules(result: Body) -> str:
 
 
 def _energy(telemetry: Body) -> str:
-    """Return the energy of the timed work, or that it was not measured and why; empty for results that ended early."""
+    """Return the energy of the timed work, or the reason why it is unknown; empty for results that ended early."""
     if "energy" not in telemetry:
         return ""
     if known := energy_text(telemetry):
@@ -215,7 +210,7 @@ def _warnings(warnings: Sequence[Body]) -> str:
 
 
 def _phases(result: Body) -> str:
-    """A row a phase, the longest first, each followed by its parts: its time as a bar, the slowest rank's, its rate."""
+    """Return the table of phases, the longest first, each followed by its parts."""
     phases = {name: phase for name, phase in part(result, "phases").items() if phase}
     longest = max((phase.get("time_s") or 0.0 for phase in phases.values()), default=0.0)
     if not longest:
@@ -243,20 +238,20 @@ def _motifs(result: Body) -> str:
 
 
 def _computations(result: Body) -> dict[str, Mapping[str, Any]]:
-    """The phases of what was timed, and of the same in double precision where that was timed too."""
+    """Return the phases of the timed solves, and those of the solves in double precision if there are any."""
     double = part(part(result, "result"), "double_phases")
     return {"mixed" if double else "": part(result, "phases")} | ({"double": double} if double else {})
 
 
 def _bound(result: Body) -> float | None:
-    """The rate that a run could reach at most, where that is known."""
+    """Return the maximum rate of a run if it is known."""
     figures = part(result, "result")
     rate, fraction = figures.get("rate_flops"), figures.get("fraction_of_limit")
     return rate / fraction if rate and fraction and "rate_flops" in (figures.get("limit") or {}) else None
 
 
 def _embedded(document: Body) -> str:
-    """The JSON itself; with < > & as \\u escapes no text in it can end the script element."""
+    """Return the embedded JSON, with < > & as \\u escapes so that no text can end the script element."""
     embedded = json.dumps(document, allow_nan=False, ensure_ascii=True)
     for character in "<>&":
         embedded = embedded.replace(character, f"\\u{ord(character):04x}")

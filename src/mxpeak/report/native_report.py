@@ -1,4 +1,4 @@
-"""A benchmark's own report: the text that its community's scripts read, written to a stream as the cases end."""
+"""Write the native report of a benchmark, which existing scripts parse, to a stream after each case."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from mxpeak.records import Result
 
 
 class Stream(Protocol):
-    """Where a report goes."""
+    """The output of a report."""
 
     def write(self, text: str, /) -> object:
-        """Write some more of it."""
+        """Write a text."""
 
     def flush(self) -> None:
-        """Let readers see it."""
+        """Make all written text visible to readers."""
 
 
 class OwnReport:
-    """A report on `stream`; formats override what they have something to say about.
+    """A report on `stream`; each format overrides the parts that it writes.
 
-    `settings` are the values of the configuration by name, with the sizes and grids that were run; `begun` dates it.
+    `settings` are the values of the configuration by name, with the sizes and grids of the run; `begun` is its date.
     """
 
     def __init__(self, stream: Stream, settings: Mapping[str, Any], begun: datetime):
         self._stream, self._settings, self._begun = stream, settings, begun
 
     def header(self) -> None:
-        """Before the first case."""
+        """Write the part before the first case."""
 
     def case(self, result: Result) -> None:
-        """One case."""
+        """Write one case."""
 
     def skipped(self) -> None:
-        """A case that did not fit into memory."""
+        """Write a case that did not fit into memory."""
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """After the last case."""
+        """Write the part after the last case."""
 
     def _write(self, text: str) -> None:
         self._stream.write(printable(text))

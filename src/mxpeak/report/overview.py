@@ -1,4 +1,4 @@
-"""The conclusion of a page, and all its results: a row each, which on a narrow screen becomes a small block."""
+"""Show the conclusion of a page, and a table with one row per result."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxpeak.records import PASSED, drifted, figure_text, three_digits
-from mxpeak.report.markup import ABOVE, Body, meter, part, read, share, status, text
+from mxpeak.report.markup import ABOVE, Body, meter, part, rate_of, read, share, status, text
 from mxpeak.report.roofline import measured_on
 from mxpeak.report.scoreboard import count_text
 from mxpeak.report.summaries import lines_of, problem_parts, title_of
 from mxpeak.report.text import percent, rules_text
 
-#: Columns, in the order in which they are shown; one that is empty in all rows is left out.
+#: Columns in their order; columns without content are omitted.
 COLUMNS = ("benchmark", "problem", "rate", "of limit", "", "time", "check", "list status", "speedup", "run")
 NUMBERS = ("rate", "of limit", "time")
 
 
 def conclusion(results: Sequence[Body]) -> str:
-    """One sentence on how many results are valid, and one with the rate of HPL, or of the first benchmark."""
+    """Return a sentence with the number of valid results, and one with the rate of HPL or of the first benchmark."""
     if not results:
         return ""
     valid = [one for one in results if one.get("status") == "valid"]
@@ -26,7 +26,7 @@ def conclusion(results: Sequence[Body]) -> str:
     of_hpl = [one for one in valid if one.get("benchmark") == "hpl"]
     same = of_hpl or [one for one in valid if one.get("benchmark") == valid[0].get("benchmark")]
     if same:
-        best = max(same, key=lambda one: float(_rate(one)))
+        best = max(same, key=rate_of)
         figures, name = part(best, "result"), title_of(str(best.get("benchmark")))
         fraction, limit = figures.get("fraction_of_limit"), figures.get("limit") or {}
         known = str(limit.get("name", "")).split(",")[0]
@@ -35,14 +35,9 @@ def conclusion(results: Sequence[Body]) -> str:
     return f'<p class="lead">{text(" ".join(sentences))}</p>'
 
 
-def _rate(one: Body) -> float:
-    figures = part(one, "result")
-    return float(figures.get("rate_flops") or figures.get("rate_bytes") or 0.0)
-
-
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
-    """Of each result its rate, its share of the limit as a bar too, its time, its check; and whose it is."""
-    rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by the machine that they ran on
+    """Return the table of all results with rate, share of the limit, time, check and run."""
+    rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by machine
     for one in results:
         if one.get("status") in PASSED:
             rate = float(part(one, "result").get("rate_flops") or 0.0)
@@ -87,13 +82,13 @@ def _row(one: Body, rates: dict[str, float], run: str) -> list[str]:
     figures, result = part(one, "result"), read(one)
     fraction, limit = figures.get("fraction_of_limit"), figures.get("limit") or {}
     time_s = figures.get("time_s")
-    said = f"{share(one)} of {limit.get('name')}, {figure_text(limit)}" if limit else ""
+    tooltip = f"{share(one)} of {limit.get('name')}, {figure_text(limit)}" if limit else ""
     return [
         text(lines_of(result.benchmark).name(result)),
         text("\N{NO-BREAK SPACE}· ".join(problem_parts(result))),
         text(figure_text(figures)),
         "" if fraction is None else share(one),
-        meter(fraction, said),
+        meter(fraction, tooltip),
         "" if time_s is None else f"{three_digits(time_s)} s",
         status(one),
         text(rules_text(result)),

@@ -1,4 +1,4 @@
-"""Which rank stands where: the process grid as a map, coloured by node, with each rank's host and cores on hovering."""
+"""Draw the process grid as a map, colored by node, with the host and cores of each rank as a tooltip."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from mxpeak.layout.grid import ProcessGrid
 
-#: Ranks that are drawn one by one, at most.
+#: Maximum number of ranks on a map.
 MOST_RANKS = 1024
-#: Colours of nodes: neighbours on different nodes must differ, not all nodes.
+#: Number of node colors: neighbors on different nodes must differ, but not all nodes.
 COLOURS = 6
 
 
 def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """The map of a run of several ranks; nothing of one rank, or of more than can be drawn."""
+    """Return the map of the ranks; empty for one rank, or for too many ranks."""
     bound = launch.get("binding") or []
     if not 1 < len(bound) <= MOST_RANKS:
         return ""
@@ -40,7 +40,7 @@ def _cell(bound: Mapping[str, Any] | None, rank: int, hosts: Mapping[str, int]) 
 
 
 def _layers(problem: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, list[Sequence[int]]]]:
-    """The ranks by rows: of the P×Q grid, or of each layer of a box of ranks; else all in one row."""
+    """Yield the title and the rows of each layer: of the P×Q grid, or of the box of ranks; otherwise one row."""
     P, Q = problem.get("P"), problem.get("Q")
     if P and Q and ranks == P * Q:
         node_grid = problem.get("node_grid")

@@ -1,4 +1,4 @@
-"""How far the runs of one case lie apart: a mark a run, and their median."""
+"""Plot the times of the repeated runs of a case, and their median."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from statistics import median
 
 from mxpeak.records import three_digits
-from mxpeak.report.axes import Axis, drawable
-from mxpeak.report.chart import Curve, curves
+from mxpeak.report.plots import Axis, Curve, curves, drawable
 
-#: Runs that are drawn one by one, at most.
+#: Maximum number of runs that are drawn individually.
 MOST_RUNS = 200
 
 
 def repeats_figure(recorded_s: Sequence[float | None]) -> str:
-    """The time of each run, from zero so that a small spread looks small; nothing where there was one run."""
+    """Plot the time of each run on an axis from zero; return "" for a single run."""
     samples_s = [time_s for time_s in recorded_s if time_s is not None]
     if len(samples_s) < 2 or not drawable(samples_s) or min(samples_s) < 0.0:
         return ""

@@ -1,7 +1,7 @@
-"""The roofline: what each phase reaches, over its flops a byte, under what memory and arithmetic would allow.
+"""Plot the roofline: the rate of each phase over its flops per byte, below the limits of memory and arithmetic.
 
-As figure 8 of the HPG-MxP paper: I = flops / bytes, and no more than min(peak, I·bandwidth).  The roofs are limits that
-were measured in the processes of the results shown; a roof that none of them measured is not drawn.
+As figure 8 of the HPG-MxP paper: I = flops / bytes, and the rate is at most min(peak, I·bandwidth). The roofs are the
+limits that were measured in the processes of the results on the page.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
-from mxpeak.report.axes import Axis, drawable, unit_of
-from mxpeak.report.chart import MARKS, Curve, curves
+from mxpeak.report.plots import MARKS, Axis, Curve, curves, drawable, unit_of
 
-#: The colour of roofs, and how many others there are for phases.
+#: The color of roofs, and the number of colors of phases.
 ROOF, COLOURS = 7, 6
 
 Phases = Mapping[str, Mapping[str, Any]]
@@ -22,38 +21,38 @@ Phases = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """The bandwidth, and rates of arithmetic by name, that were measured on one machine."""
+    """The measured bandwidth and arithmetic rates of one machine, by name."""
 
     bandwidth: tuple[str, float] | None
     peaks: Mapping[str, float]
 
 
 def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Roofs:
-    """The limits in those results that are of the same machine and as many ranks as `run`: the highest of each name."""
-    found: dict[str, float] = {}
+    """Return the highest limit of each name in the results of the same machine and number of ranks as `run`."""
+    peaks: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
     for one in results:
         if measured_on(one) != measured_on(run):
             continue
         limit = (one.get("result") or {}).get("limit") or {}
         name = str(limit.get("name", "")).split(",")[0]
-        for key, where in (("rate_bytes", bandwidths), ("rate_flops", found)):
+        for key, where in (("rate_bytes", bandwidths), ("rate_flops", peaks)):
             if limit.get(key) and drawable([limit[key]]):
                 where[name] = max(where.get(name, 0.0), float(limit[key]))
     own = str(((run.get("result") or {}).get("limit") or {}).get("name", ""))
-    if own in bandwidths:  # that of memory, though another run may have read its caches
-        return Roofs((own, bandwidths[own]), found)
-    return Roofs(max(bandwidths.items(), key=lambda item: item[1], default=None), found)
+    if own in bandwidths:  # another run may have read its caches instead of memory
+        return Roofs((own, bandwidths[own]), peaks)
+    return Roofs(max(bandwidths.items(), key=lambda item: item[1], default=None), peaks)
 
 
 def measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a limit holds for: processors, host, ranks."""
+    """Return the processors, the host and the number of ranks for which a limit is valid."""
     machine, launch = result.get("machine") or {}, result.get("launch") or {}
     return machine.get("cpu_model"), machine.get("device_name"), machine.get("hostname"), launch.get("ranks")
 
 
 def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
-    """A mark a phase, a shape a computation, such as mixed and double; nothing without bytes, or without bandwidth."""
+    """Plot each phase, with one mark shape per computation; return "" if bytes or bandwidth are unknown."""
     points = {name: _points(phases) for name, phases in computations.items()}
     if roofs.bandwidth is None or not any(points.values()):
         return ""
@@ -84,17 +83,17 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
 
 
 def _points(phases: Phases) -> list[tuple[str, float, float]]:
-    """Of each phase with flops and bytes: its name, its flops a byte, its rate."""
-    found = []
+    """Return the name, the flops per byte and the rate of each phase with flops and bytes."""
+    points = []
     for name, phase in phases.items():
         flops, moved, time_s = (float(phase.get(key) or 0.0) for key in ("flops", "bytes", "time_s"))
         if flops and moved and time_s and drawable([flops, moved, time_s]):
-            found.append((name, flops / moved, flops / time_s))
-    return found
+            points.append((name, flops / moved, flops / time_s))
+    return points
 
 
 def _roof_lines(roofs: Roofs, low: float, high: float) -> list[tuple[str, str, list[tuple[float, float]]]]:
-    """Memory's roof between two intensities, up to the lowest of the flat ones where it meets that, and the latter."""
+    """Return the label, the tooltip and the points of each roof; the memory roof ends at the lowest flat roof."""
     assert roofs.bandwidth is not None
     name, bandwidth = roofs.bandwidth
     lines = []
@@ -109,7 +108,7 @@ def _roof_lines(roofs: Roofs, low: float, high: float) -> list[tuple[str, str, l
 
 
 def _caption(points: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Roofs) -> str:
-    """How far each motif of the first computation is under memory's roof."""
+    """Return the caption, with the share of the memory roof for each motif of the first computation."""
     assert roofs.bandwidth is not None
     name, found = next((item for item in points.items() if item[1]), ("", []))
     shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in found]

@@ -1,4 +1,4 @@
-"""Who, where, when: the card of a page, with the commands that repeat its runs."""
+"""Show machine, date, command and versions of the runs on a page, with the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from mxpeak.report.command import launched
 from mxpeak.report.markup import Body, part, text
 from mxpeak.report.scoreboard import short_name
 from mxpeak.report.settings import common_facts
+from mxpeak.report.text import blas_text
 
-#: Runs that stand open; the others are folded.
+#: Number of runs that are expanded; the others are collapsed.
 MOST_RUNS = 6
-#: Software whose version stands on the card.
+#: Software whose version is on the card.
 VERSIONS = ("mxpeak", "python", "numpy", "scipy", "numba", "torch", "mpi4py")
 
 
 def card(results: Sequence[Body], names: Sequence[str]) -> str:
-    """One card: what all runs have in common, then each run's own; under it, folded, what all results say alike."""
+    """Return the card: common facts of all runs, those of each run, and the collapsed facts of all results."""
     if not results:
         return ""
     runs: dict[tuple[str, ...], list[Body]] = {}
@@ -27,8 +28,8 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
         runs.setdefault((name, *_identity(one)), []).append(one)
     rows = [_rows(group) for group in runs.values()]
     common = {name: value for name, value in rows[0].items() if all(other[name] == value for other in rows)}
-    own = [{name: value for name, value in one.items() if name not in common} for one in rows]
-    shown = [_list({"run": text(key[0]), **left}) for key, left in zip(runs, own) if left]
+    own = [{name: value for name, value in row.items() if name not in common} for row in rows]
+    shown = [_list({"run": text(key[0]), **facts}) for key, facts in zip(runs, own) if facts]
     more = f"<details><summary>{len(shown) - MOST_RUNS} more runs</summary>{''.join(shown[MOST_RUNS:])}</details>"
     inside = [_list(common), *shown[:MOST_RUNS], more if len(shown) > MOST_RUNS else ""]
     filled = "".join(filter(None, inside))
@@ -36,12 +37,12 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
 
 
 def _identity(result: Body) -> tuple[str, str]:
-    """What the results of one command on one machine have in common."""
+    """Return the command and the host of a result, which identify its run."""
     return " ".join(map(str, part(result, "run").get("argv") or ())), str(part(result, "machine").get("hostname"))
 
 
 def _rows(group: Sequence[Body]) -> dict[str, str]:
-    """What is said of one run; where its results differ, of the first, but for the ranks."""
+    """Return the facts of one run, those of its first result except for the ranks."""
     first = group[0]
     return {
         "machine": _machine(first),
@@ -81,7 +82,7 @@ def _date(result: Body) -> str:
 
 
 def _command(result: Body) -> str:
-    """The command as it would be typed."""
+    """Return the command as typed, with a button that copies it."""
     argv = part(result, "run").get("argv")
     if not isinstance(argv, list):
         return ""
@@ -104,6 +105,4 @@ def _versions(result: Body) -> str:
     software = part(result, "software")
     known = [f"{name} {software[name]}" for name in VERSIONS if software.get(name)]
     blas = software.get("blas")
-    if isinstance(blas, dict) and blas.get("library"):
-        known.append(" ".join(str(blas[key]) for key in ("library", "version", "architecture") if blas.get(key)))
-    return text(", ".join(known))
+    return text(", ".join([*known, *([blas_text(blas)] if isinstance(blas, dict) and blas.get("library") else [])]))

@@ -1,4 +1,4 @@
-"""A series over counts of ranks: as a table for the terminal, and as two figures for the page."""
+"""Show a scaling study as a table for the terminal, and as two plots for the page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import log2
 from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, rate_text, size_text, three_digits
-from mxpeak.report.axes import Axis, drawable, unit_of
-from mxpeak.report.chart import Curve, curves
+from mxpeak.report.columns import table
+from mxpeak.report.plots import Axis, Curve, curves, drawable, unit_of
 from mxpeak.report.summaries import case_text
 
 Study = Mapping[str, Any]
@@ -16,15 +16,13 @@ Point = Mapping[str, Any]
 
 
 def study_table(study: Study) -> str:
-    """A row for each count of ranks, and what was expected."""
+    """Return a table with one row per number of ranks, and the expectation."""
     head = ["ranks", "problem", "per rank", "time", "rate", "efficiency", "expected", ""]
-    rows = [head, *(_row(study, point) for point in study["points"])]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    rows = table([head, *(_row(study, point) for point in study["points"])], left=False)
     what = "constant memory per rank" if study["kind"] == "weak" else "the same problem"
     threads = f"{study['threads']} thread{'s' * (study['threads'] > 1)} per rank"
     title = f"  {study['kind']} scaling: {what}, {threads}"
-    return "\n".join([title, *lines, f"  expected: {study['expected']['text']}", *_notes(study)]) + "\n"
+    return "\n".join([f"{title}\n{rows}  expected: {study['expected']['text']}", *_notes(study)]) + "\n"
 
 
 def _row(study: Study, point: Point) -> list[str]:
@@ -47,7 +45,7 @@ def _notes(study: Study) -> list[str]:
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """The size of a problem, and its process grid."""
+    """Return the size of a problem, and its process grid."""
     if "nx" in problem:
         return f"{_times(problem, 'n')} on {_times(problem, 'np')}"
     return f"N {problem['n']} on {problem['P']}x{problem['Q']}" if "P" in problem else ""
@@ -71,7 +69,7 @@ def _percent(share: float | None) -> str:
 
 
 def study_figures(study: Study) -> str:
-    """Efficiency, and rate, over the ranks: what was measured before what was expected."""
+    """Plot the measured and the expected efficiency and rate over the ranks."""
     shown = [point for point in study["points"] if point["rate"]]
     if not shown:
         return ""
@@ -111,7 +109,7 @@ def _from_zero(series: Sequence[Curve]) -> Axis:
 
 
 def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """A figure for each processor and precision of which there are several counts of ranks."""
+    """Plot the rate over the ranks for each processor and precision with several numbers of ranks."""
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for one in results:
         machine, problem = one.get("machine") or {}, one.get("problem") or {}
@@ -123,7 +121,7 @@ def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """The fastest valid result on each count of ranks, before what the fewest would give times their number."""
+    """Plot the fastest valid result for each number of ranks, with linear scaling from the smallest number."""
     unit, best = "flop/s", dict[int, tuple[float, str]]()
     for one in results:
         figures, ranks = one.get("result") or {}, (one.get("launch") or {}).get("ranks")
@@ -154,6 +152,6 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
-    """What is said of one count of ranks on hovering."""
+    """Return the tooltip of a number of ranks."""
     said = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
     return f"{ranks} ranks, {case}: {said}, {100 * rate / ranks / first:.1f} % of linear scaling"

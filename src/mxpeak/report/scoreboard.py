@@ -1,4 +1,4 @@
-"""Several results at one glance: the scoreboard of all benchmarks, and the table of a sweep."""
+"""Write the scoreboard of all benchmarks, and the table of a sweep."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mxpeak import __version__
 from mxpeak.foreign import one_line
 from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
-from mxpeak.report.command import OPTIONS, repeat, told, values_of
+from mxpeak.report.command import OPTIONS, flag_value, repeat, values_of
 from mxpeak.report.summaries import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
-#: Display columns of the scoreboard, and of the names in it, at most.
+#: Maximum width of the scoreboard, and of the names in it.
 WIDTH, MOST_NAME = 80, 12
-#: A share of HPL from which the scoreboard no longer says why it is low at a quick size.
+#: The scoreboard explains smaller shares of HPL at quick sizes.
 LOW = 0.70
-#: Spaces at which no line ends.
+#: Spaces without a line break.
 BOUND = re.compile(r"(?<=\d) (?=[A-Z]+/s|%)|(?<=--rt) ")
-#: How the scoreboard calls limits whose names are longer.
+#: Short names of limits in the scoreboard.
 LIMITS = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoreRow:
     """The cells of one row of the scoreboard; `star` marks a share that is uncertain."""
 
     name: str
@@ -52,9 +52,9 @@ def scoreboard(
     quick: bool = False,
     verbose: bool = False,
 ) -> str:
-    """One row per benchmark: its rate, its share of its limit, its check; then the verdict, notes and next steps.
+    """Return one row per benchmark with rate, share of the limit and check, followed by verdict, notes and next steps.
 
-    `lost` are the benchmarks without a result.  If `verbose`, each norm has a row of its own.
+    `lost` are the benchmarks without a result. If `verbose`, each norm has its own row.
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     groups = _groups(results, verbose=verbose)
@@ -75,14 +75,14 @@ def scoreboard(
 
 
 def _folded(text: str) -> list[str]:
-    """Return a text in lines of at most 80 columns; a number stays with its unit, and a flag with its value."""
+    """Return a text in lines of at most 80 columns, without breaks between number and unit, or flag and value."""
     bound = BOUND.sub("\N{NO-BREAK SPACE}", one_line(text))
     lines = textwrap.wrap(bound, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
-    """Return the results by row: those of a benchmark that shows one row for all, together unless `verbose`."""
+    """Return the results of each row: one result, or all of a benchmark that shows them in one row unless `verbose`."""
     rows: dict[object, list[Result]] = {}
     for k, one in enumerate(results):
         together = lines_of(one.benchmark).together and not verbose
@@ -90,14 +90,14 @@ def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
     return list(rows.values())
 
 
-def _row(group: Sequence[Result], rates: Mapping[str, float]) -> Row:
+def _row(group: Sequence[Result], rates: Mapping[str, float]) -> ScoreRow:
     first, lines = group[0], lines_of(group[0].benchmark)
     figures, limits = [r.result for r in group], [r.result.get("limit") or {} for r in group]
     shares = [100 * f["fraction_of_limit"] for f in figures if f.get("fraction_of_limit") is not None]
     passed = sum(r.passed for r in group)
     extra = lines.beside(first, rates) if len(group) == 1 else f"{passed} of {len(group)}"
     names = dict.fromkeys(LIMITS.get(name, name) for name in (str(x.get("name", "")).split(",")[0] for x in limits))
-    return Row(
+    return ScoreRow(
         name=lines.name(first) if len(group) == 1 else first.benchmark,
         rate=_range_text(figures),
         share=_span([_whole(share) for share in sorted(shares)]),
@@ -135,8 +135,8 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _laid_out(rows: Sequence[Row], *, color: bool) -> tuple[list[str], list[str]]:
-    """Return the lines of the table, and the notes of rows that have no room for their last cell."""
+def _laid_out(rows: Sequence[ScoreRow], *, color: bool) -> tuple[list[str], list[str]]:
+    """Return the lines of the table, and notes for cells that do not fit into their rows."""
     cells = [[_cut(one_line(row.name)), row.rate, row.share, row.star, row.limit, _cut(one_line(row.limit_name))]
              for row in rows]  # fmt: skip
     name, rate, share, star, limit, limit_name = (max(map(len, column), default=0) for column in zip(*cells))
@@ -161,7 +161,7 @@ def _cut(name: str) -> str:
 
 
 def _drift(results: Sequence[Result]) -> list[str]:
-    """Return the note about the rows with a star: by how much the machine's speed changed."""
+    """Return the note on rows with a star: the changes of the machine's speed."""
     changes = [
         f"{lines_of(r.benchmark).name(r)} by {_change(r.result['limit']['drift'])}"
         for r in results
@@ -181,7 +181,7 @@ def _change(drift: float) -> str:
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
-    """Return why HPL's share is low at a quick size; empty if it is not."""
+    """Return the reason why HPL's share is low at a quick size; empty if it is not low."""
     shares = [r.result.get("fraction_of_limit") for r in results if r.benchmark == "hpl" and r.passed]
     known = [share for share in shares if share is not None]
     if not quick or not known or min(known) >= LOW:
@@ -198,7 +198,7 @@ def _notes(result: Result) -> list[str]:
 
 
 def _limits(results: Sequence[Result]) -> list[str]:
-    """Return what the limits are, as far as they are in the rows."""
+    """Return an explanation of the limits in the rows."""
     limits = [r.result.get("limit") or {} for r in results]
     names = [str(limit.get("name", "")) for limit in limits]
     parts = ["matrix products (GEMM)"] * any("GEMM" in name for name in names)
@@ -223,7 +223,7 @@ def _machine(results: Sequence[Result], sizes: Sequence[str]) -> str:
 
 
 def short_name(model: str) -> str:
-    """A processor's name without its marks."""
+    """Return the name of a processor without trademarks."""
     for mark in ("(R)", "(TM)", "(tm)", " CPU", " Processor"):
         model = model.replace(mark, "")
     return " ".join(model.split("@")[0].split())
@@ -245,7 +245,7 @@ def count_text(valid: int, count: int) -> str:
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[str]:
-    """Return the results that the lists do not accept, with the reason; those that are only too small share a line."""
+    """Return the results that the lists do not accept with the reasons, in one line if they are only too small."""
     lines: list[str] = []
     small: dict[str, list[str]] = {}
     for result in filter(_off, results):
@@ -257,7 +257,7 @@ def _off_the_lists(results: Iterable[Result]) -> list[str]:
 
 
 def _required(result: Result) -> str:
-    """Return what the lists require of a run that is only too short or too small."""
+    """Return the requirements of the lists that a short or small run misses."""
     broken = {str(one.get("rule")) for one in result.rules.get("violations") or ()}
     parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
     return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
@@ -286,30 +286,21 @@ def _why_off(result: Result) -> str:
 
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
-    """One row a case, a column for each option that was swept; the best is marked, with the command that repeats it."""
+    """Return one row per case and one column per swept option; the best case is marked, with its command."""
     cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
         names.remove("m")
     best = _best(results)
     shown = names or ["problem"]
-    rows = [
-        [
-            *shown,
-            "rate",
-            "of limit",
-            "time",
-            "residual",
-            "check",
-            *(["list status"] if any(r.rules for r in results) else []),
-        ]
-    ]
+    has_rules = any(r.rules for r in results)
+    rows = [[*shown, "rate", "of limit", "time", "residual", "check", *(["list status"] if has_rules else [])]]
     for case, r in zip(cases, results):
-        own = [told(case.get(name)) for name in names] or [case_text(r)]
+        own = [flag_value(case.get(name)) for name in names] or [case_text(r)]
         time_s, residual = r.result.get("time_s"), three_digits(r.validation.get("residual"))
         figures = [figure_text(r.result), share_text(r), "" if time_s is None else f"{three_digits(time_s)} s"]
         word = r.mark + (" *" if r is best else "")
-        rows.append([*own, *figures, residual, word, *([rules_text(r)] if any(one.rules for one in results) else [])])
+        rows.append([*own, *figures, residual, word, *([rules_text(r)] if has_rules else [])])
     k = len(shown)
     text = table(rows, width=width, least=(k + 3, k + 2, k + 5)[: 3 if len(rows[0]) > k + 5 else 2])
     for mark in {r.mark for r in results}:
@@ -318,7 +309,7 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
 
 
 def _best(results: Sequence[Result]) -> Result | None:
-    """The fastest valid result, where rates are of the same work: in flops."""
+    """Return the fastest valid result if all results are of one benchmark that counts flops."""
     rated = [r for r in results if r.status == "valid" and r.result.get("rate_flops")]
-    alike = len(rated) > 1 and len({r.benchmark for r in results}) == 1
-    return max(rated, key=lambda r: float(r.result["rate_flops"])) if alike else None
+    comparable = len(rated) > 1 and len({r.benchmark for r in results}) == 1
+    return max(rated, key=lambda r: float(r.result["rate_flops"])) if comparable else None

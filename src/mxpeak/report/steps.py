@@ -1,6 +1,7 @@
-"""A run step by step: what each step's time went into, one component upon the other, and the rate with its forecast.
+"""Plot the time of each step by component, and the rate of a run with its forecast.
 
-Drawn as figure 7 of the rocHPL paper and figure 10 of OLCF's: bound by computation at first, by communication at last.
+As figure 7 of the rocHPL paper and figure 10 of the OLCF paper: early steps are limited by computation, late steps by
+communication.
 """
 
 from __future__ import annotations
@@ -10,24 +11,23 @@ from itertools import pairwise
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
-from mxpeak.report.axes import Axis, drawable, unit_of
-from mxpeak.report.chart import Curve, curves, stacked
+from mxpeak.report.plots import Axis, Curve, curves, drawable, stacked, unit_of
 from mxpeak.report.summaries import lines_of
 
-#: What is left of a step's time: waiting for other ranks, Python, and what has no name.
+#: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
 REST = "other"
-#: Layers of one figure, at most; smaller ones go to the rest.
+#: Maximum number of layers in a plot; smaller ones are added to the rest.
 MOST_LAYERS = 8
-#: A part of all time that is not worth a layer.
+#: A layer needs a larger share of the total time.
 LEAST_SHARE = 0.002
-#: An interval that a rate is taken over, as a part of all time.
+#: Minimum interval of a rate, as a share of the total time.
 LEAST_INTERVAL = 0.01
 
 Columns = Mapping[str, Any]
 
 
 def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
-    """Seconds a step by component, in at most so many bars; nothing where there are fewer than two steps."""
+    """Plot the seconds per step by component in at most `bars` bars; return "" for fewer than two steps."""
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
     undrawn = lines_of(benchmark).undrawn
     phases = {
@@ -58,7 +58,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
-    """The first and the last row of each bar: rows that stand for steps, a like number to each."""
+    """Return the first and the last row of each bar, with about the same number of steps per bar."""
     rows = [k for k in range(len(index)) if index[k] > (index[k - 1] if k else 0)]
     stride = -(-len(rows) // bars)
     parts = [rows[k : k + stride] for k in range(0, len(rows), stride or 1)]
@@ -66,7 +66,7 @@ def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
 
 
 def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tuple[str, list[float]]]:
-    """The components, the largest first, and what they leave of the whole."""
+    """Return the components by size, and the remaining time."""
     total = sum(whole)
     kept = sorted((name for name in spent if sum(spent[name]) > LEAST_SHARE * total), key=lambda n: -sum(spent[n]))
     layers = [(name, spent[name]) for name in kept[: MOST_LAYERS - 1]]
@@ -75,7 +75,7 @@ def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tu
 
 
 def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
-    """What came after the last step, in words."""
+    """Return the caption on phases after the last step."""
     last = rows[-1][1]
     after = {name: sum(column[last + 1 :]) for name, column in phases.items()}
     parts = [f"{name} {three_digits(time_s)} s" for name, time_s in after.items() if time_s > 0.0]
@@ -83,7 +83,7 @@ def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[floa
 
 
 def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
-    """The rate from sample to sample and on the whole, over the share of the work, before its forecast and limit."""
+    """Plot the current and the average rate over the share of the work, with forecast and limit."""
     samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if _positive(s, done)]
     if len(samples) < 2:
         return ""
@@ -118,12 +118,12 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
 
 
 def _positive(*values: float | None) -> bool:
-    """Whether all values are there, positive, and of a size that a figure can hold."""
+    """Return whether all values are positive and in the range of numbers in plots."""
     return drawable(values) and all(value is not None and value > 0 for value in values)
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Samples far enough from each other for a rate: the last of a run often follows at once on the one before."""
+    """Return samples with a minimum distance, because the last two samples of a run are often too close for a rate."""
     least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:

@@ -1,10 +1,10 @@
-"""How pages look, and the few lines of script in them: light and dark, on a telephone, on a screen and on paper."""
+"""Style and script of pages in light and dark mode, on phones, screens and paper."""
 
 from __future__ import annotations
 
 from mxpeak.foreign import printable
 
-#: Nothing is asked of any network: the page may use what is in it, and the browser refuses everything else.
+#: The page uses no network: the browser blocks all resources outside of the page.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 #: Eight colours that people with colour blindness can tell apart, on white and on black; dashes and marks differ too.
@@ -76,7 +76,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; } summary h2 { display: 
 }
 """ + "".join(f".c{k} {{ --c: var(--c{k}); }}\n" for k in range(8))
 
-#: Copies a command, and offers the JSON in the page as a file; without script one click selects the command.
+#: Copies a command, and offers the JSON of the page as a file; without script, a click selects the command.
 SCRIPT = """
 for (const button of document.querySelectorAll("button[data-copies]")) {
   button.hidden = false;
@@ -96,7 +96,7 @@ if (link && data) {
 
 
 def page(title: str, body: str, *, script: bool = False) -> str:
-    """A whole page: its title and its body are escaped already, except characters that act on terminals."""
+    """Return a whole page from an escaped title and body, without characters that act on terminals."""
     title, body = printable(title), printable(body)
     code = f"<script>{SCRIPT}</script>" if script else ""
     return (

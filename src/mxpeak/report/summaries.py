@@ -1,6 +1,6 @@
-"""What each benchmark says of its own results to people; those that say nothing of their own are told in general words.
+"""Describe the results of each benchmark in text lines, with defaults for benchmarks that register none.
 
-No text asks for a benchmark's name: it asks `lines_of`, and a benchmark of one's own registers its own lines.
+Reports call `lines_of` instead of testing the name of a benchmark, so that plug-in benchmarks can register own lines.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from mxpeak.records import Result, three_digits
 
 #: Parts of a case in the order in which they are told.
 PARTS = {"n": "N=", "nb": "NB="}
-#: Options that tell one case of a sweep from the other, where they have several values.
+#: Options that distinguish the cases of a sweep if they have several values.
 SWEPT = ("bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "split")
 
 
 class Lines:
-    """What a benchmark says of a result.
+    """The text lines of a benchmark about a result.
 
     nested    phases that are part of other phases
-    undrawn   phases that the figure of the steps omits: parts of other phases, and phases whose parts it draws
-    history   what the validation's history is of, and whose steps it is by
-    together  whether the scoreboard shows all its results in one row
+    undrawn   phases that the plot of the steps omits: parts of other phases, and phases whose parts it draws
+    history   quantity and steps of the validation's history
+    together  whether the scoreboard shows all results of the benchmark in one row
     """
 
     nested: ClassVar[Mapping[str, str]] = {}
@@ -32,24 +32,24 @@ class Lines:
     together: ClassVar[bool] = False
 
     def name(self, result: Result) -> str:
-        """What a row of a scoreboard begins with."""
+        """Return the name of a result in a scoreboard."""
         return result.benchmark
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """The size of a case, such as N=1000 NB=192 2x2, and where there is a choice its precision and generator."""
+        """Return the size of a case, such as N=1000 NB=192 2x2, with its precision and generator."""
         parts = [f"{shown}{problem[name]}" for name, shown in PARTS.items() if name in problem]
         parts += [f"{problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
         return " ".join([*parts, *(str(problem[name]) for name in ("precision", "generator") if name in problem)])
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
-        """Return the size of a case in parts, as a page shows them: N 9408, NB 192, grid 2×2."""
+        """Return the size of a case in parts for a page, such as N 9408, NB 192, grid 2×2."""
         parts = [f"{name} {problem[key]}" for key, name in (("n", "N"), ("nb", "NB")) if key in problem]
         parts += [f"grid {problem['P']}×{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
         parts += [str(problem["precision"])] if "precision" in problem else []
         return [*parts, *([f"generator {problem['generator']}"] if "generator" in problem else [])]
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """What stands under the headline: how accurate, how large."""
+        """Return the lines below the headline: accuracy and size."""
         check = result.validation
         residual, threshold = check.get("residual"), check.get("threshold")
         if residual is None and threshold is None:
@@ -58,29 +58,29 @@ class Lines:
         return [shown, problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """What the page says of the validation, and of other rates."""
+        """Return the lines of a page about the validation and other rates."""
         check = result.validation
         return [f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"]
 
     def details(self, result: Result) -> list[str]:
-        """Return how the validation was computed, for a part of the page that is closed at first."""
+        """Return the formula of the validation for a collapsed part of a page."""
         formula = result.validation.get("formula")
         return [f"residual = {formula}"] if formula else []
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """What the rate is beside another one: of this result, or of other benchmarks' `others`; may be empty."""
+        """Return the ratio of the rate to another rate, of the result or of `others`; may be empty."""
         return ""
 
     def notes(self, result: Result) -> list[str]:
-        """Return what a reader of the scoreboard must know about the figure, a line each; may be empty."""
+        """Return notes about the rate for a scoreboard, one per line; may be empty."""
         return []
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
-        """Rows of a comparison by motif, the first of them its head; there may be none."""
+        """Return the head and the rows of a comparison by motif; may be empty."""
         return []
 
     def memory(self, problem: Mapping[str, Any]) -> str:
-        """What a case takes; may be empty."""
+        """Return the memory of a case; may be empty."""
         return ""
 
 
@@ -96,28 +96,26 @@ def lines_of(benchmark: str) -> Lines:
 
 
 def case_text(result: Result) -> str:
-    """The size of a case in a few words, with what tells it from the other cases of its sweep."""
-    problem = result.problem
-    several = [name for name in SWEPT if len(_asked(result, name)) > 1 and name in problem]
-    return " ".join([lines_of(result.benchmark).case(problem), *(f"{name}={problem[name]}" for name in several)])
+    """Return the size of a case, with the options that distinguish it from the other cases of its sweep."""
+    swept = (f"{name}={result.problem[name]}" for name in _swept(result))
+    return " ".join([lines_of(result.benchmark).case(result.problem), *swept])
 
 
 def problem_parts(result: Result) -> list[str]:
     """Return the parts of a case, with the options that distinguish it from the other cases of its sweep."""
-    problem = result.problem
-    several = [name for name in SWEPT if len(_asked(result, name)) > 1 and name in problem]
-    return [*lines_of(result.benchmark).parts(problem), *(f"{name} {problem[name]}" for name in several)]
+    swept = (f"{name} {result.problem[name]}" for name in _swept(result))
+    return [*lines_of(result.benchmark).parts(result.problem), *swept]
 
 
-def _asked(result: Result, name: str) -> list[Any]:
-    """The values of an option that were asked for."""
-    setting = result.config.get(name)
-    value = setting.get("value") if isinstance(setting, Mapping) else None
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _swept(result: Result) -> list[str]:
+    """Return the options of a result that have several values in its run."""
+    settings = ((name, result.config.get(name)) for name in SWEPT if name in result.problem)
+    values = {name: each.get("value") for name, each in settings if isinstance(each, Mapping)}
+    return [name for name, value in values.items() if isinstance(value, list | tuple) and len(value) > 1]
 
 
 def problem_line(lines: Lines, result: Result) -> str:
-    """The case, and the time that was measured."""
+    """Return the line with the case and its time."""
     time_s = result.result.get("time_s")
     parts = [case_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
     return ", ".join(part for part in parts if part)

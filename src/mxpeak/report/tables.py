@@ -1,4 +1,4 @@
-"""Results of several runs as one table: Markdown for people, CSV for programs."""
+"""Write the results of several runs as one table in Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxpeak.report.summaries import case_text, lines_of
 
 Body = Mapping[str, Any]
 
-#: Where the figures of a CSV file stand in a result.
+#: The section and the name of each CSV column in a result.
 FIGURES = {
     "start": ("run", "start"),
     "n": ("problem", "n"),
@@ -39,7 +39,7 @@ FIGURES = {
 
 
 def markdown(results: Sequence[tuple[str, Body]]) -> str:
-    """A table of results, each with the name of its run."""
+    """Return a Markdown table of results, each with the name of its run."""
     rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
     for where, body in results:
         result = Result.from_dict(body)
@@ -63,12 +63,12 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as one cell of Markdown that renders as it is: no markup, no HTML, no links."""
+    """Return a text as a Markdown cell without markup, HTML and links."""
     return re.sub(r"[\\`*_{}\[\]<>|~&$!#]", r"\\\g<0>", one_line(text))
 
 
 def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
-    """A line a result, with all digits: flop/s, bytes/s, seconds, shares; empty where a run does not say."""
+    """Return CSV with one line per result and all digits, in flop/s, bytes/s and seconds; unknown values are empty."""
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(["run", "benchmark", "status", *FIGURES])
@@ -78,12 +78,12 @@ def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
     return file.getvalue()
 
 
-#: What a cell begins with that a spreadsheet takes for a formula.
+#: Characters at the start of a cell that a spreadsheet interprets as a formula.
 FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet evaluates: an apostrophe goes before a text that begins as a formula does."""
+    """Return a cell that no spreadsheet evaluates, with an apostrophe before a text that begins as a formula."""
     if isinstance(cell, int | float | None):
         return cell
     text = str(cell)

@@ -1,4 +1,4 @@
-"""What a person reads of one result: headline, verdict, phases, warnings with their fixes."""
+"""Write the text of one result: headline, verdict, phases, and warnings with hints."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
-    """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
+    """Return the status, rate, share of the limit and accuracy of a result; if `verbose`, also phases and placement."""
     if "aborted" in result.telemetry:
-        return f"{headline(result, color=color)}\n{_how_far(result)}"
+        return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
     lines = [
         headline(result, color=color),
@@ -34,9 +34,9 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
 
 
 def _repeats(result: Result) -> str:
-    """Best, median and spread of the runs of a case, where several were asked for."""
-    asked, samples = result.config.get("repeat"), result.samples_s
-    if not isinstance(asked, Mapping) or asked.get("value", 1) < 2 or len(samples) < 2:
+    """Return the best, the median and the spread of the runs of a case with --repeat."""
+    repeat, samples = result.config.get("repeat"), result.samples_s
+    if not isinstance(repeat, Mapping) or repeat.get("value", 1) < 2 or len(samples) < 2:
         return ""
     best, middle = min(samples), median(samples)
     spread = percent((max(samples) - best) / middle) if middle else "none"
@@ -44,7 +44,7 @@ def _repeats(result: Result) -> str:
 
 
 def _soak(result: Result) -> str:
-    """How long a case was run again and again, and whether all runs gave the same bits."""
+    """Return the duration of a soak test, and whether all of its runs were bitwise identical."""
     known = result.telemetry.get("soak")
     if not known:
         return ""
@@ -53,13 +53,13 @@ def _soak(result: Result) -> str:
 
 
 def _energy(result: Result) -> str:
-    """Return the line of the energy of the timed work; empty if it is not known."""
+    """Return the line of the energy of the timed work; empty if it is unknown."""
     text = energy_text(result.telemetry)
     return f"  {text}" if text else ""
 
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
-    """Return the energy of the timed work, its power, and the phases that took most of it; empty if it is not known."""
+    """Return the energy and power of the timed work, and the phases with most energy; empty if it is unknown."""
     known = telemetry.get("energy")
     if not known or known["joules"] is None:
         return ""
@@ -73,37 +73,36 @@ def energy_text(telemetry: Mapping[str, Any]) -> str:
 
 
 def _tuned(result: Result) -> str:
-    """What of the settings nobody said, and mxpeak tune had stored."""
-    found = {
+    """Return the settings taken from `mxpeak tune` because no flag, variable or file set them."""
+    tuned = {
         name: one["value"]
         for name, one in result.config.items()
         if isinstance(one, dict) and one.get("origin") == "tuned"
     }
-    return (
-        f"  set by mxpeak tune: {', '.join(f'{name} {_told(value)}' for name, value in found.items())}" if found else ""
-    )
+    named = ", ".join(f"{name} {_setting_text(value)}" for name, value in tuned.items())
+    return f"  set by mxpeak tune: {named}" if tuned else ""
 
 
-def _told(value: Any) -> str:
-    """A setting's value; a list of one as that one, a grid as PxQ."""
+def _setting_text(value: Any) -> str:
+    """Return the value of a setting; a list separated by commas, a grid as PxQ."""
     if isinstance(value, list | tuple):
         pairs = [v if isinstance(v, list | tuple) else (v,) for v in value]
         return ",".join("x".join(map(str, pair)) for pair in pairs)
     return str(value)
 
 
-def _how_far(result: Result) -> str:
-    """Why a run did not come to its end, and how far it had come."""
+def _progress_when_aborted(result: Result) -> str:
+    """Return the reason for the abort of a run, and its progress."""
     known = result.telemetry["aborted"]
-    told = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before the first step"
+    place = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before the first step"
     finished = _finished(known["finished"]) if "finished" in known else ""
     folder = (result.config.get("checkpoint") or {}).get("value")
     resume = f"  if a checkpoint was written, continue with: mxpeak resume {folder}\n" if folder else ""
-    return f"{told}: {known['reason']}\n{finished}{resume}"
+    return f"{place}: {known['reason']}\n{finished}{resume}"
 
 
 def _finished(known: Mapping[str, Any]) -> str:
-    """What the solves come to that were over by then."""
+    """Return the rate of the solves that had finished before the abort."""
     count, seconds = known["solves"], three_digits(known["time_s"])
     so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(known['rate_flops'])}"
     validated = "the validation passed" if known["passed"] else "the validation FAILED"
@@ -111,16 +110,16 @@ def _finished(known: Mapping[str, Any]) -> str:
 
 
 def headline(result: Result, *, color: bool = False) -> str:
-    """One line: validity, rate, and what a list's rules say of them in the same breath."""
+    """Return the status, the rate, the share of the limit and the list status in one line."""
     words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
     words += [f"({share} of {_limit_text(result)})"] if (share := share_text(result)) else []
     words += [rules] if (rules := rules_text(result)) else []
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
 
 
-#: Phases whose share of the energy is told: those that took most.
+#: Number of phases whose share of the energy is shown.
 MOST_PHASES = 3
-#: Rules that a run of a few seconds on a part of a machine breaks, and the list status of one that breaks no others.
+#: Rules that a short run on a part of a machine breaks, and the list status of a run that breaks no others.
 SHORT = {"time": "too short to submit", "memory": "too small to submit"}
 
 
@@ -142,12 +141,12 @@ def failed_tests(result: Result) -> list[str]:
 
 
 def own_test(violation: Mapping[str, Any]) -> bool:
-    """Return whether a violation is of one of mxpeak's own tests; older results hold published rules alone."""
+    """Return whether a violation is of one of mxpeak's own tests; older results contain only published rules."""
     return violation.get("source") == "mxpeak"
 
 
 def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
-    """Return the list status of a valid run that is only too short or too small; empty for all others."""
+    """Return the list status of a valid run that is only too short or too small; otherwise empty."""
     broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(short):
         return ""
@@ -161,9 +160,9 @@ def share_text(result: Result) -> str:
 
 
 def phase_table(result: Result) -> str:
-    """Time by phase, the longest first: mean over the ranks, slowest rank, share of the whole, rate.
+    """Return the table of phases, the longest first: mean over the ranks, slowest rank, share of the total, rate.
 
-    The whole is the time that was measured; of a norm, which is taken many times, it is that of all phases together.
+    The total is the measured time; for a norm, which is repeated, it is the sum of all phases.
     """
     total = result.result.get("time_s") or 0.0
     if "rate_bytes" in result.result:
@@ -191,7 +190,7 @@ def phase_table(result: Result) -> str:
 
 
 def nested_phases(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Phases with how deep they lie in others, the longest first, each followed by its parts."""
+    """Return phases and their nesting depth, the longest first, each followed by its parts."""
 
     def under(parent: str | None, depth: int) -> list[tuple[str, int]]:
         here = [name for name in phases if (parents.get(name) if parents.get(name) in phases else None) == parent]
@@ -202,18 +201,28 @@ def nested_phases(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str,
 
 
 def motif_table(result: Result) -> str:
-    """Mixed against double by motif; empty where double was not measured."""
+    """Return the table of mixed and double precision by motif; empty if double precision was not measured."""
     rows = lines_of(result.benchmark).motifs(result)
     return table(rows) if rows else ""
 
 
+def blas_text(blas: Mapping[str, Any]) -> str:
+    """Return the name, the version and the architecture of a BLAS library."""
+    return " ".join(str(blas[key]) for key in ("library", "version", "architecture") if blas.get(key))
+
+
+def violation_text(violation: Mapping[str, Any]) -> str:
+    """Return a violated rule with its text, marked if it is one of mxpeak's own tests."""
+    return f"{'own test ' if own_test(violation) else ''}{violation.get('rule')}: {violation.get('text')}"
+
+
 def percent(share: float | None) -> str:
-    """A share as people read it; empty where it is not known."""
+    """Return a share in percent; empty if it is unknown."""
     return "" if share is None else f"{three_digits(100 * share)} %"
 
 
 def phase_rate(phase: Mapping[str, Any]) -> str:
-    """The rate of a phase: in flops where some were counted, else in bytes."""
+    """Return the rate of a phase in flops if they were counted, otherwise in bytes."""
     time_s, flops, moved = (phase.get(key) or 0.0 for key in ("time_s", "flops", "bytes"))
     if not time_s or not (flops or moved):
         return ""
@@ -221,7 +230,7 @@ def phase_rate(phase: Mapping[str, Any]) -> str:
 
 
 def placement(result: Result) -> str:
-    """The map of ranks to the process grid, and of ranks to hosts, cores and threads."""
+    """Return the process grid, and the host, cores and threads of each rank."""
     lines = str(result.launch.get("grid") or "").splitlines()
     for rank in result.launch.get("binding") or ():
         threads = f"{rank['threads']} thread{'s' if rank['threads'] > 1 else ''}"
@@ -230,7 +239,7 @@ def placement(result: Result) -> str:
 
 
 def cautions(warnings: Iterable[Caution]) -> str:
-    """Each warning on a line of its own, and under it how to fix it."""
+    """Return each warning on a line, followed by its hint."""
     lines = []
     for warning in warnings:
         lines.append(f"warning: {one_line(warning.text)} [{one_line(warning.code)}]")
@@ -240,7 +249,7 @@ def cautions(warnings: Iterable[Caution]) -> str:
 
 
 def painted(mark: str, color: bool) -> str:
-    """The word for a status, green or red."""
+    """Return the word for a status, in green or red if `color`."""
     return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
 
 

@@ -1,4 +1,4 @@
-"""A timeline of spans as Chrome's trace viewer reads it (chrome://tracing, ui.perfetto.dev): a process a rank."""
+"""Write spans for Chrome's trace viewer (chrome://tracing, ui.perfetto.dev), with one process per rank."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: The lanes of a rank, from above.
+#: The lanes of a rank from top to bottom.
 LANES = ("compute", "halo")
 #: Seconds between the timelines of two cases.
 GAP_S = 1e-3
 
 
 def chrome_trace(cases: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
-    """The events of all ranks as JSON, one titled case after the other; times in microseconds."""
+    """Return the events of all ranks as JSON, one case after the other, with times in microseconds."""
     ranks = sorted({event["rank"] for _, events in cases for event in events})
     lanes = [lane for lane in LANES if any(event["lane"] == lane for _, events in cases for event in events)]
-    found = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]
-    found += [_meta("thread_name", rank, LANES.index(lane), lane) for rank in ranks for lane in lanes]
+    events_json = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]
+    events_json += [_meta("thread_name", rank, LANES.index(lane), lane) for rank in ranks for lane in lanes]
     begin_s = 0.0
     for title, events in cases:
-        found.append({"name": title, "ph": "i", "s": "g", "pid": 0, "tid": 0, "ts": 1e6 * begin_s})
-        found += [_span(event, begin_s) for event in events]
+        events_json.append({"name": title, "ph": "i", "s": "g", "pid": 0, "tid": 0, "ts": 1e6 * begin_s})
+        events_json += [_span(event, begin_s) for event in events]
         begin_s += max((event["begin_s"] + event["time_s"] for event in events), default=0.0) + GAP_S
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}) + "\n"
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events_json}) + "\n"
 
 
 def _span(event: Mapping[str, Any], begin_s: float) -> dict[str, Any]:
@@ -37,5 +37,5 @@ def _span(event: Mapping[str, Any], begin_s: float) -> dict[str, Any]:
     }
 
 
-def _meta(what: str, rank: int, lane: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}}
+def _meta(kind: str, rank: int, lane: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}}

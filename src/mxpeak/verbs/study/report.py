@@ -8,7 +8,7 @@ from typing import Any
 
 from mxpeak.records import three_digits
 from mxpeak.report import style
-from mxpeak.report.figure import Series, loglog
+from mxpeak.report.plots import Series, loglog
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
