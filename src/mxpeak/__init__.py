@@ -40,7 +40,7 @@ __all__ = [
     "run",
     "solve",
 ]
-#: The module of each public name, where that is not that of the norms.
+#: The module of each public name outside the module of the norms.
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
     **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
@@ -50,7 +50,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Bind public names when they are first used: `import mxpeak` loads no array library."""
+    """Import a public name at its first use, so that `import mxpeak` loads no array library."""
     if name in ("dask", "run"):
         return import_module(f"mxpeak.library.{name}")
     if name in __all__:
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names: also those that are not bound yet."""
+    """Return the public names, including those that have not been used yet."""
     return __all__

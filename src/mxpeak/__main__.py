@@ -1,4 +1,4 @@
-"""python -m mxpeak, and the console script; a signal while it is loaded ends it, too, and all ranks where it cannot."""
+"""The entry point of `python -m mxpeak` and of the console script; a signal during the import ends the process."""
 
 import signal
 

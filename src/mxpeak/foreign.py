@@ -1,4 +1,4 @@
-"""Files and texts that come from outside: read without waiting or filling the memory, shown without side effects."""
+"""Files and texts from outside mxpeak: read without blocking or filling the memory, printed without side effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UnreadableError(OSError):
 def read_text(path: str | Path, *, errors: str = "strict") -> str:
     """Return the text of a file, without a byte order mark.
 
-    Raises an OSError for everything that is no text file of at most MOST_BYTES, and an UnreadableError for bytes that
+    Raises an OSError for anything that is not a text file of at most MOST_BYTES, and an UnreadableError for bytes that
     are not UTF-8, unless `errors` replaces them.
     """
     data = read_bytes(path)
@@ -45,7 +45,7 @@ def read_text(path: str | Path, *, errors: str = "strict") -> str:
 def read_bytes(path: str | Path) -> bytes:
     """Return the bytes of a regular file, or of a pipe that a program writes to; at most MOST_BYTES.
 
-    A pipe without a writer is refused instead of waited for.
+    Raises an OSError for a pipe without a writer, instead of waiting for one.
     """
     with _opened(path) as (file, mode):
         if stat.S_ISFIFO(mode):
@@ -103,7 +103,7 @@ def _chunks(file: int) -> Iterator[bytes]:
 
 
 def _limited(chunks: Iterable[bytes]) -> bytes:
-    """Join the parts of a file that may be longer than it said, as files of /proc are."""
+    """Join the parts of a file that may be longer than its recorded size, as files of /proc are."""
     whole = bytearray()
     for chunk in chunks:
         whole += chunk

@@ -1,4 +1,4 @@
-"""The command that adds an extra to this installation of mxpeak, from where it was installed."""
+"""The pip command that adds an extra to this installation of mxpeak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirement(extra: str) -> str:
-    """Return what pip is to install; PEP 610 defines the record that pip leaves about the source."""
+    """Return the requirement that pip installs; PEP 610 defines the record of the source that pip keeps."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -20,12 +20,12 @@ class Precision:
 
     @property
     def u(self) -> float:
-        """Unit roundoff 2^-p: the largest relative error of one rounding to nearest."""
+        """Return the unit roundoff 2^-p, the largest relative error of one rounding to nearest."""
         return 2.0**-self.p
 
     @property
     def spacing(self) -> float:
-        """The least distance between two numbers: that of the subnormal ones."""
+        """Return the smallest distance between two numbers, which is that of the subnormal numbers."""
         return self.smallest * 2.0 ** (1 - self.p)
 
 
@@ -43,7 +43,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def precision(name: str) -> Precision:
-    """The format called `name`; an unknown name is an error that lists the known ones."""
+    """Return the format with this name; raise a UsageError that lists all formats for an unknown name."""
     try:
         return PRECISIONS[name]
     except KeyError:
@@ -51,5 +51,5 @@ def precision(name: str) -> Precision:
 
 
 def stored_as(name: str) -> str:
-    """What an LU keeps A, L and U in where its products have operands of a format: that of their sums."""
+    """Return the format in which an LU stores A, L and U if its products have operands of this precision."""
     return precision(name).accumulate

@@ -20,7 +20,7 @@ SCHEMA_RESULTS = "mxpeak.results/1"
 
 
 def three_digits(value: float | None) -> str:
-    """A number as people read it: three significant digits, no exponent between a thousandth and a million."""
+    """Return a number with three significant digits, without an exponent between a thousandth and a million."""
     if value is None or not math.isfinite(value):
         return "none"
     if value and not 1e-3 <= abs(value) < 1e6:
@@ -31,7 +31,7 @@ def three_digits(value: float | None) -> str:
 
 
 def rate_text(rate_flops: float | None) -> str:
-    """A rate in GFLOP/s, or in the larger SI unit that fits it."""
+    """Return a rate in GFLOP/s, or in a larger SI unit if it has more than three digits."""
     if rate_flops is None:
         return "no rate"
     for unit, size in (("EFLOP/s", 1e18), ("PFLOP/s", 1e15), ("TFLOP/s", 1e12)):
@@ -41,7 +41,7 @@ def rate_text(rate_flops: float | None) -> str:
 
 
 def bytes_rate_text(rate_bytes: float | None) -> str:
-    """A rate in GB/s, or in the larger SI unit that fits it."""
+    """Return a rate in GB/s, or in a larger SI unit if it has more than three digits."""
     if rate_bytes is None:
         return "no rate"
     for unit, size in (("PB/s", 1e15), ("TB/s", 1e12)):
@@ -51,7 +51,7 @@ def bytes_rate_text(rate_bytes: float | None) -> str:
 
 
 def figure_text(figures: Mapping[str, Any]) -> str:
-    """The rate of a result, or of its limit, in flops or in bytes a second, whichever it has."""
+    """Return the rate of a result, or of its limit, in flops or in bytes per second."""
     if "rate_bytes" in figures:
         return bytes_rate_text(figures["rate_bytes"])
     return rate_text(figures.get("rate_flops"))
@@ -64,7 +64,7 @@ def drifted(figures: Mapping[str, Any]) -> bool:
 
 
 def size_text(size_bytes: float) -> str:
-    """A size in GiB, or in MiB below one."""
+    """Return a size in GiB, or in MiB below 1 GiB."""
     return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
 
 
@@ -90,7 +90,7 @@ def read_json(text: str | bytes) -> Any:
 
 #: Arrays and objects, and items of all of them, that JSON may have: they take less than 500 MB of memory.
 MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
-#: Levels of arrays and objects in each other that JSON may have; result files have nine.
+#: The deepest nesting of arrays and objects that is read; result files have nine levels.
 DEEPEST = 50
 TOO_DEEP = "its brackets are nested too deeply"
 #: The largest integer of an unsigned 64-bit word.
@@ -123,7 +123,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise a ValueError if arrays and objects lie too deep in each other for functions that call themselves."""
+    """Raise a ValueError if arrays and objects are nested too deeply for recursive functions."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -164,7 +164,7 @@ PASSED = ("valid", "slow")
 
 
 def mark(status: str) -> str:
-    """The word for a status."""
+    """Return the word that mxpeak prints for a status."""
     return {"valid": "PASSED", "slow": "TOO SLOW", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
@@ -315,7 +315,7 @@ class Result:
 
 
 def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
-    """Return a value as JSON can hold it; add a caution for each figure that JSON cannot hold."""
+    """Return a value that JSON can represent; add a caution for each figure that it cannot."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
@@ -333,9 +333,10 @@ def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
 
 
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
-    """The content of a result file: the list of results.
+    """Return the content of a result file: the list of results.
 
-    In this release that of a single case (not with `several`) has the case's keys at its top, too: they will go.
+    In this release the content of a single case (without `several`) also has the keys of the case at its top; they are
+    deprecated.
     """
     found = [r.as_dict() for r in results]
     alone = found[0] if len(found) == 1 and not several else {}
@@ -343,9 +344,9 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
 
 
 def results_of(body: Any) -> list[dict[str, Any]]:
-    """The results in the content of a result file, also in one of an older version: there one stood alone.
+    """Return the results in the content of a result file; an older version stored a single result without a list.
 
-    A key that is null is taken as absent.  A ValueError if the content is not that of a result file.
+    A null key counts as missing. Raises a ValueError if the content is not that of a result file.
     """
     if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise ValueError("its schema is not that of a result file")
@@ -356,6 +357,6 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    r"""Return JSON with all digits and no NaN; \u stands for control characters and for bytes that are not UTF-8."""
+    r"""Return JSON with all digits and no NaN; \u escapes control characters and bytes that are not UTF-8."""
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"

@@ -1,4 +1,4 @@
-"""--abft: what checks on the way found becomes part of the result; what was not mended makes it invalid."""
+"""The results of --abft: faults become part of the result, and uncorrected ones make it invalid."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mxpeak.records import Caution, Result, three_digits
 from mxpeak.solvers.abft.lu_faults import Checked, Fault
 from mxpeak.solvers.abft.solve_faults import SolveChecks, SolveFault
 
-#: The kernels whose matrices are checked.
+#: The kernels that support --abft.
 CHECKED = ("host", "reference")
 
 
-#: What to do about a fault.
+#: Advice about a fault.
 HINT = "test the memory of these hosts, and check their logs for corrected errors"
 
 
 def check_abft(bench: Bench[Any]) -> None:
-    """Stop at what cannot be checked."""
+    """Raise a UsageError for kernels that do not support --abft."""
     if bench.config.abft and bench.kernels.name not in CHECKED:
         raise UsageError(
             f"--abft supports only the host kernels, not the {bench.kernels.name} kernels; remove --abft, "
@@ -32,7 +32,7 @@ def check_abft(bench: Bench[Any]) -> None:
 
 
 def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]) -> None:
-    """Say in a result what the checks of its runs found; what was left wrong makes it invalid."""
+    """Record the faults of LU runs in a result; an uncorrected fault makes it invalid."""
     known = [one for one in checked if one is not None]
     if not known:
         return
@@ -47,7 +47,7 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]
 
 
 def about_solves(result: Result, checks: SolveChecks | None) -> None:
-    """Say in a result what the checks of its iterative solves found; any fault makes it invalid."""
+    """Record the faults of iterative solves in a result; any fault makes it invalid."""
     if checks is None:
         return
     result.telemetry["abft"] = {
@@ -64,7 +64,7 @@ def about_solves(result: Result, checks: SolveChecks | None) -> None:
 
 
 def _left_wrong(result: Result, text: str) -> None:
-    """A result that a fault has spoiled."""
+    """Make a result invalid because of a fault."""
     result.status = "invalid"
     result.validation["passed"] = False
     if result.rules:
@@ -72,6 +72,7 @@ def _left_wrong(result: Result, text: str) -> None:
 
 
 def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
+    """Return the section about the checks."""
     return {
         "checks": sum(one.checks for one in known),
         "found": sum(one.found for one in known),
@@ -83,7 +84,7 @@ def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any
 
 
 def said(fault: Fault, case: LuCase) -> str:
-    """A fault in words: when, where, and what became of it."""
+    """Return a text about a fault: when, where, and whether it was corrected."""
     p, q = fault.process
     where = f"process ({p}, {q})" if q is not None else f"process row {p}"
     if fault.part == "checksum":
@@ -97,7 +98,7 @@ def said(fault: Fault, case: LuCase) -> str:
 
 
 def said_of_solve(fault: SolveFault) -> str:
-    """A fault of an iterative solve in words."""
+    """Return a text about a fault of an iterative solve."""
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":
         return f"a number changed unexpectedly: {fault.array}, on rank {fault.rank}; {when}"
@@ -109,7 +110,7 @@ def said_of_solve(fault: SolveFault) -> str:
 
 
 def _off_by(fault: SolveFault, what: str) -> str:
-    """How far something is from what it should be, if that can still be told."""
+    """Return by how much a quantity differs from its expected value, if both are finite."""
     difference, limit = fault.difference, fault.limit
     if difference is None or limit is None or not (isfinite(difference) and isfinite(limit)):
         return f"{what} is not finite"

@@ -70,7 +70,7 @@ class RunRecord:
         return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
 
     def difference(self, part: Part) -> str:
-        """Return how a part shows that it belongs to another run or problem; empty if it does not."""
+        """Return the evidence that a part belongs to another run or problem; empty if there is none."""
         there = part.about.get("settings")
         if not isinstance(there, dict):
             return "a run without settings"
@@ -101,9 +101,9 @@ def write_run(folder: Path, record: RunRecord) -> None:
 
 
 def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
-    """Read which run a folder of checkpoints belongs to; `configs` are those of the benchmarks by name.
+    """Return the run to which a folder of checkpoints belongs; `configs` are those of the benchmarks by name.
 
-    If run.json is missing, or has no settings at all, the newest part whose head is intact describes the run.
+    If run.json is missing, or has no settings, the newest part with an intact head describes the run.
     """
     try:
         content = _json_in(folder / RUN)
@@ -185,7 +185,7 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
 
 
 def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
-    """Return the record in the head of the newest intact part; `error` says why run.json does not serve."""
+    """Return the record in the head of the newest intact part; `error` is the error of run.json."""
     found: list[tuple[int, RunRecord]] = []
     for name in SLOTS:
         try:
@@ -280,7 +280,7 @@ def _reason(error: Exception) -> str:
 
 
 def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpoint, list[str]]:
-    """Return the newest checkpoint whose parts all are intact, and the defects of a newer one.  Collective over comm.
+    """Return the newest checkpoint whose parts all are intact, and the defects of a newer one. Collective over comm.
 
     Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
     """
@@ -368,7 +368,7 @@ class Run:
 
     @property
     def before_s(self) -> float:
-        """Seconds of the clock before this process."""
+        """Return the seconds of the clock in earlier processes."""
         return 0.0 if self.found is None else self.found.elapsed_s
 
     def close(self) -> None:
@@ -391,7 +391,7 @@ class Run:
 
 
 def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:
-    """Lock the folder that --checkpoint names, begin a run there or find its newest checkpoint.  Collective over comm.
+    """Lock the folder that --checkpoint names, begin a run there or find its newest checkpoint. Collective over comm.
 
     Returns None without --checkpoint.
     """
@@ -448,7 +448,7 @@ def _locked(folder: Path) -> FolderLock:
 
 
 def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
-    """Write which run the folder belongs to; nothing else may be there."""
+    """Write the record of a run into its folder, which must be empty otherwise."""
     record = record_of(config, case, benchmark)
     try:
         if any(one.name != LOCK and not one.name.startswith(".mxpeak-") for one in folder.iterdir()):
@@ -466,7 +466,7 @@ def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunR
 
 
 class FolderCheckpointer:
-    """A `solvers.keeping.Keeper` that writes files.  All ranks of the grid make it and call it alike."""
+    """A checkpointer that writes files. All ranks of the grid create it and call it at the same steps."""
 
     def __init__(
         self, run: Run, A: DistMatrix, kernels: Kernels, spans: Spans, ending: Callable[[], bool] = lambda: False
@@ -488,7 +488,7 @@ class FolderCheckpointer:
             self._number, self.first, self.notes = first.number, first.steps, run.found.notes
 
     def load(self, blocks: DiagonalBlocks) -> None:
-        """Read the matrix, and the notes of its diagonal blocks, if the run is resumed.  Collective over the grid."""
+        """Read the matrix, and the notes of its diagonal blocks, if the run is resumed. Collective over the grid."""
         found = self._run.found
         if found is None:
             return
@@ -558,7 +558,7 @@ class FolderCheckpointer:
         self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
 
     def finish(self) -> list[Caution]:
-        """Wait until the last part is written; return the warnings about checkpoints.  Collective over the grid."""
+        """Wait until the last part is written; return the warnings about checkpoints. Collective over the grid."""
         self._writer.wait()
         texts = self._A.grid.all.gather_objects(None if self._writer.error is None else str(self._writer.error))
         cautions = list(self._run.cautions)

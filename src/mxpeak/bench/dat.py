@@ -1,7 +1,7 @@
-"""Positional input files, HPL.dat and its kin: numbered lines of which only the leading words count.
+"""Positional input files such as HPL.dat: numbered lines, of which only the leading words count.
 
-Words are split on any white space, which accepts every file that HPL reads as its author meant it; where HPL would
-silently put a value of its own (an unknown broadcast becomes 1ringM), reading stops with an error.
+Words are separated by any white space, so every file that HPL reads is accepted. If HPL would silently replace a value
+(an unknown broadcast becomes 1ringM), reading raises an error instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity
 
 
 def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
-    """A parser of HPL's number for one of `choices`."""
+    """Return a parser of HPL's number for one of `choices`."""
 
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
@@ -33,7 +33,7 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Dat:
-    """The lines of one file, numbered from 1 as in every error; `expected` of them make the file whole."""
+    """The lines of one file, numbered from 1 as in errors; a complete file has `expected` lines."""
 
     source: str
     lines: Sequence[str]
@@ -41,26 +41,26 @@ class Dat:
 
     @classmethod
     def of(cls, text: str, source: str, expected: int) -> Dat:
-        """The lines of a text, whatever ends them."""
+        """Return the lines of a text."""
         return cls(source, re.split(r"\r\n|\n|\r", text), expected)
 
     def word(self, number: int, name: str) -> str:
-        """The first word of a line."""
+        """Return the first word of a line."""
         words = self._line(number, name).split()
         if not words:
             raise self._error(number, name, "the line is empty; add a value")
         return words[0]
 
     def one(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
-        """The value that starts a line."""
+        """Return the value at the beginning of a line."""
         return self._value(number, name, self.word(number, name), parse)
 
     def row(self, number: int, name: str, count: int, parse: Callable[[str], Any]) -> tuple[Any, ...]:
-        """As many values as lead a line."""
+        """Return the values at the beginning of a line."""
         return self._leading(number, name, count, f"the line needs {count} values", parse)
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
-        """The list that stands `below` the line that says how many values it has."""
+        """Return the list in the line `below` the line with its length."""
         count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
         asked = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
         return self._leading(number + below, name, count, asked, parse)

@@ -1,4 +1,4 @@
-"""What a run would do: told by a benchmark's dry_run, shown by the command line."""
+"""The result of a dry run, which a benchmark returns and the command line prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.options import AnyRun, Run
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do.
+    """The properties of a run that has not been executed.
 
     text     sizes, grid and memory, for people
     fits     whether all of it fits into memory

@@ -1,4 +1,4 @@
-"""What the model expects of runs here: this machine as `mxpeak tune` measured it, and the runs of results on it."""
+"""Rates that a simulation expects of runs on this machine, from the measurements of `mxpeak tune`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mxpeak.runtime.tuned import store_folder, this_store
 
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
-    """The files of this machine by ranks and threads; without a look at the machine where nothing was measured.
+    """Return the machine files of this machine by ranks and threads.
 
-    To be asked before a rank is bound to its cores: the cores that it may use are what a machine is known by.
+    Call it before a rank is bound to cores, because the visible cores are part of the fingerprint of a machine.
     """
     if not any(store_folder().glob("*.toml")):
         return {}
@@ -28,10 +28,10 @@ def measured_layouts() -> Mapping[tuple[int, int], Any]:
 
 
 def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
-    """The rates that are to be expected of a series of results: where from, in words, and one a result.
+    """Return the source of the expected rates, a description, and the rate of each result of a scaling study.
 
-    From a simulation on this machine as it was measured with as many threads a rank; else the first result's rate,
-    times the ranks.
+    The rates are simulated if this machine was measured with as many threads per rank. Otherwise the rate of the first
+    result is multiplied by the growth in ranks.
     """
     first, ranks = results[0], [_ranks(one) for one in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
@@ -62,16 +62,16 @@ def _ranks(result: Result) -> int:
 
 
 def rate_of(result: Result, machine: Machine) -> float:
-    """The simulated rate of the run that gave a result."""
+    """Return the simulated rate of the run of a result."""
     if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops
 
 
 def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float], list[float]] | None:
-    """When an LU should have done how many flops on a machine: seconds, and flops done by then.
+    """Return the simulated progress of an LU: seconds, and flops done by then.
 
-    None where the machine was not measured in the case's precision.
+    Returns None if the machine was not measured in the precision of the case.
     """
     run = LuRun(
         n=case.n,
@@ -95,7 +95,7 @@ def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float
 
 
 def lu_run(result: Result) -> LuRun:
-    """The run that gave a result of an LU benchmark."""
+    """Return the simulated run that corresponds to a result of an LU benchmark."""
     problem, bcast = result.problem, result.config["bcast"]["value"]
     return LuRun(
         n=problem["n"],
@@ -112,7 +112,7 @@ def lu_run(result: Result) -> LuRun:
 
 
 def sparse_run(result: Result) -> SparseRun:
-    """The run that gave a result of HPG-MxP or HPCG."""
+    """Return the simulated run that corresponds to a result of HPG-MxP or HPCG."""
     problem = result.problem
     if "nx" not in problem:
         raise UsageError("a matrix from a file is not the 27-point problem")

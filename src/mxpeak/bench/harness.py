@@ -1,6 +1,6 @@
-"""What all benchmarks share: the run from the ranks' cores to the results, its clock, its phases, its cautions.
+"""The parts of a run that all benchmarks share: placement, kernels, clock, phases, cautions and results.
 
-A benchmark says what cannot be run (`check`) and yields each case with its result; the rest of a run is here.
+A benchmark defines `check`, which rejects impossible configurations, and yields each case with its result.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mxpeak.runtime.placement import (
 )
 from mxpeak.spans import Observer, Spans
 
-#: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
+#: Computations of a case whose phases are kept: both solvers with all parts; a soak test creates more and more.
 MOST_SPANS = 8
-#: Why a run has no result, where it had no time to say so itself.
+#: The reason in a file of results so far, if the run had no time to replace it.
 CUT_SHORT = "the run ended without a message, or is still running"
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
@@ -52,19 +52,19 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 
 class RunHooks(TypedDict, total=False):
-    """What a run is told besides its configuration.
+    """The connections of a run to its caller.
 
-    benchmark   its name, for a result that did not come to its end
-    origins     the origin of each value of the configuration
-    observers   of its spans, on rank 0
-    on_begin    hears of each case as it begins, on rank 0
-    on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    benchmark   name of the benchmark, for the result of an aborted case
+    origins     origin of each value of the configuration
+    observers   observers of the spans, on rank 0
+    on_begin    called with each case when it begins, on rank 0
+    on_case     called with each case and its result, on rank 0; the result is None if the case did not fit into memory
     on_note     prints a note about a case at once, on rank 0
-    on_sample   hears after each measurement of a case how to tell what is known by then, on rank 0
-    follow      hears of the spans of each computation that is watched, on every rank
-    stop        why not to go on, by those who look on; asked on rank 0
-    ending      whether a signal has asked for the end, and waits for a last checkpoint
-    argv        the command line, for the result file
+    on_sample   called after each measurement, on rank 0, with a function that returns the result so far
+    follow      called with the spans of each observed computation, on every rank
+    stop        returns the reason to stop, or None; called on rank 0
+    ending      returns whether a signal has asked for the end, and waits for a last checkpoint
+    argv        command line, for the result file
     """
 
     benchmark: str
@@ -81,7 +81,7 @@ class RunHooks(TypedDict, total=False):
 
 
 class Bench(Generic[AnyConfig]):
-    """What all cases of one run share: ranks, kernels, facts for the result file, memory.  Made collectively."""
+    """The resources that all cases of a run share: ranks, kernels, memory, and facts for the result file."""
 
     def __init__(
         self, run: Run[AnyConfig], comm: Communicator, placement: Placement, kernels: Kernels, hooks: RunHooks
@@ -100,7 +100,7 @@ class Bench(Generic[AnyConfig]):
         self._meter = Meter(self._packages or [], self._gpu, doing=self._phase)
 
     def begin(self, case: Any) -> None:
-        """A case begins."""
+        """Record the beginning of a case."""
         self._under_way = CaseInProgress(case)
         self._spans.clear()
         self._meter.clear()
@@ -108,11 +108,11 @@ class Bench(Generic[AnyConfig]):
             on_begin(case)
 
     def end(self) -> None:
-        """A case has ended: what goes wrong before the next one begins is none of its own."""
+        """Record the end of a case, so that a later error is not attributed to it."""
         self._under_way = None
 
     def new_spans(self, *, watched: bool = True) -> Spans:
-        """New spans, which the observers follow if `watched`."""
+        """Return new spans; observers follow them if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
         self._spans.append(spans)
         if watched and self._under_way is not None:
@@ -122,11 +122,11 @@ class Bench(Generic[AnyConfig]):
         return spans
 
     def _phase(self) -> str:
-        """The phase that is under way."""
+        """Return the name of the current phase."""
         return next((spans.place for spans in self._spans if spans.place), "")
 
     def announce(self, text: str) -> None:
-        """Tell those who look on what is done beside the computations that they watch."""
+        """Show the observers an activity outside the observed computations."""
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
                 hear(text)
@@ -138,16 +138,16 @@ class Bench(Generic[AnyConfig]):
 
     @property
     def ending(self) -> Callable[[], bool]:
-        """Says whether a signal has asked for the end, and waits for a last checkpoint."""
+        """Return a function that returns whether a signal has asked for the end, and waits for a last checkpoint."""
         return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
-        """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""
+        """Return the spans; at their steps the ranks of comm stop together if an observer asks for it."""
         spans.look = asked(comm, self._hooks.get("stop", lambda: None))
         return spans
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
-        """One more measurement of the case has been taken, and what all of them come to."""
+        """Record one more measurement of the case, and the result of all of them."""
         if (case := self._under_way) is None:
             return
         case.samples_s.append(time_s)
@@ -156,13 +156,13 @@ class Bench(Generic[AnyConfig]):
             on_sample(lambda: aborted(self.name, case, self.facts, CUT_SHORT))
 
     def aborted(self, why: str) -> tuple[Any, Result] | None:
-        """The case that has begun, and what is known of it without asking other ranks; None if none has."""
+        """Return the current case with its result so far, without communication; None between cases."""
         if self._under_way is None:
             return None
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective over comm, or all."""
+        """Do the work after a barrier and return the seconds of the slowest rank. Collective over comm, or all."""
         comm = comm or self.comm
         self.kernels.wait()
         comm.barrier()
@@ -172,7 +172,7 @@ class Bench(Generic[AnyConfig]):
         return allreduce_scalar(comm, time.perf_counter() - begin, "max", self.kernels.xp)
 
     def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """The same of work that the figure is made of: its energy is counted too."""
+        """Do timed work like `slowest`, and count its energy."""
         elapsed_s = None
         self._meter.begin()
         try:
@@ -182,7 +182,7 @@ class Bench(Generic[AnyConfig]):
         return elapsed_s
 
     def energy(self, rate_flops: float | None) -> dict[str, Any]:
-        """Return the energy of a case's metered work for its telemetry, on rank 0; if unknown, with the reason.
+        """Return the energy of the metered work of a case, or the reason why it is unknown, on rank 0.
 
         Collective over all ranks.
         """
@@ -198,14 +198,14 @@ class Bench(Generic[AnyConfig]):
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
-    """The threads of each rank, told or its share of the cores.  Collective."""
+    """Return the threads per rank: the given number, or an equal share of the cores. Collective."""
     return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).max_ranks)
 
 
 def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:
-    """The process row of this rank, where hosts factor the panels of devices: its ranks do so in turn.
+    """Return the process row of this rank if hosts factor the panels of devices; rows then share cores.
 
-    None where the library factors them on the device (P = 1), and where several grids follow one another.
+    Returns None if the library factors panels on the device (P = 1), or if the run has several grids.
     """
     if not (isinstance(config, GridConfig) and config.panels_on_host and config.on_gpu):
         return None
@@ -229,7 +229,7 @@ def open_bench(
 ) -> Iterator[AnyBench]:
     """Load the kernels, bind the cores, and yield what all cases of a run share.
 
-    `check` raises usage errors on every rank, before anything runs. `make` returns the shared bench.  Collective.
+    `check` raises usage errors on every rank, before anything runs. `make` returns the shared bench. Collective.
     """
     run = on_device(Run(config, hooks.get("origins", {})))
     config = run.config
@@ -258,7 +258,7 @@ def run_cases(
     """Run a benchmark and return what its cases gave, on every rank.
 
     `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on
-    rank 0, and None if the case does not fit.  Collective over comm.
+    rank 0, and None if the case does not fit. Collective over comm.
     """
     on_case = hooks.get("on_case")
     with open_bench(make, check, config, comm, hooks) as bench:
@@ -276,7 +276,7 @@ def run_cases(
                     found.append(result)
         except BaseException as ending:  # a signal or an error: what is known so far is kept, with the reason
             known = bench.aborted(str(ending) or type(ending).__name__) if comm.rank == 0 else None
-            # an error that comes before anything has ended says all that is known
+            # an error before the first measurement leaves no result
             if on_case and known and (found or known[1].samples_s or not isinstance(ending, Exception)):
                 on_case(*known)
             raise
@@ -284,9 +284,9 @@ def run_cases(
 
 
 def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:
-    """The seconds of work done `least` times, and until so many seconds are over, but `most` times at the most.
+    """Repeat a measurement at least `least` times and until `seconds` have passed; return at most `most` times.
 
-    `timed` returns the same on every rank, so that all leave together.
+    `timed` returns the same seconds on every rank, so that all ranks stop together.
     """
     samples: list[float] = []
     while len(samples) < least or (sum(samples) < seconds and len(samples) < most):
@@ -298,13 +298,13 @@ def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: floa
 
 
 def peak_rss(comm: Communicator) -> int:
-    """The most memory that the processes of a group have had, in bytes.  Collective over comm."""
+    """Return the sum of the largest resident sets of the processes, in bytes. Collective over comm."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
     return int(allreduce_scalar(comm, float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit), "sum"))
 
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
-    """Mean, largest and smallest time of each phase over the ranks; sums of flops, bytes, calls.  Whole on rank 0."""
+    """Return mean, largest and smallest time of each phase, with flops, bytes and calls, on rank 0. Collective."""
     everybody = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
     table: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
@@ -325,9 +325,9 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
 
 
 def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Every grid, checked against the number of ranks and the nodes that these are on.  Collective.
+    """Return every grid of the config, checked against the number of ranks and the nodes. Collective.
 
-    A mistake raises here, on every rank alike.
+    An error is raised on every rank.
     """
     grids = config.grids(comm.size)
     for P, Q in grids:
@@ -338,7 +338,7 @@ def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int]
 
 
 def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
-    """How many node grids the fullest node has; one that lies on several nodes is a mistake.  Collective."""
+    """Return the most node grids per node; raise a UsageError if a node grid spans several nodes. Collective."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     count = blocks_a_node(comm, node_name(), p * q, grid.size)
     if count == 0:
@@ -347,7 +347,7 @@ def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
 
 
 def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
-    """What to know of nodes that have several node grids instead of one.  Collective."""
+    """Return the cautions about nodes with several node grids. Collective."""
     if config.node_grid is None:
         return []
     p, q = config.node_grid
@@ -365,27 +365,27 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
 
 
 def grid_text(case: GridCase) -> str:
-    """Which rank is where, as a table."""
+    """Return a table of the ranks in the process grid."""
     return ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()
 
 
-#: A phase that did not occur.
+#: The record of a phase that did not occur.
 NO_PHASE: dict[str, Any] = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 0.0, "bytes": 0.0, "calls": 0}
 
 
 def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    """A phase, and where it moves bytes its share of the rate that they can be read at."""
+    """Return a phase, with its share of the read bandwidth if it moves bytes."""
     if not limit or not phase["time_s"] or not phase["bytes"]:
         return phase
     return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
 
 
 def sortable_residual(scaled: float) -> float:
-    """The residual as something to be compared: what is not a number is worse than any that is."""
+    """Return the residual as a number that compares; NaN counts as the largest."""
     return scaled if scaled == scaled else sys.float_info.max
 
 
 def depth_caution(depth: int, ran: int) -> Caution:
-    """What to know of a look-ahead deeper than one step."""
+    """Return the caution about a look-ahead depth larger than 1."""
     text = f"look-ahead depth {depth} was requested, but {ran} was used"
     return Caution("depth", text, "a deeper look-ahead has no effect; use --depth 1")

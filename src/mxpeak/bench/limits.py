@@ -14,16 +14,16 @@ from mxpeak.comm.base import Communicator
 from mxpeak.perf.host import core_groups
 from mxpeak.records import Caution
 
-#: A reading lasts this share of the run's time, within bounds.  A processor exceeds the rate that it can sustain for
-#: some tenths of a second, until its clock or power budget is lowered.  A reading of GEMM therefore lasts more than
-#: twice as long; memory has no such burst.  A reading is at most TIMES as long as a short run.
+#: A reading lasts this share of the run's time, within bounds. A processor exceeds the rate that it can sustain for
+#: some tenths of a second, until its clock or power budget is lowered. A reading of GEMM therefore lasts more than
+#: twice as long; memory has no such burst. A reading is at most TIMES as long as a short run.
 SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
-#: The fewest samples of a reading.  Those that begin in the first half of its time are left out, because of the burst.
+#: The fewest samples of a reading. Those that begin in the first half of its time are left out, because of the burst.
 LEAST_SAMPLES = 3
 #: The cases of a series share a measurement of the limit until it is this many times as old as it took to measure.
 #: Measurements then take about a tenth of the time of the series.
 FRESH = 10.0
-#: The change of speed from which a share is marked.  The speed during the run is between those of the readings.  A
+#: The change of speed from which a share is marked. The speed during the run is between those of the readings. A
 #: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.
 DRIFT = 0.10
 #: The shortest reading by which a change of speed differs from noise.
@@ -78,14 +78,14 @@ class Readings:
         self._latest: dict[Hashable, Reading] = {}
 
     def before(self, what: Hashable, comm: Communicator, measure: Callable[[], Reading]) -> Reading:
-        """Return the latest reading if it is fresh, otherwise a new one.  Collective over comm."""
+        """Return the latest reading if it is fresh, otherwise a new one. Collective over comm."""
         known = self._fresh(what, comm)
         return self._new(what, measure) if known is None else known
 
     def after(
         self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
     ) -> Reading | None:
-        """Return a new reading; None if the latest is fresh and the series continues.  Collective over comm."""
+        """Return a new reading; None if the latest is fresh and the series continues. Collective over comm."""
         return self._new(what, measure) if last or self._fresh(what, comm) is None else None
 
     def _fresh(self, what: Hashable, comm: Communicator) -> Reading | None:
@@ -121,19 +121,19 @@ class Limit:
 
     @property
     def rate(self) -> float | None:
-        """The largest of the readings and of the rates that were reached; None if nothing was measured."""
+        """Return the largest of the readings and the reached rates; None if nothing was measured."""
         readings = self._readings
         return max([*readings, *(rate for _, rate in self.reached)]) if readings else None
 
     @property
     def drift(self) -> float | None:
-        """By how much of the smaller reading the rate exceeds it."""
+        """Return the relative excess of the rate over the smallest reading."""
         readings, rate = self._readings, self.rate
         return None if rate is None or not min(readings) else rate / min(readings) - 1.0
 
     @property
     def drifted(self) -> bool:
-        """Whether the machine's speed changed so much that the share is uncertain."""
+        """Return whether the machine's speed changed so much that the share is uncertain."""
         telling = all(one.took_s >= TELLING_S for one in (self.before, self.after) if one is not None)
         return telling and self.drift is not None and self.drift > DRIFT
 
@@ -188,6 +188,6 @@ def node_caches(machine: Mapping[str, Any]) -> int:
 
 
 def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: int, *, on_gpu: bool) -> int:
-    """Return the bytes of a rank's array that no cache holds; of `available` on a node it takes a quarter at most."""
+    """Return the bytes per rank of an array that no cache holds, at most a quarter of `available` per node."""
     least = GPU_LEAST_BYTES if on_gpu else max(LEAST_BYTES, CACHES * node_caches(machine) // ranks_a_node)
     return min(least, max(int(available) // (SPARE * ranks_a_node), 2**20))

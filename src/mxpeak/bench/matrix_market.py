@@ -1,12 +1,12 @@
-"""Matrices from Matrix Market files, for solvers: square, real, sparse; what is wrong is named by its line or row.
+"""Square real sparse matrices from Matrix Market files; errors name the line or the row.
 
     %%MatrixMarket matrix coordinate real general
     % comments, only here; blank lines anywhere
     rows columns entries
-    i j value                       counted from 1; one line an entry, of symmetric ones those on or below the diagonal
+    i j value                       counted from 1; one entry per line; symmetric: on or below the diagonal
 
-NumPy parses the entries, every word of every line.  (SciPy's reader ends the process where a blank follows the last
-number, and takes 1.5.6 for 1.5.)  Only where NumPy fails are the lines gone through, to find the one at fault.
+NumPy parses every word of every line. (SciPy's reader ends the process if a blank follows the last number, and reads
+1.5.6 as 1.5.) Only if NumPy fails, the lines are read one at a time to find the error.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mxpeak.options import DIGITS, quoted
 
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
-#: What is said where no line is wrong by itself.
+#: The error if each line is valid by itself.
 UNLIKE = "its entries cannot be parsed"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A file's first lines: the field and symmetry, n, how many entries follow, and on which line the sizes stand."""
+    """The header of a file: field, symmetry, n, number of entries, and the line with the sizes."""
 
     field: str
     symmetry: str
@@ -45,9 +45,10 @@ class Header:
 
 
 def read_matrix(path: str | Path) -> Any:
-    """The matrix in a Matrix Market file (.mtx or .mtx.gz) as a scipy.sparse.csr_array of fp64, entries summed.
+    """Return the matrix in a file (.mtx or .mtx.gz) as a scipy.sparse.csr_array of fp64; duplicates are summed.
 
-    A UsageError for what cannot be solved with: no square sparse real matrix, NaN, Inf, empty rows, a zero diagonal.
+    Raises a UsageError for a matrix that is not square, sparse and real, and for NaN, Inf, empty rows or a zero
+    diagonal.
     """
     path = Path(path)
     header = read_header(path)
@@ -67,7 +68,7 @@ def read_matrix(path: str | Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of a file: rows and columns, counted from 0, fp64 values, and what is wrong with them, if anything."""
+    """Entries of a file: rows and columns counted from 0, fp64 values, and the error in them, if any."""
 
     rows: Any
     columns: Any
@@ -76,12 +77,12 @@ class Entries:
 
     @property
     def arrays(self) -> tuple[Any, Any, Any]:
-        """Rows, columns and values."""
+        """Return rows, columns and values."""
         return self.rows, self.columns, self.values
 
 
 def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
-    """The entries in a file, by its name, or in some lines of it."""
+    """Return the entries in a file, given by its name, or in some of its lines."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
     if header.field != "pattern":
@@ -104,7 +105,7 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
 
 
 def mirrored(header: Header, entries: Entries) -> Entries:
-    """The entries, and those of the other triangle that a symmetric file leaves out."""
+    """Return the entries, with those of the other triangle that a symmetric file omits."""
     if header.symmetry == "general":
         return entries
     rows, columns, values = entries.arrays
@@ -115,7 +116,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 
 
 def read_header(path: Path) -> Header:
-    """The first lines of a file, checked."""
+    """Return the checked header of a file."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a regular file")
     found: Header = _opened(path, lambda lines: _header(path, lines))
@@ -123,7 +124,7 @@ def read_header(path: Path) -> Header:
 
 
 def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
-    """Raise what is wrong with the first bad line; `problem` where none is."""
+    """Raise a UsageError for the first invalid line, or for `problem` if each line is valid by itself."""
     _opened(path, lambda lines: _find_mistake(path, header, lines))
     raise UsageError(
         f"{path} is not a valid Matrix Market file: {problem or UNLIKE}; write it again, for example with "
@@ -132,7 +133,7 @@ def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
 
 
 def _opened(path: Path, use: Any) -> Any:
-    """What `use` makes of the file's lines."""
+    """Return the result of `use` for the lines of the file."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
         check_readable(path)
@@ -152,7 +153,7 @@ def _opened(path: Path, use: Any) -> Any:
 
 
 def _header(path: Path, file: IO[str]) -> Header:
-    """The banner and the sizes, both checked."""
+    """Return the checked banner and sizes."""
     field, symmetry = _banner(path, file.readline(1024))
     line, number = "%", 1
     while line.lstrip().startswith("%") or (line and not line.strip()):
@@ -214,7 +215,7 @@ def _shown(line: str) -> str:
 
 
 def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
-    """Raise what the first bad line has wrong; return if none has."""
+    """Raise a UsageError for the first invalid line, if there is one."""
     count = 0
     for number, line in enumerate(file, start=1):
         words = line.split()
@@ -237,7 +238,7 @@ def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
 
 
 def _problems(words: list[str], header: Header) -> Iterator[str]:
-    """What is wrong with one entry."""
+    """Yield the errors of one entry."""
     wanted = 2 if header.field == "pattern" else 3
     if len(words) != wanted:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
@@ -260,7 +261,7 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
-    """As NumPy reads numbers: Python's, without 1_000, and whole ones in 64 bits."""
+    """Return whether NumPy reads a word as a number: as Python does, without 1_000, and integers of 64 bits."""
     try:
         return "_" not in word and (-(2**63) <= int(word) < 2**63 if whole else isinstance(float(word), float))
     except ValueError:
@@ -268,7 +269,7 @@ def _is_number(word: str, *, whole: bool) -> bool:
 
 
 def _check(path: Path, header: Header, A: Any) -> None:
-    """Stop at what a solver cannot use; rows are counted from 1, as in the file."""
+    """Raise a UsageError for a matrix that a solver cannot use; rows are counted from 1, as in the file."""
     finite = np.isfinite(A.data)
     if not finite.all():
         k = int(np.argmin(finite))

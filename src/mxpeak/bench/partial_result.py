@@ -1,4 +1,4 @@
-"""What is known of a case that was not brought to its end, by rank 0 alone: the others may not answer any more."""
+"""The result of an aborted case, which rank 0 assembles without communication."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mxpeak.records import Result
 from mxpeak.runtime.facts import Facts
 from mxpeak.spans import Row, Spans, Step
 
-#: How often in a computation all ranks ask rank 0 whether to go on.
+#: How often per computation all ranks ask rank 0 whether to continue.
 LOOKS = 50
 
 
 @dataclass(slots=True)
 class CaseInProgress:
-    """A case that has begun: the spans of what is being computed; what has been, and what it comes to."""
+    """A case that has begun, with its current spans, its finished measurements and their result."""
 
     case: Any
     begun_unix: float = field(default_factory=time.time)
@@ -33,11 +33,11 @@ class CaseInProgress:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What the solves that are over come to.
+    """The result of the finished solves.
 
-    computation   the part of the run that they are of
-    rate_flops    by the benchmark's own formula, of these solves alone
-    passed        whether all that has been validated by now has passed
+    computation   part of the run to which the solves belong
+    rate_flops    rate of these solves by the formula of the benchmark
+    passed        whether all validations so far have passed
     """
 
     computation: str
@@ -46,7 +46,7 @@ class Partial:
 
 
 def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -> Result:
-    """The result of a case that ended early: no rate and no validation, but what was found by then."""
+    """Return the result of a case that ended early: its measurements, without rate and validation."""
     spans = under_way.spans or Spans()
     return Result(
         benchmark=benchmark,
@@ -70,7 +70,7 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
 
 
 def _told(case: Any) -> dict[str, Any]:
-    """What the case was told, as far as JSON has it."""
+    """Return the parameters of a case that JSON can represent."""
     told = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
     return {
         name: value for name, value in told.items() if isinstance(value, int | float | str | tuple) and value != "auto"
@@ -78,12 +78,13 @@ def _told(case: Any) -> dict[str, Any]:
 
 
 def _phase(phase: Any) -> dict[str, Any]:
+    """Return a phase in the form of a result."""
     times = {"time_s": phase.time_s, "max_s": phase.time_s, "min_s": phase.time_s}
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
 
 
 def _finished(under_way: CaseInProgress) -> dict[str, Any]:
-    """The solves that are over, where they come to something by themselves."""
+    """Return the section about finished solves; empty if there are none."""
     if under_way.so_far is None:
         return {}
     solves = {"solves": len(under_way.samples_s), "time_s": sum(under_way.samples_s)}
@@ -91,7 +92,7 @@ def _finished(under_way: CaseInProgress) -> dict[str, Any]:
 
 
 def _progress(spans: Spans) -> dict[str, Any]:
-    """How far the computation had come."""
+    """Return the progress of the computation."""
     rows = spans.rows
     last = rows[-1] if rows else Row(0, 0.0, 0.0, {})
     return {
@@ -104,6 +105,7 @@ def _progress(spans: Spans) -> dict[str, Any]:
 
 
 def _own_steps(spans: Spans) -> dict[str, Any]:
+    """Return the steps of this rank."""
     rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
     names = list(rows[-1].phases)
     own = [
@@ -113,10 +115,9 @@ def _own_steps(spans: Spans) -> dict[str, Any]:
 
 
 def asked(comm: Communicator, stop: Callable[[], str | None]) -> Callable[[Step], None]:
-    """What all ranks do at each step: now and then hear from rank 0 whether to go on, else leave together.
+    """Return a callback for each step that stops all ranks together if `stop` returns a reason on rank 0.
 
-    `stop` says on rank 0 why not to go on.  All ranks count the same flops, so they ask at the same steps: it costs as
-    many small broadcasts.  Collective.
+    All ranks count the same flops, so they ask at the same steps, at most LOOKS times per computation. Collective.
     """
     seen = 0
 

@@ -1,8 +1,8 @@
-"""Orders of LU runs with --quick: fixed for a class of machine, so that all quick runs of a machine have one problem.
+"""Orders of LU runs with --quick, which are fixed per class of machine, so that quick runs are comparable.
 
-A class is what does not change from run to run.  A measured rate does: it would give another N on another day.
+A class depends only on properties that do not change from run to run; a measured rate would give another N each day.
 
-host    cores that compute, and how fast products of the precision are by design
+host    cores that compute, and the design speed of products in the precision
 GPU     its memory, and whether its products in fp64 are as fast as those in fp32
 """
 
@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Seconds that a run on the host should take, and the flop/s in fp64 that a core of a server sustains meanwhile.
+#: Intended seconds of a run on the host, and the flop/s in fp64 that a core of a server sustains.
 HOST_S, CORE_RATE = 8.0, 35e9
 #: The largest orders: beyond them a share of the limit hardly grows.
 HOST_MOST, GPU_MOST = 19968, 79872
 #: Orders are multiples of these: NB of 64, 96, 128, 192, 256, 384 and 512 divide 1536, so that tune does not change N.
 HOST_STEP, GPU_STEP = 1536, 3072
-#: The order for kernels that are written to be read.
+#: The order for the reference kernels.
 REFERENCE_N = 512
-#: Share of a node's memory that a quick run may fill; of a GPU whose products in fp64 are slow, where time binds.
+#: Share of a node's memory that a quick run may fill, and of a GPU with slow fp64, on which time is the limit.
 SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the order of a quick run depends on.
+    """The class of a machine, which determines the order of a quick run.
 
     cores       cores that compute, over all ranks
-    speed       of products, by design and compared with fp64: 2 in fp32, 4 in 16 bits that the processor multiplies
+    speed       design speed of products relative to fp64: 2 in fp32, 4 in native 16-bit formats
     on_gpu      whether GPUs compute
-    slow_fp64   whether products in fp64 are asked of a GPU that is slow at them
+    slow_fp64   whether the run multiplies in fp64 on a GPU with slow fp64
     reference   whether the reference kernels compute
     """
 
@@ -41,12 +41,12 @@ class Machine:
 
     @property
     def step(self) -> int:
-        """The distance between two orders."""
+        """Return the multiple to which orders are rounded."""
         return GPU_STEP if self.on_gpu else HOST_STEP
 
     @property
     def most(self) -> int:
-        """The largest order, by time: n^3 = 3/2 flops."""
+        """Return the largest order for the time of a quick run, from n^3 = 3/2 flops."""
         if self.on_gpu:
             return GPU_MOST
         if self.reference:
@@ -55,10 +55,10 @@ class Machine:
 
     @property
     def share(self) -> float:
-        """The share of the memory that may be filled."""
+        """Return the share of the memory that a quick run may fill."""
         return SLOW_FP64_SHARE if self.slow_fp64 else SHARE
 
     def order(self, largest: int) -> int:
-        """Return the order, where `largest` is the largest one that the share of the memory holds."""
+        """Return the order; `largest` is the largest that fits into the share of the memory."""
         n = min(self.most, largest)
         return n // self.step * self.step or n

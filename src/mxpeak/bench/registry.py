@@ -111,7 +111,7 @@ def kind_of(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """Import and return "module:attribute"."""
+    """Import and return the object that "module:attribute" names."""
     module, attribute = name.split(":")
     return getattr(import_module(module), attribute)
 

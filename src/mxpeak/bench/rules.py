@@ -1,7 +1,7 @@
-"""Rules that a run broke: those that a list publishes, and mxpeak's own tests; the section `rules` of a result.
+"""Violations of published rules and of mxpeak's own tests, and the section `rules` of a result.
 
-A result is admissible if it keeps every published rule.  It is meaningful if it passes mxpeak's own tests, too: they
-draw a line where the published rules describe an aim in words.
+A result is admissible if it complies with every published rule. It is meaningful if it also passes mxpeak's own tests,
+which set numbers for aims that the published rules describe in words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PUBLISHED, OWN = "published", "mxpeak"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a run breaks, and by how much; `source` names who made the rule."""
+    """A rule that a run breaks, and by how much; `source` is the author of the rule."""
 
     rule: str
     text: str

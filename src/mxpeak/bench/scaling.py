@@ -1,8 +1,8 @@
-"""Scaling studies: one benchmark on more and more ranks: the size on each count, and the efficiency.
+"""Scaling studies: the size of a benchmark on each rank count, and its efficiency.
 
-weak     memory a rank is constant: N grows with sqrt(R); every rank of a sparse problem keeps its box
-strong   the same problem on every count
-efficiency(R) = (rate(R) / R) / (rate(R0) / R0), R0 being the fewest ranks
+weak     constant memory per rank: N grows with sqrt(R); every rank of a sparse problem keeps its box
+strong   constant problem
+efficiency(R) = (rate(R) / R) / (rate(R0) / R0), with the fewest ranks R0
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from mxpeak.options import memory_bytes
 from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
 
-#: What says a process grid, a file of cases, or what only one size can be compared with: no study has a use for it.
+#: Options of a process grid, a file of cases or a comparison of one size, which a study does not allow.
 REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "submit")
 #: Side of the boxes that multigrid halves.
 STEP = 2 ** (LEVELS - 1)
-#: The largest side that is tried where one has to be found.
+#: The largest side that the search for a box tries.
 LARGEST_SIDE = 1024
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------
-
-
 def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
-    """The counts of ranks of a series and how many to start, checked; a mistake raises on every rank alike."""
+    """Return the checked rank counts of a study, and the ranks to start; errors are raised on every rank."""
     from mxpeak.runtime.launch import launched, launcher
 
     started = launcher() if launched() else None
@@ -51,7 +48,7 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
 
 def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, ...]:
-    """The counts of ranks, rising: those asked for, or powers of two up to `most`, and that one."""
+    """Return the rank counts in rising order: the given ones, or the powers of two up to `most` and `most` itself."""
     if asked is None:
         asked = sorted({most, *(2**k for k in range(most.bit_length()) if 2**k <= most)})
     text = ",".join(map(str, asked))
@@ -67,7 +64,7 @@ def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, .
 
 
 def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
-    """Stop at what makes no series."""
+    """Raise a UsageError if the configuration does not allow a scaling study."""
     if not isinstance(config, GridConfig | SparseConfig):
         raise UsageError(
             f"--scaling-study does not support {name} because its sizes do not grow with the ranks; remove "
@@ -87,6 +84,7 @@ def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
 
 
 def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
+    """Raise a UsageError if a benchmark on a process grid does not allow a study."""
     if config.P is not None and config.Q is not None:
         raise UsageError("--scaling-study chooses a process grid for each rank count; remove -P or -Q, or both")
     if config.study == "weak" and getattr(config, "m", None) is not None:
@@ -102,6 +100,7 @@ def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
 
 
 def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
+    """Raise a UsageError if a benchmark of the 27-point problem does not allow a study."""
     if getattr(config, "matrix", None) is not None:
         if config.study == "weak":
             raise UsageError(
@@ -115,7 +114,7 @@ def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
 
 
 def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the configuration is on so many ranks, as far as it differs; `first` is the problem on the fewest."""
+    """Return the sizes of the problem on `ranks` ranks; `first` is the problem on the fewest ranks."""
     if isinstance(config, SparseConfig):
         if getattr(config, "matrix", None) is not None:
             return {}
@@ -129,12 +128,12 @@ def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[s
 
 
 def order(n: int, growth: float, multiple: int) -> int:
-    """N·sqrt(growth), rounded to a multiple: the memory of a matrix grows with N²."""
+    """Return N·sqrt(growth), rounded to a multiple, because the memory of a matrix grows with N²."""
     return max(1, round(n * math.sqrt(growth) / multiple)) * multiple
 
 
 def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
-    """The memory for the fewest ranks: of a weak series, what leaves as much to each of the most."""
+    """Return the memory limit for the fewest ranks of a weak study, so that the largest run also fits."""
     if config.study == "strong" or config.on_gpu or config.quick:
         return {}
     share = counts[0] / counts[-1]
@@ -144,7 +143,7 @@ def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
 
 
 def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
-    """A rank's box on every count; a global box that does not divide is an error that names one which does."""
+    """Return a rank's box for every rank count; raise a UsageError if the global box is not divisible."""
     if config.shape is not None:
         return _boxes(config, config.shape, counts)
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
@@ -156,6 +155,7 @@ def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
 
 
 def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[int, Triple]:
+    """Return the boxes of a study from the box `shape` on the fewest ranks."""
     if config.study == "weak":
         for ranks in counts:
             check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
@@ -168,12 +168,13 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
-    """Why the global box of `shape` on the fewest ranks does not divide among each count; empty where it does."""
+    """Return for each rank count why the global box cannot be divided; empty strings if it can."""
     whole = _whole(shape, counts[0])
     return [_misfit(whole, ranks, process_grid(ranks), rules=config.mode == "official") for ranks in counts]
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
+    """Return why a global box cannot be divided among the ranks; empty if it can."""
     head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
@@ -190,31 +191,31 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
 
 
 def _whole(shape: Triple, fewest: int) -> Triple:
+    """Return the global box of `shape` per rank on the fewest ranks."""
     return Box.of(0, shape, process_grid(fewest)).global_shape
 
 
 def _divided(whole: Triple, grid: Triple) -> Triple:
+    """Return the box of a rank of a process grid."""
     x, y, z = (n // p for n, p in zip(whole, grid))
     return x, y, z
 
 
 def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
-    """The cube nearest to what was asked for that divides."""
+    """Return advice with the closest cubic box that can be divided."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
     return "remove some rank counts from --ranks-list" if side is None else f"use --nx {side}"
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------
-
-#: Rates that are expected on each count of ranks, and what says so.
+#: A function that returns the source, a description and the expected rates of results.
 Expected = Callable[[Sequence[Result]], tuple[str, str, list[float]]]
 
 
 def study(
     config: RunConfig, threads: int, runs: Sequence[tuple[int, Result | None]], expected: Expected
 ) -> dict[str, Any]:
-    """The section `study` of a result file: a point for each count of ranks, beside what was expected."""
+    """Return the section `study` of a result file: a point per rank count with its expected rate."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
     source, said, curve = (
@@ -239,7 +240,7 @@ def study(
 
 
 def _point(ranks: int, result: Result | None) -> dict[str, Any]:
-    """One count of ranks; a rate counts only if it is valid."""
+    """Return the point of one rank count; only a valid result has a rate."""
     point: dict[str, Any] = {"ranks": ranks, "status": "none" if result is None else result.status}
     figures = {} if result is None or not result.passed else result.result
     rate = figures.get("rate_flops", figures.get("rate_bytes"))
@@ -259,7 +260,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
 
 
 def _memory_bytes(memory: Mapping[str, Any]) -> int | None:
-    """Bytes of all ranks: the total, or both solvers'."""
+    """Return the bytes of all ranks: the total, or the sum of both solvers."""
     if "total" in memory:
         return int(memory["total"])
     parts = [memory[name] for name in ("double", "mixed") if memory.get(name) is not None]

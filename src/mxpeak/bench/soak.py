@@ -1,8 +1,7 @@
-"""A soak: one case for hours, every run of which has to give the same bits, on each rank, as the others.
+"""A soak test: repeat one case for hours; all runs must give bitwise identical results on each rank.
 
-Nothing in a run depends on time: where the bits of the factors and the solution differ between two runs of the same
-case on the same ranks and threads, hardware or system software computed something wrong.  The residual does not show
-a flip in a low bit.
+The computation is deterministic. If the factors or the solution of two runs on the same ranks and threads differ,
+hardware or system software has failed. The residual does not show a flip of a low bit.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.options import seconds
 from mxpeak.records import Caution, Result
 
-#: Runs after which a soak ends, however short they are.
+#: The largest number of runs of a soak test.
 MOST_RUNS = 10_000
-#: Runs and ranks of other bits that are told of.
+#: The most runs and ranks with different results that a message lists.
 TOLD = 8
 
 
 def bits_of(kernels: Kernels, A: Matrix, x: Vector) -> str:
-    """What tells this rank's factors and part of x from others."""
+    """Return a digest of this rank's factors and part of x."""
     parts = [M for M in (A, x.reshape((1, -1))) if min(M.shape)]
     return " ".join(kernels.digest(M) for M in parts)
 
 
 class Soak:
-    """The bits of each run on this rank, and the time that is left."""
+    """The digests of the runs on this rank, and the remaining time."""
 
     def __init__(self, length: str, comm: Communicator):
         self._length, self._comm, self._begin = seconds(length), comm, time.monotonic()
         self._bits: list[str] = []
 
     def goes_on(self, bits: str) -> bool:
-        """Note a run's bits; whether there is time for another, of which there are two at least.  Collective."""
+        """Record the digest of a run; return whether there is time for another, at least for a second. Collective."""
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
         left = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
         return bool(self._comm.bcast_object(left))
 
     def about(self, result: Result | None) -> None:
-        """Say in a result how many runs there were, and which had other bits, on which ranks.  Collective."""
+        """Record the number of runs in a result, and the runs and ranks with different results. Collective."""
         usual = Counter(self._bits).most_common(1)[0][0]
         mine = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
         told = self._comm.gather_objects((socket.gethostname(), mine))
@@ -61,7 +60,7 @@ class Soak:
 
 
 def _said(differ: list[dict[str, Any]], runs: int) -> str:
-    """Which runs had other bits than most."""
+    """Return a text about the runs whose results differ from most."""
     found = [
         f"run {', '.join(map(str, one['runs'][:TOLD]))}{' …' * (len(one['runs']) > TOLD)} on rank {one['rank']} "
         f"({one['host']})"

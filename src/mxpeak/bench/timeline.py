@@ -1,4 +1,4 @@
-"""When a run did what: the times of its steps by phase, and every span of it, from all ranks."""
+"""Times of the steps of a run by phase, and all its spans, from all ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.records import Caution
 from mxpeak.spans import MOST_EVENTS, Row, Spans
 
-#: Digits behind the point of seconds: spans are not known to more.
+#: Decimal places of seconds, which is the resolution of spans.
 DIGITS = 7
 
 
 def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, Any]:
-    """The steps of the last computation as columns: mean and largest time of each phase over the ranks, step by step.
+    """Return the steps of the last computation as columns: mean and largest time of each phase over the ranks.
 
-    All ranks count the same steps.  The last row is what came after the last step.  Whole on rank 0.  Collective.
+    All ranks count the same steps. The last row contains the work after the last step. Complete on rank 0. Collective.
     """
     rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
     everybody = comm.gather_objects(list(rows[-1].phases))
@@ -33,7 +33,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
 
 
 def columns(rows: Sequence[Row], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
-    """Rows as columns; of each phase, one after the other, the seconds of all rows."""
+    """Return rows as columns; `mean` and `longest` contain the seconds of all rows, phase by phase."""
     count = len(rows)
     return {
         "index": [row.index for row in rows],
@@ -50,12 +50,12 @@ def columns(rows: Sequence[Row], names: Sequence[str], mean: list[float], longes
 
 
 def events_a_rank(comm: Communicator) -> int:
-    """How many spans of each rank a timeline has room for."""
+    """Return the number of spans per rank that a timeline stores."""
     return max(1, MOST_EVENTS // comm.size)
 
 
 def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
-    """Every span since `record`, seconds from the start of the computation; whole on rank 0.  Collective."""
+    """Return every span since `record`, in seconds from the start of the computation, on rank 0. Collective."""
     begin = spans.started
     mine = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
     return [
@@ -66,7 +66,7 @@ def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
 
 
 def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
-    """What to know of a timeline that had no room for all spans."""
+    """Return the caution about a timeline that could not store all spans."""
     most = events_a_rank(comm)
     counts = [0] * comm.size
     for event in events:

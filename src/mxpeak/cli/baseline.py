@@ -66,6 +66,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 
 def _newest(benchmark: str) -> Path:
+    """Return the result file of the newest valid run of a benchmark."""
     for file, one in past_results():
         if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             return file
@@ -75,6 +76,7 @@ def _newest(benchmark: str) -> Path:
 
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
+    """Return the results in the file of --baseline."""
     try:
         return recorded(read_text(path))
     except OSError as error:
@@ -121,5 +123,6 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
 
 
 def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a result; empty if it is not a table."""
     found = result.get(name)
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""mxpeak completion SHELL: a script that completes verbs, benchmarks and flags; it starts no Python when it is used."""
+"""`mxpeak completion SHELL`: a script that completes verbs, benchmarks and flags without starting Python."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def completion(args: argparse.Namespace, argv: list[str], session: Session) -> i
 
 
 def known_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
-    """What may follow each beginning of a command line: the longest beginnings first."""
+    """Yield each beginning of a command line with the words that may follow it, the longest beginnings first."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():

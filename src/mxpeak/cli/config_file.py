@@ -1,4 +1,4 @@
-"""What --config reads: a TOML file of settings, or the result of a run that is to be repeated."""
+"""The file of --config: TOML settings, or the result of a run to repeat."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SIZES = ("n", "nx")
 
 
 def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that stand alone in a TOML file, and over them those of the table with this name."""
+    """Return the keys at the top of a TOML file, replaced by those of the table with this name."""
     alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
     return {key.replace("-", "_"): value for key, value in {**alone, **file.get(name, {})}.items()}
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """A --config file: TOML, or the result of a run that is to be repeated, which may be named as for compare."""
+    """Return the settings of a --config file: TOML, or a result, which `compare` names such as `last` may select."""
     if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
@@ -51,9 +51,9 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recorded run and its size, without its other choices and without the user's paths.
+    """Return the settings that a user had set in a recorded run, and its size, without paths.
 
-    The file may come from another person: only the user of this run decides where it writes.
+    The file may come from another person, so it cannot decide which files this run writes.
     """
     settings = {name: one for name, one in result["config"].items() if {"value", "origin"} <= set(one)}
     said = {name: one["value"] for name, one in settings.items() if _was_said(one["origin"])}
@@ -84,21 +84,21 @@ def _size_of(result: Mapping[str, Any], said: Mapping[str, Any], benchmark: Benc
 
 
 def _grids(value: Any) -> Any:
-    """Return a grid, or a list of grids, as their flag has them; anything else as it is, for the flag to refuse."""
+    """Return a grid or a list of grids as text for their flag, and other values unchanged."""
     pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return [f"{P}x{Q}" for P, Q in pairs] if whole else value
 
 
 def _was_said(origin: str) -> bool:
-    """Whether a value came from somewhere: an origin, or an input file under its own name, such as hpcg.dat."""
+    """Return whether a value had a source: an origin, or an input file under its own name, such as hpcg.dat."""
     return origin in ORIGINS[1:] or any(
         benchmark.input and origin == benchmark.input.name for benchmark in BENCHMARKS.values()
     )
 
 
 def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
-    """A --config file, whose tables are those of benchmarks and of `scan`."""
+    """Return the content of a TOML file, whose tables belong to benchmarks and to `scan`."""
     import tomllib
 
     try:

@@ -1,4 +1,4 @@
-"""Did you mean: what was probably meant by a verb, a benchmark or a flag that is not known."""
+"""Suggestions for an unknown verb, benchmark or flag."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mxpeak.options import closest
 
-#: How other codes spell what is spelled otherwise here; rocHPL's -p and -q are a node's part of the grid.
+#: Flags of other codes, with those of mxpeak; rocHPL's -p and -q are a node's part of the grid.
 SPELLINGS = {
     "-p": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
     "-q": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
@@ -37,9 +37,9 @@ def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> st
 def of_flags(
     unknown: Sequence[str], known: Iterable[str], elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> str:
-    """What was probably meant by words that no flag takes, one after the other; empty where nobody can tell.
+    """Return suggestions for words that no flag accepts; empty if there are none.
 
-    `elsewhere`: the benchmarks that know a flag.
+    `elsewhere` contains the benchmarks that have a flag.
     """
     flags, found, foreign = list(known), [], []
     for word in unknown:
@@ -57,7 +57,7 @@ def of_flags(
 
 
 def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
-    """The benchmarks of the same verb that know a flag, by flag."""
+    """Return the flags of the benchmarks of a verb, each with the benchmarks that have it."""
     found: dict[str, list[str]] = {}
     for name in benchmarks_of(top, words[0]) if len(words) > 1 else ():
         if name == "all":
@@ -68,17 +68,18 @@ def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[
 
 
 def benchmarks_of(top: argparse.ArgumentParser, verb: str) -> list[str]:
-    """What may follow a verb."""
+    """Return the names that may follow a verb."""
     (verbs,) = _choices(top)
     return [name for choices in _choices(verbs[verb]) for name in choices]
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[dict[str, argparse.ArgumentParser]]:
+    """Return the subcommands of a parser."""
     return [dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
 
 
 def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
-    """The flags of the innermost parser that some words lead to."""
+    """Return the flags of the innermost parser that these words select."""
     parser = top
     for word in words:
         found = [choices[word] for choices in _choices(parser) if word in choices]
@@ -87,4 +88,5 @@ def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]
 
 
 def _is_number(word: str) -> bool:
+    """Return whether a word is a number."""
     return word.lstrip("-").replace(".", "", 1).isdigit()

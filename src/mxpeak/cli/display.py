@@ -62,7 +62,7 @@ class Display:
 
     @property
     def report(self) -> str:
-        """The benchmark's own report, for its file; empty if no case ended."""
+        """Return the benchmark's own report as text; empty if no case has ended."""
         return self._report.getvalue()
 
     def on_case(self, case: Any, result: Result | None) -> None:

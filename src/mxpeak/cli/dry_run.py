@@ -1,4 +1,4 @@
-"""What a run would do: --dry-run with settings, memory and the expected time, and --print-dat."""
+"""`mxpeak run --dry-run`, which shows settings, memory and expected time, and --print-dat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_RANKS = 16
 
 
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
-    """Show what would be run, and end as the run would where its memory does not suffice.  Collective."""
+    """Show what a run would do, and return its exit code if it would not fit into memory. Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: as_asked(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
@@ -45,14 +45,14 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
 
 
 def _placement(ranks: list[str]) -> list[str]:
-    """Show who computes where on a node, of many ranks the first ones."""
+    """Return lines with the cores of the ranks of a node; at most MOST_RANKS of them."""
     more = len(ranks) - 1 - MOST_RANKS
     shown = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
     return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
 def _time_line(request: RunRequest, seen: DryRun, ranks: int) -> str:
-    """The expected time of the timed part."""
+    """Return the line with the expected time of the timed part."""
     from mxpeak.watch.progress import duration
 
     if seen.time_s is not None:
@@ -70,7 +70,7 @@ def _time_line(request: RunRequest, seen: DryRun, ranks: int) -> str:
 
 
 def print_dat(request: RunRequest, session: Session) -> int:
-    """The input file that says these settings: HPL.dat and its kin."""
+    """Print an input file such as HPL.dat with these settings."""
     form = request.benchmark.input
     if form is None or not form.writer:
         raise UsageError(f"{request.benchmark.name} has no input file to print; remove --print-dat")

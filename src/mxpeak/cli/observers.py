@@ -1,4 +1,4 @@
-"""Who looks on while a run goes on, on rank 0: the event file and the metrics file, from the first case to the end."""
+"""Observers of a run on rank 0: its event file, its metrics file, its progress and its guard."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mxpeak.watch.progress import Progress
 from mxpeak.watch.prometheus import Metrics
 from mxpeak.watch.watchdog import Watchdog
 
-#: What to expect of a case by a simulation; None where none is possible.
+#: A function that forecasts a case by a simulation; it returns None if a simulation is not possible.
 Simulated = Callable[[Any], Forecast | None]
 
 
 class RunObservers:
-    """The files that follow a run; on other ranks than 0 there are none."""
+    """The files that follow a run; only rank 0 has any."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
         self.forecasts: Mapping[str, Mapping[Any, Forecast]] = {}
@@ -47,20 +47,20 @@ class RunObservers:
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
 
     def of_benchmark(self, request: RunRequest, progress: Progress, simulated: Simulated) -> Watched:
-        """Those who look on while one benchmark runs; `simulated` forecasts cases that no --baseline does."""
+        """Return the observers of one benchmark; `simulated` forecasts the cases without a --baseline."""
         target = getattr(request.config, "target", None)
         guard = None if target is None else Guard(1e9 * target)
         return Watched(self, request.benchmark.name, progress, guard, simulated)
 
     def end(self, result: Result | None) -> None:
-        """A case ended; None: it did not fit into memory."""
+        """Record the end of a case; None: it did not fit into memory."""
         if self.log:
             self.log.write("case skipped") if result is None else self.log.write("case finished", **_told(result))
         if self.metrics and result is not None:
             self.metrics.case(result, case_text(result))
 
     def trouble(self, session: Session) -> int:
-        """The exit code of files that could not be written, once that has been said."""
+        """Print the errors of the files and return the exit code."""
         lost = [(flag, one) for flag, one in (("--events", self.log), ("--prometheus", self.metrics)) if one]
         lost = [(flag, one) for flag, one in lost if one.error is not None]
         for flag, one in lost:
@@ -68,7 +68,7 @@ class RunObservers:
         return ExitCode.RESOURCE if lost else ExitCode.VALID
 
     def close(self, code: int) -> None:
-        """The run ended with this exit code."""
+        """Record the end of the run with its exit code."""
         if self.log:
             self.log.write("run ended", status=status_of(code), exit_code=code)
             self.log.close()
@@ -78,7 +78,7 @@ class RunObservers:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One benchmark, and who looks on while it runs."""
+    """The observers of one benchmark."""
 
     onlookers: RunObservers
     benchmark: str
@@ -88,12 +88,12 @@ class Watched:
 
     @property
     def observers(self) -> list[Observer]:
-        """Those that want to see each step, the guard last: others shall know the step that it ends."""
+        """Return the observers of each step; the guard is the last, so that the others record the step that it ends."""
         found: tuple[Observer | None, ...] = (self.progress, self.onlookers.log, self.onlookers.metrics, self.guard)
         return [one for one in found if one is not None]
 
     def begin(self, case: Any) -> None:
-        """A case begins."""
+        """Record the beginning of a case, and set its forecast."""
         recorded = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
         self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
@@ -103,13 +103,13 @@ class Watched:
             self.onlookers.log.write("case started", benchmark=self.benchmark, case=about)
 
     def reason(self) -> str | None:
-        """Why the case should be stopped; None: it should go on."""
+        """Return the reason to stop the case; None if it should continue."""
         return self.guard.reason() if self.guard else None
 
 
 @contextmanager
 def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Watchdog | None]:
-    """End the run if this rank stalls, or another one of its node is stopped.  Collective over all ranks."""
+    """End the run if this rank stalls, or if another rank of its node is stopped. Collective over all ranks."""
     if limits is None:
         yield None
         return
@@ -125,7 +125,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
 
 
 def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
-    """Return the processes of the other ranks of this node, and whether there is no other node.  Collective."""
+    """Return the processes of the other ranks of this node, and whether there is no other node. Collective."""
     comm = session.comm
     if comm is None or comm.size == 1:
         return {}, True
@@ -146,7 +146,7 @@ def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
 
 @contextmanager
 def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[RunObservers]:
-    """Follow a run; an error or a signal on its way out is its end, too."""
+    """Yield the observers of a run, which also record an error or a signal that ends it."""
     onlookers = RunObservers(output, benchmark, argv, session)
     try:
         yield onlookers
@@ -156,7 +156,7 @@ def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session
 
 
 def status_of(code: int) -> str:
-    """What an exit code says of a run, in the words of a result's status; `error` where there is no result."""
+    """Return the status of a run with an exit code; `error` if it has no result."""
     known = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
     return (
         "aborted"
@@ -166,13 +166,14 @@ def status_of(code: int) -> str:
 
 
 def _code(error: BaseException) -> int:
+    """Return the exit code of an error or a signal."""
     if isinstance(error, Interrupted):
         return error.code
     return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
 
 
 def _told(result: Result) -> dict[str, Any]:
-    """What an event says of a result: the figure and its validation in the same breath."""
+    """Return the event of a finished case, with its figures and its validation."""
     figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
     checks = ("passed", "residual", "threshold", "iterations")
     return {

@@ -1,4 +1,4 @@
-"""Where a run's results go: a folder whose files appear whole or not at all, and streams that may break."""
+"""The folder of results, whose files are written completely or not at all, and streams that tolerate errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mxpeak.runtime.folder_lock import LOCK, check_unlocked
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
-    """The folder `out`, or a new one in mxpeak-out/, ready to take files of these names."""
+    """Return the folder `out`, or a new one in mxpeak-out/, that can contain files with these names."""
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
@@ -29,7 +29,7 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
 
 
 def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
-    """Return the folder of the results, or one that keeps none if --json takes them and no --out asks for a folder."""
+    """Return the folder of the results, or one that stores nothing if only --json names a target."""
     try:
         return new_folder(out, benchmark, names)
     except UsageError as error:
@@ -39,9 +39,9 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
 
 
 def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folder:
-    """The folder that a flag names: new or empty, and not the one that holds the results.
+    """Return the folder of a flag, which must be new or empty, and differ from the folder of results.
 
-    `besides` may be in it.
+    Files with the names in `besides` may exist.
     """
     path = Path(name)
     if path.absolute() == not_in.absolute():
@@ -54,7 +54,7 @@ def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folde
 
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
-    """The folder that --checkpoint names: new, or empty except for the lock that a run without checkpoints left."""
+    """Return the folder of --checkpoint, which must be new, or empty except for an old lock."""
     path = Path(name)
     if os.path.isdir(name):
         check_unlocked(path)
@@ -66,7 +66,7 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
 
 
 def _made(name: str, flag: str) -> Folder:
-    """A folder that is there, made where it was not, and can be written to."""
+    """Return a folder that exists and can be written to; create it if necessary."""
     path = Path(name)
     folder = Folder(path, tuple(p for p in (path, *path.parents) if not os.path.exists(p)))
     try:
@@ -111,7 +111,7 @@ def _try_to_write(folder: Path) -> None:
 
 
 def write_json(body: Mapping[str, Any], target: str) -> None:
-    """Print it as JSON where the target is `-`; else write a new file, which must not be there yet."""
+    """Print a text as JSON if the target is `-`; otherwise write a new file."""
     if target == "-":
         print(to_json(body), end="")
         return
@@ -120,9 +120,9 @@ def write_json(body: Mapping[str, Any], target: str) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a new file that appears whole or not at all.
+    """Write a new file completely or not at all.
 
-    Where somebody has taken its name meanwhile it gets the next one, result-2.json …, and that is said on stderr.
+    If the name exists by then, the file gets the next one, such as result-2.json, and a message on stderr names it.
     """
     part = _part_of(path)
     try:
@@ -155,7 +155,7 @@ def _names(path: Path) -> Iterator[Path]:
 
 
 def _taken(part: Path, name: Path) -> bool:
-    """Give a file this name unless another has it; whether it was free."""
+    """Rename a file to this name if it is free, and return whether it was."""
     try:
         os.link(part, name)  # unlike a rename, it replaces nothing
     except FileExistsError:
@@ -169,9 +169,9 @@ def _taken(part: Path, name: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of results, and those folders on its path that had to be made for it.
+    """A folder of results, and the folders on its path that were created for it.
 
-    missing    why there is no such folder; then nothing is written
+    missing    reason why there is no folder; then nothing is written
     """
 
     path: Path
@@ -184,7 +184,7 @@ class Folder:
             write_new(self.path / name, text)
 
     def replace(self, name: str, text: str) -> None:
-        """Write a file anew: whoever reads it finds the one before or this one, whole."""
+        """Write or replace a file; readers always find a complete one."""
         if self.missing:
             return
         part = _part_of(self.path / name)
@@ -195,32 +195,32 @@ class Folder:
             part.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
-        """Take a file away, if it is there."""
+        """Remove a file if it exists."""
         if not self.missing:
             (self.path / name).unlink(missing_ok=True)
 
     def said(self, json: str) -> str:
-        """Return the line with the folder of the results; it depends on where --json writes."""
+        """Return the line with the folder of the results; it depends on the target of --json."""
         if not self.missing:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"
 
     def remove_if_empty(self) -> None:
-        """Leave no trace of a run that wrote nothing."""
+        """Remove the folder, and the folders created for it, if they contain nothing."""
         for path in self.made:
             with suppress(OSError):
                 path.rmdir()
 
 
 class FaultTolerantStream:
-    """A stream that keeps its first error instead of raising it: a full disk must not end a run others wait for."""
+    """A stream that stores its first error instead of raising it, because other ranks wait for this run."""
 
     def __init__(self, stream: TextIO):
         self.error: OSError | None = None
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write, unless it failed before."""
+        """Write a text, unless an earlier write failed."""
         if self.error is None:
             try:
                 self._stream.write(text)
@@ -228,7 +228,7 @@ class FaultTolerantStream:
                 self._give_up(error)
 
     def flush(self) -> None:
-        """Flush, unless it failed before."""
+        """Flush the stream, unless an earlier write failed."""
         if self.error is None:
             try:
                 self._stream.flush()
@@ -236,13 +236,13 @@ class FaultTolerantStream:
                 self._give_up(error)
 
     def say(self, text: str) -> None:
-        """Write at once."""
+        """Write a text and flush it."""
         self.write(text)
         self.flush()
 
     def _give_up(self, error: OSError) -> None:
         self.error = error
-        # What is still in the buffer would fail again when Python exits: let it go where it does no harm.
+        # The rest of the buffer would fail again when Python exits, so it is redirected to the null device.
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

@@ -1,4 +1,4 @@
-"""mxpeak peak: what this machine can do at best, in a few seconds: GEMM in each precision, memory, their balance."""
+"""`mxpeak peak`: measure GEMM in each precision, memory rates and their balance in a few seconds."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Measure on the ranks that were started.  Collective, once they are there."""
+    """Measure on all ranks. Collective."""
     config = read_on_root(args, session, lambda: _config(args))
     code = join_ranks(config, argv, session)
     return _measure(config, args, argv, session) if code is None else code
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
+    """Return the config from the command line, after a check of the file of --json."""
     from mxpeak.cli.output import check_file
 
     if args.json not in (None, "-"):
@@ -50,6 +51,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 
 def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Measure, and print or write the rates on rank 0."""
     from mxpeak.bench.peak.run import run
     from mxpeak.cli.output import write_new
 
@@ -67,6 +69,7 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
 
 
 def _burst_text(rate: dict[str, Any]) -> str:
+    """Return the rate of the best sample as text."""
     unit = "rate_bytes" if "rate_bytes" in rate else "rate_flops"
     return figure_text({unit: rate["burst"]})
 

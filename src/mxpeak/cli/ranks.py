@@ -84,6 +84,6 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
 
 
 def _ended_by(number: int) -> str:
-    """Return the name of the signal that ended a rank, and the place that explains the cause."""
+    """Return the name of the signal that ended a rank, with advice for finding the cause."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"{name}, which ended all ranks{WHY.get(number, LOG)}"

@@ -30,7 +30,7 @@ examples:
 FILE is a results folder, a result file, or a report from another program (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
 It can also be 'last' or 'previous' (in mxpeak-out/), or 'baseline' (see mxpeak baseline).
 """
-#: What is written where --out does not say it.
+#: The file that is written without --out.
 TARGETS = {"html": "report.html", "markdown": "-", "csv": "-"}
 
 
@@ -121,5 +121,5 @@ def _frozen(value: Any) -> Any:
 
 
 def _name(path: Path) -> str:
-    """What tells a run from others: its folder, or the file where that has a name of its own."""
+    """Return the name of a run: its folder, or its file if that has a name of its own."""
     return path.parent.name if path.name == "result.json" and path.parent.name else str(path)

@@ -1,4 +1,4 @@
-"""From flags, MXPEAK_* variables, --config and --dat to what one benchmark shall do, each value with its origin."""
+"""The request of a benchmark from flags, MXPEAK_* variables, --config and --dat, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Run, Setting, options, resolve, run_of, suggestion
 
-#: What tuned settings say of one layout, and a series over counts of ranks has several.
+#: Settings of one layout, which a scaling study with several layouts does not take from `mxpeak tune`.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
-#: Variables beside those of the options: MXPEAK_CONFIG, ...
+#: Variables that are not those of options: MXPEAK_CONFIG, ...
 OTHER_VARIABLES = (
     "CONFIG",
     "DAT",
@@ -53,19 +53,19 @@ class RunRequest(Run[RunConfig]):
 
     @property
     def own_format(self) -> str:
-        """What --format calls the benchmark's own report; empty where it has none."""
+        """Return the name of the benchmark's own report for --format; empty if it has none."""
         return self.benchmark.report.format if self.benchmark.report else ""
 
     @property
     def stdout_format(self) -> str:
-        """What goes to stdout: as asked for, else the benchmark's own report where a .dat sends it there, else text."""
+        """Return the format on stdout: that of --format, the one that a .dat file requests, or text."""
         if self.output.format is not None:
             return self.output.format
         return self.own_format if self.from_dat and self.config.report_to == "stdout" else "text"
 
     @property
     def report_name(self) -> str:
-        """The name of the benchmark's own report in the folder of results; empty where it has none."""
+        """Return the file name of the benchmark's own report; empty if it has none."""
         if self.benchmark.report is None:
             return ""
         asked = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
@@ -74,7 +74,7 @@ class RunRequest(Run[RunConfig]):
 
 
 def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping[str, str] | None = None) -> None:
-    """A flag for each option of a config class, in the groups that its fields name; `metavars` by option go first."""
+    """Add a flag for each option of a config class to the groups of the help; `metavars` replaces placeholders."""
     groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
@@ -97,7 +97,7 @@ def _help(o: Option) -> str:
 
 
 def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRequest]:
-    """What the command line asks for, one request a benchmark; files are read here."""
+    """Return the requests of a command line, one per benchmark; the files are read here."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
@@ -117,7 +117,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
-    """Stop at an MXPEAK_* variable that nothing reads: it would be ignored."""
+    """Raise a UsageError for an MXPEAK_* variable that mxpeak does not use."""
     configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
     configs += [load(name) for verb in VERBS.values() for name in verb.configs]
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
@@ -133,6 +133,7 @@ def _request(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None,
 ) -> RunRequest:
+    """Return the request of one benchmark."""
     values = values_for(benchmark.name, file)
     shown = {o.name for o in options(OutputConfig)}
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
@@ -153,7 +154,7 @@ def _request(
 
 
 def _with_counts(request: RunRequest) -> RunRequest:
-    """A series with its counts of ranks; what makes no series is a mistake, before anything starts."""
+    """Return the request with the rank counts of its scaling study, after a check of the study."""
     config = request.config
     if config.study is None:
         if config.ranks_list is not None:
@@ -182,11 +183,13 @@ def _without_flops(request: RunRequest) -> RunRequest:
 
 
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
+    """Return the settings in an input file."""
     found: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
     return found
 
 
 def _check_streams(output: OutputConfig) -> None:
+    """Raise a UsageError if two outputs use stdout, or if a dry run has no result to write."""
     if output.dry_run and output.json is not None:
         raise UsageError("--dry-run does not produce a result to write; remove --json")
     if output.json == "-" and output.format is not None:
@@ -196,7 +199,7 @@ def _check_streams(output: OutputConfig) -> None:
 
 
 def _check_floors(made: Sequence[RunRequest]) -> None:
-    """Stop at a share of a limit that is not measured."""
+    """Raise a UsageError for --min-share if the limit is not measured."""
     for one in made:
         if one.config.min_share is not None and one.config.warmup == "none":
             raise UsageError(
@@ -206,7 +209,7 @@ def _check_floors(made: Sequence[RunRequest]) -> None:
 
 
 def _check_format(name: str, made: Sequence[RunRequest]) -> None:
-    """Stop at a report that one of the benchmarks does not have."""
+    """Raise a UsageError if a benchmark does not have the report of --format."""
     wanted = made[0].output.format
     if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
         fits = f"text or {made[0].own_format}" if len(made) == 1 and made[0].own_format else "text"

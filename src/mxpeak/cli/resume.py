@@ -1,4 +1,4 @@
-"""mxpeak resume DIR: continue a run from its newest intact checkpoint."""
+"""`mxpeak resume DIR`: continue a run from its newest intact checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ examples:
 """
 
 
-#: Arguments of the command line that are no settings of a run.
+#: Arguments of the command line that are not settings of a run.
 OWN = ("verb", "action", "folder", "grid", "ranks", "whole")
 
 
@@ -49,6 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_checkpoints() -> list[Benchmark]:
+    """Return the benchmarks that can write checkpoints."""
     return [one for one in BENCHMARKS.values() if any(o.name == "checkpoint" for o in options(one.config))]
 
 
@@ -58,14 +59,14 @@ def _paths(benchmark: Benchmark) -> list[Option]:
 
 
 def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Continue a run.  Collective over all ranks, once they have started."""
+    """Continue a run on all ranks. Collective."""
     request = read_on_root(args, session, lambda: wanted(args))
     code = join_ranks(request.config, argv, session)
     return run_requests(request.benchmark.name, [request], argv, session) if code is None else code
 
 
 def wanted(args: argparse.Namespace) -> RunRequest:
-    """Return the run that a folder of checkpoints describes; its files go where the command line says."""
+    """Return the run that a folder of checkpoints describes; the command line sets its files."""
     from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launch import launched

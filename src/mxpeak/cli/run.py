@@ -85,7 +85,7 @@ def _add_benchmark(
 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the benchmarks that the command line names, on its ranks, and return the exit code.  Collective."""
+    """Run the benchmarks that the command line names, on its ranks, and return the exit code. Collective."""
     if getattr(args, "print_dat", False):
         from mxpeak.cli.dry_run import print_dat
 
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], session: Session) -> int:
-    """Run the requests on the ranks that have joined, and return the exit code.  Collective."""
+    """Run the requests on the ranks that have joined, and return the exit code. Collective."""
     from mxpeak.cli.observers import observing, stalls_noticed
     from mxpeak.options import stall_limits
 
@@ -194,7 +194,7 @@ class Execution:
         self.so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
 
     def run(self, wanted: list[RunRequest]) -> int:
-        """Run all benchmarks, write the files and return the exit code.  Collective."""
+        """Run all benchmarks, write the files and return the exit code. Collective."""
         from mxpeak.watch.watchdog import WRITING
 
         codes: list[int] = []
@@ -292,7 +292,7 @@ class Execution:
         return simulated(request, comm, self.session.log)
 
     def _log_notes(self, request: RunRequest, module: ModuleType, comm: Communicator) -> None:
-        """Print notes about the settings and about rules that the run will break.  Collective."""
+        """Print notes about the settings and about rules that the run will break. Collective."""
         if request.output.quiet:
             return
         for line in request.notes:

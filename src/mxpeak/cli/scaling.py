@@ -1,7 +1,7 @@
-"""mxpeak run BENCHMARK --scaling-study: a series over counts of ranks, one group after the other on the same processes.
+"""`mxpeak run BENCHMARK --scaling-study`: run a benchmark on several rank counts with the same processes.
 
-All ranks are started once.  For R of them the first R form a group, the others sleep: they look for a message fifty
-times a second, and take no core from those that compute.
+All ranks are started once. For R of them the first R form a group. The others sleep: they look for a message 50 times
+per second, and use no core of a rank that computes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def parts(request: RunRequest, session: Session) -> list[RunRequest]:
-    """A request for each count of ranks, with the threads that all have; their sizes come later.  Collective."""
+    """Return a request per rank count of a scaling study, all with the same number of threads. Collective."""
     from mxpeak.runtime.placement import on_device, threads_of
 
     if request.config.study is None:
@@ -33,9 +33,9 @@ def parts(request: RunRequest, session: Session) -> list[RunRequest]:
 def turns(
     requests: Sequence[RunRequest], session: Session, first: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Each request with the ranks that run it, on these; the others sleep meanwhile.  Collective.
+    """Yield each request with the communicator of its ranks, on these ranks; the others sleep. Collective.
 
-    `first` says on rank 0 which problem the first count of a series had, once it has run; None: none that is valid.
+    `first` returns the problem on the fewest ranks on rank 0, once it has run; None if it is not valid.
     """
     assert session.comm is not None
     counts = [request.of_ranks for request in requests if request.of_ranks is not None]
@@ -53,6 +53,7 @@ def turns(
 def _turn(
     request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[RunRequest, Communicator]]:
+    """Yield the request of one rank count with its size, on its ranks; the others sleep."""
     from mxpeak.bench import scaling
     from mxpeak.comm.base import meet_asleep
 
@@ -73,11 +74,12 @@ def _turn(
 
 
 def _ranks(count: int) -> str:
+    """Return a number of ranks as text."""
     return f"{count} rank{'s' * (count > 1)}"
 
 
 def as_asked(request: RunRequest) -> dict[str, Any]:
-    """The problem on the fewest ranks as far as it is known before it runs: what a dry run shows of a series."""
+    """Return the problem on the fewest ranks, as far as the request sets it, for a dry run."""
     config: Any = request.config
     if hasattr(config, "nx"):
         return {}
@@ -90,7 +92,7 @@ def as_asked(request: RunRequest) -> dict[str, Any]:
 
 
 def section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    """The section `study` of a result file."""
+    """Return the section `study` of a result file."""
     from mxpeak.bench import scaling
     from mxpeak.bench.expected import curve
 

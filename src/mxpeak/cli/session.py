@@ -1,4 +1,4 @@
-"""One process among its ranks: who speaks, how a mistake of one becomes everybody's, and how all of them end."""
+"""The session of one process: output of rank 0, errors of one rank on all ranks, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
-#: Seconds that rank 0 is granted to write what it knows of a run that was ended, and a rank to end at all.
+#: Seconds in which rank 0 must write the results of a run that was ended, and in which a rank must end.
 LEAVE_S, LAST_S = 5.0, 10.0
 #: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
-#: Seconds after which a signal is given once more whose exception Python has dropped.
+#: Seconds after which a signal is sent again because Python has dropped its exception.
 AGAIN_S = 0.05
 
 
 class Interrupted(BaseException):
-    """A signal asks this process to end; no BaseException handler on the way out may mistake it for an error."""
+    """A signal that asks this process to end; a BaseException, so that no handler treats it as an error."""
 
     def __init__(self, number: int):
         super().__init__(f"ended by signal {number}")
@@ -52,7 +52,7 @@ class Interrupted(BaseException):
 
 
 class StalledError(Interrupted):
-    """The watchdog found that this rank no longer gets on."""
+    """The end of this rank, because the watchdog found that it makes no progress."""
 
     def __init__(self, text: str):
         BaseException.__init__(self, text)
@@ -61,12 +61,12 @@ class StalledError(Interrupted):
 
 @contextmanager
 def interruptible(session: Session) -> Iterator[None]:
-    """Turn the signals that ask for the end into Interrupted, so that whatever is half done is undone on the way out.
+    """Raise Interrupted for the signals that ask a process to end, so that `finally` blocks run.
 
-    A main thread that waits inside a library hears of no signal: another thread ends the process some time after it.
-    Where a signal comes while an object is being deleted, Python drops the exception: then it is given once more.
-    Where it comes inside an import or __set_name__, Python or a library may raise an error of its own instead:
-    whatever leaves the block after a signal is taken for that signal.
+    A main thread that waits inside a library does not notice a signal; another thread ends the process after LAST_S.
+    Python drops an exception that is raised while it deletes an object; the signal is then sent again. Inside an import
+    or __set_name__, Python or a library may replace the exception by its own; therefore every exception that leaves the
+    block after a signal counts as that signal.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -116,7 +116,7 @@ def interruptible(session: Session) -> Iterator[None]:
 
 
 def _insist(session: Session, heard: int) -> None:
-    """End the process if the main thread has not, once a signal has come that asks for it."""
+    """End the process after a signal, if the main thread has not ended it."""
     while number := os.read(heard, 1):
         if number[0] not in ENDING:
             continue
@@ -130,14 +130,22 @@ def _insist(session: Session, heard: int) -> None:
 
 
 def flush() -> None:
-    """Have out what was printed, as far as somebody still takes it."""
+    """Flush the standard streams, and ignore closed ones."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
 
 
 class Session:
-    """This process, before and after it knows its communicator."""
+    """The session of this process, before and after it has a communicator.
+
+    stalled   message of the watchdog
+    ending    whether a signal has asked for the end, and a last checkpoint may come first
+    grace_s   seconds that the last checkpoint may take
+    heard     event that is set when the process ends
+    failed    error before the ranks have met, which this rank still has to print
+    alone     whether the parent process has ended, whose number may by now belong to another process
+    """
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
@@ -150,7 +158,7 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """The rank: by the communicator, or as the launcher's variables say while there is none."""
+        """Return the rank of the communicator, or that of the launcher's variables before there is one."""
         if self.comm is not None:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher
@@ -160,24 +168,24 @@ class Session:
 
     @property
     def name(self) -> str:
-        """What stands before a line of this rank."""
+        """Return the prefix of this rank's lines on stderr."""
         return f"[rank {self.rank} {os.uname().nodename}] "
 
     def log(self, text: str) -> None:
-        """A line on stderr, from rank 0 only."""
+        """Print a line on stderr, on rank 0 only."""
         if self.rank == 0:
             with suppress(OSError):  # a broken stderr must not end a run
                 print(folded(printable(text), terminal_width(sys.stderr)).rstrip("\n"), file=sys.stderr, flush=True)
 
     def on_root(self, action: Callable[[], T]) -> T:
-        """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""
+        """Run an action on rank 0 and return its result, or raise its error, on all ranks. Collective."""
         from mxpeak.comm.collectives import run_on_root
 
         assert self.comm is not None
         return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
-        """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""
+        """End all ranks with `code`, without a message to the others, which may be anywhere in the program."""
         flush()
         if self.comm is None:
             self.failed = self.failed or ""
@@ -195,9 +203,9 @@ class Session:
         return code
 
     def abort_unjoined(self, code: int) -> None:
-        """Where this rank has failed before it has met the others, have them ended, who would wait for it.
+        """End the ranks that wait for this one, if it has failed before the ranks have met.
 
-        Most likely all have failed alike, and rank 0 says why: only where it does not, another one does.
+        Usually all ranks fail with the same error, which rank 0 prints; another rank prints its own only after a pause.
         """
         if self.failed is None or launchers_socket() is None:
             return
@@ -208,9 +216,9 @@ class Session:
         end_launched(code)
 
     def end_with_grace(self, code: int) -> int:
-        """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall.
+        """End all ranks like `end`, with time for rank 0 to write results and for all ranks to print where they stall.
 
-        Of a rank that ends before it is one of MPI's the launcher takes notice only if a signal has ended it.
+        Before MPI has started, the launcher notices the end of a rank only if a signal ended it.
         """
         from mxpeak.runtime.launch import launched
 
@@ -228,7 +236,7 @@ class Session:
             self.heard.set()
 
     def abort_stalled(self, text: str) -> None:
-        """Say why this rank no longer gets on, and end it; called by another thread than the main one."""
+        """Print why this rank makes no progress, and end it. Called by a thread of the watchdog."""
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
@@ -238,21 +246,21 @@ class Session:
             os._exit(ExitCode.GUARD)
 
     def parent_died(self, pid: int) -> None:
-        """End this rank, for whoever started it has ended; called by another thread than the main one."""
+        """End this rank, because its parent process has ended. Called by the thread that waits for the parent."""
         self.alone = True
         self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
 
     def fail(self, text: str, code: int) -> int:
-        """Say what happened to this rank, and end all ranks."""
+        """Print an error of this rank and end all ranks."""
         who = "" if self.comm is None or self.comm.size == 1 else self.name
         print(printable(f"{who}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         return self.end(code)
 
     def crash(self) -> int:
-        """Show the traceback under the name of this rank, and end all ranks.
+        """Print the traceback of this rank and end all ranks.
 
-        An error of MPI is most likely another rank that has gone: the launcher, which ends all then, is heard first.
+        An MPI error usually means that another rank has ended. The pause lets the launcher end this rank first.
         """
         if type(sys.exception()).__module__.startswith("mpi4py"):
             sleep(LEAVE_S)

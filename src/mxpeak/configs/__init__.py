@@ -1,1 +1,1 @@
-"""What benchmarks are told, as far as more than one of them is told it; each one's own stands in its folder."""
+"""Options shared by several benchmarks. Benchmark-specific options are in `bench/<name>/config.py`."""

@@ -1,4 +1,4 @@
-"""What benchmarks on a P×Q process grid are told."""
+"""Options and cases of benchmarks on a P×Q process grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDERS = ("row", "column")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridCase:
-    """One run on a P×Q grid: one choice out of each list of its config."""
+    """One case on a P×Q process grid: one value from each list of its config."""
 
     n: int
     nb: int
@@ -28,15 +28,15 @@ class GridCase:
 
     @property
     def size(self) -> str:
-        """What it takes memory for, as people read it."""
+        """Return the size of the problem as text."""
         return f"N={self.n} NB={self.nb} {self.P}x{self.Q}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig(RunConfig):
-    """A benchmark on a P×Q process grid.
+    """Options of a benchmark on a P×Q process grid.
 
-    panels_on_host   whether hosts factor the panels of devices where several ranks share a process column
+    panels_on_host   whether hosts factor the panels of devices if several ranks share a process column
     """
 
     panels_on_host: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class GridConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Let the grid's strongest source win: --grid displaces the P and Q of a file, and the other way round."""
+        """Resolve --grid and -P, -Q, which set the same values: the stronger source wins."""
         settled = dict(settings)
         one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
         if one > two:
@@ -65,7 +65,7 @@ class GridConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """The ranks that the largest of the given grids needs; a side or a node grid alone needs as many as it has."""
+        """Return the ranks that the largest given grid needs, or those of a given side or node grid."""
         if self.grid is not None:
             return max(P * Q for P, Q in self.grid)
         if self.P is not None and self.Q is not None:
@@ -78,9 +78,9 @@ class GridConfig(RunConfig):
         return [{"P": P, "Q": Q} for P, Q in self.grids(ranks)]
 
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
-        """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
+        """Return the process grids on `ranks` ranks: the given ones, completed, or the squarest with P <= Q.
 
-        An explicit grid must use all ranks, except that HPL.dat's several grids may leave some idle.
+        An explicit grid must use all ranks; only the grids of an HPL.dat file may leave ranks idle.
         """
         shapes = self._shapes(ranks)
         for P, Q in shapes:
@@ -94,6 +94,7 @@ class GridConfig(RunConfig):
         return shapes
 
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """Return the given process grids without comparing them with the number of ranks."""
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
                 raise UsageError(
@@ -130,16 +131,18 @@ def cases_of(case: type[AnyCase], config: GridConfig, *choices: Iterable[Mapping
 
 
 def squarest(ranks: int) -> tuple[int, int]:
-    """The grid P <= Q of all ranks whose sides differ least."""
+    """Return the grid of all ranks with P <= Q whose sides differ least."""
     P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
     return P, ranks // P
 
 
 def _are(ranks: int) -> str:
+    """Return the end of a clause about a number of ranks."""
     return "is 1" if ranks == 1 else f"are {ranks}"
 
 
 def _cofactor(flag: str, part: int, ranks: int) -> int:
+    """Return the other side of a grid with all ranks; raise a UsageError if `part` does not divide them."""
     if ranks % part:
         raise UsageError(
             f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves a remainder of "

@@ -1,4 +1,4 @@
-"""What the LU benchmarks are told: orders, blocks, how panels travel; and the names of broadcasts and matrices."""
+"""Options and cases of the LU benchmarks, and the names of broadcasts and matrix generators."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
 GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl"]
 
 
-#: The order in an input file for which nobody says one.
+#: The order in a printed input file if -N is not set.
 SAMPLE_N = 10_000
-#: Blocks that a matrix has at least along an edge with a GPU's default NB, which is halved down to so many columns.
+#: The fewest blocks along an edge of a matrix with a GPU's default NB, and the smallest NB that halving reaches.
 GPU_BLOCKS, LEAST_GPU_NB = 16, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuCase(GridCase):
-    """One run of an LU benchmark."""
+    """One case of an LU benchmark."""
 
     bcast: str = "1ringM"
     depth: int = 1
@@ -33,7 +33,7 @@ class LuCase(GridCase):
 
     @property
     def tag(self) -> str:
-        """The variant, encoded in the manner of HPL's: mapping and broadcast, such as WR1."""
+        """Return the variant in HPL's notation, rank order and broadcast, such as WR1."""
         return f"W{'R' if self.order == 'row' else 'C'}{BCASTS.index(self.bcast)}"
 
 
@@ -76,15 +76,15 @@ class LuConfig(GridConfig):
         None, duration, "repeat each case for TIME; fail unless all results are bitwise identical", "measuring", "TIME"
     )
     abft: bool = option(False, boolean, "detect bit flips in the LU with checksums; correct single errors", "measuring")
-    # What `mxpeak resume` says.
+    # Set by `mxpeak resume`.
     resumed: bool = False
 
-    # What only the benchmark's .dat can say: lines 3 and 4.
+    # Set only by lines 3 and 4 of the benchmark's .dat file.
     output_file: str = ""
     device_out: int = 6
 
     def on_chip(self, chip: str) -> dict[str, Any]:
-        """What is another default on a GPU of this name; NB is halved while N, if asked for, has too few blocks."""
+        """Return the defaults on a GPU with this name; NB is halved if a given N has too few blocks."""
         found = super().on_chip(chip)
         for nb in found.get("nb", ()):
             while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
@@ -93,7 +93,7 @@ class LuConfig(GridConfig):
         return found
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
-        """The orders to run; `n` stands in where the config leaves N open."""
+        """Return the orders to run; `n` is used if the config leaves N open."""
         orders = self.n if self.n is not None else n
         if orders is None:
             raise UsageError("the order of the matrix is missing; add -N")
@@ -106,16 +106,16 @@ class LuConfig(GridConfig):
         return cases_of(self.case, self, self.grid_choices(ranks), each("n", self.orders(n)), *lists)
 
     def with_sample(self) -> Self:
-        """The same with an order and a process grid where it says none: an input file needs both."""
+        """Return the config with an order and a process grid, which an input file needs."""
         n = (SAMPLE_N,) if self.n is None else self.n
         said = self.grid is not None or (self.P is not None and self.Q is not None)
         return replace(self, n=n, grid=self.grid if said else (squarest(self.ranks or 1),))
 
     @property
     def report_to(self) -> str:
-        """Line 4 of a .dat: 6 is stdout, 7 stderr, anything else the file of line 3."""
+        """Return the report's target in line 4 of a .dat file: 6 stdout, 7 stderr, otherwise the file of line 3."""
         return {6: "stdout", 7: "stderr"}.get(self.device_out, self.output_file)
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """The settings by name, with the orders and the grids that were left open."""
+        """Return the settings by name, with the orders and the grids of the run."""
         return {**vars(self), "n": self.n if self.n is not None else (case.n,), "grids": self.grids(ranks)}

@@ -1,4 +1,4 @@
-"""What every benchmark is told: where it runs and what is measured; and what a run shows and writes."""
+"""Options of every benchmark: where it runs, how it measures, and where its output is written."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from mxpeak.options import (
     users_folder,
 )
 
-#: What --kernels may name.
+#: The values of --kernels.
 BACKENDS = ("auto", "reference", "host", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceConfig:
-    """Where something computes: device, kernels, ranks, threads and memory."""
+    """Options of the place of a computation: device, kernels, ranks, threads and memory.
+
+    GPU_DEFAULTS   values that are the defaults on a GPU
+    CHIP_NB        best NB by a word in the name of a GPU, with its source
+    """
 
     device: str = option("auto", device, "device to compute on", "where", "{auto,cpu,cuda,cuda:0,...}")
     kernels: str = option(
@@ -41,34 +45,32 @@ class PlaceConfig:
     )
     mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
 
-    #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
-    #: NB by a word in a GPU's name, and where it was found best.
     CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {}
 
     def on_chip(self, chip: str) -> dict[str, Any]:
-        """What is another default on a GPU of this name."""
+        """Return the defaults on a GPU with this name."""
         nb = next((nb for word, (nb, _) in self.CHIP_NB.items() if word in chip), None)
         return {**self.GPU_DEFAULTS, **({} if nb is None else {"nb": (nb,)})}
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """What is another default where the processor multiplies these low precisions itself."""
+        """Return the defaults if the processor multiplies these low precisions itself."""
         return {}
 
     @property
     def least_ranks(self) -> int:
-        """The ranks that the process grid needs, as far as it is given; 1 if it is left open."""
+        """Return the number of ranks that the given process grid needs; 1 if it is open."""
         return 1
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it computes on a GPU, once `auto` is settled."""
+        """Return whether a GPU computes, once `auto` is resolved."""
         return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(PlaceConfig):
-    """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
+    """Options of every benchmark: its place, its measurements and its files."""
 
     quick: bool = option(False, boolean, "use a small problem that runs in a few seconds", "measuring")
     repeat: int = option(1, integer(1, 10_000), "time each case at least K times", "measuring", "K")
@@ -105,31 +107,31 @@ class RunConfig(PlaceConfig):
 
     @property
     def report_to(self) -> str:
-        """Where an input file sends the benchmark's own report: stdout, stderr, or a file of this name."""
+        """Return the target of the benchmark's own report: stdout, stderr, or a file name."""
         return "stdout"
 
     @property
     def submission_folder(self) -> str | None:
-        """The folder that takes the fields of a list's form."""
+        """Return the folder for the fields of a submission form."""
         return None
 
     def with_sample(self) -> Self:
-        """The same with what an input file has to say, where this says nothing."""
+        """Return the config with values for settings that an input file needs and this config leaves open."""
         return self
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """The settings by name, with what they left open as `case`, the first one, has it."""
+        """Return the settings by name, with the values of the first `case` for those left open."""
         return dict(vars(self))
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """The settings after those that say the same thing twice have been made one; here there are none."""
+        """Resolve settings that set the same value; this config has none."""
         return dict(settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowConfig:
-    """What is shown of something that measures: its JSON, its progress."""
+    """Options of JSON output and progress."""
 
     json: str | None = option(None, users_file, "write JSON to FILE; use - to print only JSON", "output")
     progress: str = option(
@@ -140,7 +142,7 @@ class ShowConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig(ShowConfig):
-    """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
+    """Options of the output of a run, which are not part of its configuration."""
 
     out: str | None = option(
         None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"

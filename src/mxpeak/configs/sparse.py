@@ -1,4 +1,4 @@
-"""What the benchmarks of the 27-point problem are told: boxes, ranks, storage, order of the smoother."""
+"""Options of the benchmarks of the 27-point problem: box, ranks, storage format and smoother."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Setting, boolean, integer, one_of, option, seconds
 
-#: Seconds that both benchmarks' rules ask for.
+#: Measuring time in seconds that the rules of both benchmarks require.
 OFFICIAL_S = 1800
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig(RunConfig):
-    """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists.
+    """Options of a benchmark of the 27-point problem, in which each rank owns a box of points.
 
     both_ways   whether its sweeps go forward and backward
     """
@@ -64,7 +64,7 @@ class SparseConfig(RunConfig):
         "SECONDS",
     )
     abft: bool = option(False, boolean, "detect bit flips in solves and matrices", "measuring")
-    # What this is of a benchmark whose limit is that of memory.
+    # The limit of these benchmarks is the memory bandwidth.
     warmup: str = option(
         "gemm",
         one_of("none", "gemm", "full"),
@@ -74,7 +74,7 @@ class SparseConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Let the strongest source win: --nx displaces ny and nz of a file, any of --npx, --npy, --npz its grid."""
+        """Resolve settings of different sources: --nx replaces ny and nz, and any of --npx, --npy, --npz the grid."""
         settled = dict(settings)
         x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
@@ -84,12 +84,12 @@ class SparseConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """The ranks that the given sides of the process grid need."""
+        """Return the ranks that the given sides of the process grid need."""
         return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:
-        """The points of a rank's box in x, y, z; None where they were left open."""
+        """Return the points of a rank's box in x, y, z; None if they are open."""
         if self.nx is not None:
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):

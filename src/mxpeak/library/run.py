@@ -23,9 +23,9 @@ from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.parent_watch import child_environment
 
-#: Seconds that a run is granted to end its ranks.
+#: Seconds in which a run must end its ranks.
 END_S = 15.0
-#: What an exit code of the command line is raised as.
+#: The exception for each exit code of the command line.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 
 
@@ -208,6 +208,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
+    """Run a benchmark in new processes with these settings, and return its results."""
     known = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
     for name in settings:
         if name not in known:
@@ -229,9 +230,9 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
 
 
 def _output(command: list[str]) -> tuple[str, str, int]:
-    """What a command prints, and its exit code; it ends with this process, and with a Ctrl-C here."""
+    """Return the output and the exit code of a command, which ends with this process and on its Ctrl-C."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # In a group of its own: a Ctrl-C comes here alone, and is handed on once.
+    # In its own process group: only this process receives Ctrl-C, and passes it on once.
     with subprocess.Popen(command, start_new_session=True, env=child_environment(), **pipes) as process:
         try:
             out, err = process.communicate()
@@ -245,7 +246,7 @@ def _output(command: list[str]) -> tuple[str, str, int]:
 
 
 def _flag(option: Option, name: str, value: Any) -> list[str]:
-    """A setting as it would be typed; a grid may be a pair (P, Q), or a list of pairs."""
+    """Return a setting as flags; a grid may be a pair (P, Q), or a list of pairs."""
     text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
     parsed(option, text, name)  # an error names the argument, not the flag
     if option.default is False:
@@ -254,6 +255,7 @@ def _flag(option: Option, name: str, value: Any) -> list[str]:
 
 
 def _grids(value: Any) -> str:
+    """Return grids as the text of their flag."""
     if isinstance(value, str):
         return value
     pairs = [value] if all(isinstance(side, int) for side in value) else value

@@ -14,7 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
 from mxpeak.runtime.compile import compile_in_turn
 
-#: One call at a time: the kernels' threads work in step, and a sum has one slot for each of them.  A call that a user's
+#: One call at a time: the kernels' threads work in step, and a sum has one slot for each of them. A call that a user's
 #: function starts comes in the same thread, between two kernels.
 TURN = threading.RLock()
 
@@ -51,7 +51,7 @@ def compile_once(
 ) -> None:
     """Use kernels on something tiny at the first call with this key on one of the ranks, so that they are compiled.
 
-    `name`: of the use, where what it takes may be listed.  Says so on stderr if that takes more than a second.
+    `name`: of the use, where what it takes may be listed. Says so on stderr if that takes more than a second.
     Collective over comm.
     """
     if not comm.agree(key in _ready):

@@ -11,8 +11,8 @@ A part consists of a head, the numbers by rows, and a digest of both:
     <numbers>
     <digest of the head and the numbers>
 
-A part is written under another name, flushed to the disk and renamed.  A slot is written only when all parts of the
-other slot are complete, so one complete checkpoint exists at any time.  Any changed, missing or exchanged byte of a
+A part is written under another name, flushed to the disk and renamed. A slot is written only when all parts of the
+other slot are complete, so one complete checkpoint exists at any time. Any changed, missing or exchanged byte of a
 part changes one of its digests, and then `mxpeak resume` uses the other slot.
 """
 
@@ -292,7 +292,7 @@ def _write(file: int, piece: Array) -> None:
 
 
 def _set_direct(file: int, on: bool) -> bool:
-    """Let writes to a file bypass the cache, or not; return whether they do.  In memory and on a Mac they cannot."""
+    """Let writes to a file bypass the cache, or not; return whether they do. In memory and on a Mac they cannot."""
     bypass = getattr(os, "O_DIRECT", 0)
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     try:
@@ -401,7 +401,7 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
 def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
     """Read the numbers of this rank from the parts of a checkpoint, whose grid may be another one.
 
-    `first` is one of the parts; all have been read and checked before.  Raises a ValueError or an OSError.
+    `first` is one of the parts; all have been read and checked before. Raises a ValueError or an OSError.
     """
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))

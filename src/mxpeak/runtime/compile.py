@@ -48,8 +48,8 @@ def compile_in_turn(
     """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
 
     `name`: of the use, where what it takes may be listed; `cores` that may be used for that, those of this process
-    where it has not been bound to others; `kernels` that can rehearse the use.  Rank 0 prints a line if it compiles and
-    that takes more than a moment.  Collective over comm.
+    where it has not been bound to others; `kernels` that can rehearse the use. Rank 0 prints a line if it compiles and
+    that takes more than a moment. Collective over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 

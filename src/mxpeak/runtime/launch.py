@@ -199,9 +199,7 @@ def _is_closed(file: int) -> bool:
 
 
 def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
-    """Raise an error if the communicator or the number of ranks is not the requested one; all ranks raise the same
-    error.
-    """
+    """Raise an error on all ranks if the communicator or the number of ranks is not the requested one."""
     if comm == "solo" and group.size > 1:
         started = group.name if group.name in COMMANDS else "mpi"
         raise UsageError(

@@ -1,7 +1,7 @@
-"""A process that was started by another ends with it: nobody would look at what it computes.
+"""End a process when its parent process ends.
 
-Whoever starts a run on local ranks says who it is in a variable, which launchers hand on.  A thread of each rank waits
-for the end of that process: a signal that nobody can catch leaves no other trace.
+The process that starts local ranks sets its number in a variable, which launchers pass on. A thread of each rank waits
+for the end of that process, because a parent that is killed cannot notify its ranks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import NoReturn, TextIO
 
 from mxpeak.comm.shutdown import torchrun_ends_all
 
-#: HOST:PID of the process that this one shall not outlive.
+#: HOST:PID of the parent process, with which this process ends.
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
 LAST_WORD = "MXPEAK_LAST_WORD"
-#: The file that names the signal by which whoever started these ranks was asked to end; launchers make it SIGTERM.
+#: The file with the signal that the starting process received; launchers send SIGTERM instead.
 TOLD = "MXPEAK_TOLD"
-#: How wide the terminal is behind a launcher, which gives ranks pipes; nothing where there is none.
+#: The width of the terminal behind a launcher, which gives pipes to ranks; unset without a terminal.
 COLUMNS = "MXPEAK_COLUMNS"
 #: Signals by which a user, a terminal that is closed, or a batch system asks a run to end.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: What Python's fault handler calls the signals of a crash.
+#: The names of crashes in Python's fault handler, with their signals.
 CRASHES = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
@@ -43,23 +43,23 @@ CRASHES = {
     "Illegal instruction": signal.SIGILL,
     "Aborted": signal.SIGABRT,
 }
-#: How often a system is asked that cannot tell when a process has ended.
+#: Seconds between two looks on a system that does not notify of the end of a process.
 LOOK_S = 1.0
-#: How long a reader is given to take a rank's last output, and the pause between two looks, in seconds.
+#: Seconds in which a reader must read a rank's last output, and seconds between two looks.
 READ_S, READ_LOOK_S = 1.0, 0.001
 #: stdout and stderr.
 OUTPUT = (1, 2)
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a process that shall end with this one, and write for the same terminal."""
+    """Return the environment of a process that ends with this one and formats its text for the same terminal."""
     width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
     return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
 
 
 def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int | None:
-    """The columns of the terminal where `stream` ends, here or behind a launcher; None: not there."""
+    """Return the columns of the terminal of a stream, also behind a launcher; None without a terminal."""
     if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
     told = environ.get(COLUMNS, "")
@@ -67,7 +67,7 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
 
 
 def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Who shall not be outlived: on this host, as the variable says, or torchrun, which ends without a word too."""
+    """Return the number of the parent process on this host: that of the variable, or torchrun; None without one."""
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
@@ -75,10 +75,10 @@ def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def pass_on(number: int) -> None:
-    """Have all ranks hear of a signal that this one was ended by, if one process of this host has started them.
+    """Send the signal that ended this rank to all ranks, if one process of this host started them.
 
-    This one has heard: it shall not hear once more, when it is everybody's turn.  torchrun ends the other ranks when
-    one has ended, and one more signal would break off its wait for them.
+    This rank ignores the signal from now on. torchrun itself ends the other ranks; a further signal would interrupt its
+    wait.
     """
     started_by = parent_pid({VARIABLE: os.environ.get(VARIABLE, "")})
     if started_by is None or torchrun_ends_all():
@@ -90,7 +90,7 @@ def pass_on(number: int) -> None:
 
 
 def asked_by(number: int) -> int:
-    """The signal that asked for the end: the one that the starter was told by, else `number`, which came here."""
+    """Return the signal that ended the run: that of the starting process, or `number`, which this process received."""
     path = os.environ.get(TOLD)
     if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as told:
@@ -99,7 +99,7 @@ def asked_by(number: int) -> int:
 
 
 def write_exit_code(code: int) -> None:
-    """Tell who started these ranks with what code this one ends, or ends them all."""
+    """Write the exit code of this rank to the file of the starting process."""
     path = os.environ.get(LAST_WORD)
     if path and parent_pid() is not None:  # of this host: elsewhere the path is another's
         with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
@@ -107,9 +107,10 @@ def write_exit_code(code: int) -> None:
 
 
 def leave_crashes() -> None:
-    """Have the signal of a crash left there, too: MPICH's mpiexec returns those of all ranks in one number.
+    """Write the signal of a crash to the same file.
 
-    It ends the others by SIGKILL, so where one had a bus error that number is 7 | 9 = 15, which is SIGTERM's.
+    MPICH's mpiexec combines the codes of all ranks: it ends the others by SIGKILL, so a bus error becomes 7 | 9 = 15,
+    the number of SIGTERM.
     """
     path = os.environ.get(LAST_WORD)
     if path and parent_pid() is not None:  # as in `write_exit_code`
@@ -120,7 +121,7 @@ def leave_crashes() -> None:
 
 
 def last_word(text: str) -> int | None:
-    """The exit code that the first rank to leave one has left; 128 plus the signal's number for a crash."""
+    """Return the first exit code that a rank has written; 128 plus the number of the signal for a crash."""
     line = text.partition("\n")[0].strip()
     if line.isdecimal():
         return int(line)
@@ -131,12 +132,12 @@ def last_word(text: str) -> int | None:
 
 
 def heard_of() -> list[signal.Signals]:
-    """Those of ENDING that this process shall hear: under nohup SIGHUP is none of them."""
+    """Return the signals of ENDING that this process handles; nohup ignores SIGHUP."""
     return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
 def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Where MPICH's mpiexec hears this process: a socket that its parent has made, so none for a child of a rank."""
+    """Return the socket to MPICH's mpiexec; None if it belongs to a parent process that is itself a rank."""
     import socket
 
     fd, peer = environ.get("PMI_FD", ""), getattr(socket, "SO_PEERCRED", None)
@@ -149,9 +150,9 @@ def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Have MPICH's mpiexec end all ranks with `code`, by what MPI_Abort would write to it.
+    """Make MPICH's mpiexec end all ranks with `code`, by the message of MPI_Abort.
 
-    For a rank that has not begun with MPI: of its end by a code mpiexec takes no notice, and the others wait for it.
+    Before MPI has started, mpiexec ignores the exit code of a rank, and the other ranks would wait for it.
     """
     fd = launchers_socket(environ)
     if fd is not None:
@@ -161,9 +162,10 @@ def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def until_read() -> None:
-    """Wait until pipes behind stdout and stderr have been read, at most READ_S: then all ranks may be ended.
+    """Wait up to READ_S until the readers of stdout and stderr have read all output.
 
-    MPICH's mpiexec ends them before it looks into their pipes again: it lost the last output of some 4 in 100 runs.
+    MPICH's mpiexec ends all ranks before it reads their pipes again; without the wait, 4 % of the runs lost their last
+    output.
     """
     until = monotonic() + READ_S
     while any(_unread(file) for file in OUTPUT) and monotonic() < until:
@@ -171,7 +173,7 @@ def until_read() -> None:
 
 
 def _unread(file: int) -> int:
-    """Bytes in a pipe that its reader has not taken, as Linux counts them; 0 of what is not a pipe."""
+    """Return the bytes in a pipe that its reader has not read, as Linux counts them; 0 for other files."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(file).st_mode):
             return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -179,13 +181,13 @@ def _unread(file: int) -> int:
 
 
 def show_traceback(prefix: str) -> None:
-    """The traceback of the error under way, each of its lines behind a rank's name."""
+    """Print the traceback of the current error, with the name of the rank in front of each line."""
     lines = traceback.format_exc().splitlines()
     print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def cannot_begin() -> NoReturn:
-    """Show why this process cannot load the program, under its rank's name, and end all ranks."""
+    """Print why this process cannot load the program, and end all ranks."""
     rank = os.environ.get("PMI_RANK")
     prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
     show_traceback(prefix)
@@ -195,9 +197,10 @@ def cannot_begin() -> NoReturn:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, whose code is left as ever, while the command line does not hear it.
+    """End this process by a signal, after writing its exit code.
 
-    Of a rank that SIGINT ended MPICH's mpiexec would return 2 | 9 = 11, which is SIGSEGV's: it is told the code.
+    If SIGINT ends a rank, MPICH's mpiexec returns 2 | 9 = 11, the number of SIGSEGV; mpiexec therefore receives the
+    code.
     """
     write_exit_code(128 + number)
     end_launched(128 + number)
@@ -206,9 +209,10 @@ def end_by(number: int) -> None:
 
 
 def open_streams() -> None:
-    """Open the standard streams that a daemon or a shell has closed: another file would get their numbers.
+    """Open the standard streams that a daemon or a shell has closed.
 
-    MPICH's mpiexec ends with 255 without them, and what libraries print would get into that file.
+    Otherwise another file would get their numbers and the output of libraries. Without them MPICH's mpiexec ends with
+    255.
     """
     for file in (0, *OUTPUT):
         try:
@@ -219,19 +223,19 @@ def open_streams() -> None:
 
 
 def end_at_once() -> None:
-    """Until the command line hears signals itself: those that ask for the end do so, without a traceback."""
+    """End the process without a traceback on signals that arrive before the command line handles them."""
     for number in heard_of():
         signal.signal(number, lambda number, frame: end_by(number))
 
 
 def end_in_libraries_too() -> None:
-    """From now on such signals end the process as they do any: also while it is inside C, where no Python is heard."""
+    """Restore the default action of signals, which also ends a process inside C code."""
     for number in heard_of():
         signal.signal(number, signal.SIG_DFL)
 
 
 def on_end(pid: int, ended: Callable[[], None]) -> None:
-    """Have a thread call `ended` once the process is no more; at once, if it is not there."""
+    """Start a thread that calls `ended` when the process has ended, or at once if it does not exist."""
     threading.Thread(target=_wait, args=(pid, ended), name="leash", daemon=True).start()
 
 

@@ -178,7 +178,7 @@ def ranks_here(config: PlaceConfig) -> tuple[int, str]:
 
 
 def has_slow_fp64(config: PlaceConfig, comm: Communicator) -> bool:
-    """Return whether this rank's GPU multiplies much slower in fp64 than in fp32.  Collective over comm."""
+    """Return whether this rank's GPU multiplies much slower in fp64 than in fp32. Collective over comm."""
     return config.on_gpu and not open_device(config.device, local_rank(comm)).has_fast_fp64
 
 

@@ -1,4 +1,4 @@
-"""What HPL is told, and the cases that its lists make."""
+"""Options and cases of HPL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNUSED = ("l1_form", "u_form", "equilibration", "alignment")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplCase(LuCase):
-    """One HPL run."""
+    """One case of HPL."""
 
     pfact: str = "right"
     nbmin: int = 8
@@ -31,7 +31,7 @@ class HplCase(LuCase):
 
     @property
     def lookahead(self) -> int:
-        """The look-ahead depth that runs: 0 or 1."""
+        """Return the look-ahead depth that is used: 0 or 1."""
         return min(self.depth, 1)
 
     @property
@@ -49,7 +49,7 @@ class HplCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplConfig(LuConfig):
-    """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
+    """Options of `mxpeak run hpl`; lists run every combination, in HPL's order."""
 
     case = HplCase
     loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")

@@ -1,4 +1,4 @@
-"""HPL.dat, the input file of Netlib HPL: 31 lines of which only the leading words count."""
+"""HPL.dat, the input file of Netlib HPL: 31 lines, of which only the leading words count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMS = ("transposed", "no-transposed")
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """The values of an HPL.dat, keyed as the fields of HplConfig; `source` names the file in errors."""
+    """Return the values of an HPL.dat, keyed as the fields of HplConfig; `source` names the file in errors."""
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
@@ -45,12 +45,13 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def write_dat(config: HplConfig) -> str:
-    """The HPL.dat that makes HPL run what `config` says."""
+    """Return the HPL.dat with which HPL runs this configuration."""
     rows = ["HPL input file", "written by mxpeak", *(f"{value:<12} {note}" for value, note in _rows(config))]
     return "\n".join(rows) + "\n"
 
 
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
+    """Yield the values and remarks of the lines."""
     P, Q = _grid_lists(config)
     if config.n is None:
         raise UsageError("an HPL.dat file needs the order of the matrix; add -N")
@@ -77,6 +78,7 @@ def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
 
 
 def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lists of P and Q; raise a UsageError if the config has no process grid."""
     if config.grid is not None:
         return tuple(p for p, _ in config.grid), tuple(q for _, q in config.grid)
     if config.P is None or config.Q is None:
@@ -85,6 +87,7 @@ def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _list(name: str, values: Sequence[Any], names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the line with the length of a list, and the line with its values."""
     if len(values) > MOST_VALUES:
         raise UsageError(
             f"an HPL.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "

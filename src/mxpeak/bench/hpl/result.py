@@ -1,4 +1,4 @@
-"""What HPL's runs of one case become: the result, with its phases, outcome and cautions."""
+"""The result of a case of HPL, with its phases, outcome and cautions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
-#: HPL's bound on the scaled residual, for files that ask for no check: every rate is checked here.
+#: HPL's bound on the scaled residual, used if a file disables the check: mxpeak checks every rate.
 THRESHOLD = 16.0
 
 
@@ -40,7 +40,7 @@ class Solve:
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
-    """The result of the solves of one case: the best one's time, the worst one's check."""
+    """Return the result of the solves of one case: the time of the best and the check of the worst."""
     best = runs.best
     worst = max(runs.solves, key=lambda one: sortable_residual(one.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
@@ -105,6 +105,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
 
 
 def _outcome(run: Solve, passed: bool) -> str:
+    """Return the outcome of a solve."""
     if passed:
         return Outcome.SOLVED
     if run.singular:
@@ -112,7 +113,7 @@ def _outcome(run: Solve, passed: bool) -> str:
     return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
 
 
-#: What a library's own LU of panels has no use for.
+#: Settings that a library's own panel factorization does not use.
 OF_PANELS = ("pfact", "rfact", "nbmin", "ndiv")
 
 
@@ -158,7 +159,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
 
 
 def _ever_splits(case: HplCase) -> bool:
-    """Whether the first step of the process column that owns the first panel has a left and a right section."""
+    """Return whether the first step of the column with the first panel has a left and a right section."""
     columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
     n2 = split_columns(columns.local_size, case.split, case.nb)
     return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)

@@ -1,4 +1,4 @@
-"""HPL: solve A x = b in FP64 by LU with partial pivoting; the rules in one screen.
+"""HPL: solve A x = b in FP64 by LU with partial pivoting; its rules on one screen.
 
 generated   [A | b], N×(N+1), Netlib HPL's own random matrix (seed 100), before the clock
 timed       factorization and back substitution, from a barrier to the slowest rank's end
@@ -41,22 +41,22 @@ from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.residual import residual_norms
 from mxpeak.spans import Spans
 
-#: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.
+#: The phases of a run; "other" is the remaining time.
 PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv", "abft")
 
 
 def run(config: HplConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
     return run_lu(HPL, config, comm, **told)
 
 
 def dry_run(config: HplConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    """Describe a run without running it: grid, sizes and memory of each case. Collective over comm."""
     return dry_run_lu(HPL, Run(config, origins or {}), comm)
 
 
 def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
-    """Generate [A | b], time its solution, regenerate it and check.  Collective over the grid."""
+    """Generate [A | b], time the solution, generate it again and check the solution. Collective over the grid."""
     kernels = bench.kernels
     shape = case.n, case.n + 1, case.nb
     if bench.config.abft:
@@ -105,7 +105,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
-    """[A | b] of Netlib HPL: its right-hand side is one more column of the same sequence."""
+    """Generate [A | b] of Netlib HPL, in which b continues the random sequence of A."""
     entries = generator("hpl", case.n, seed=case.seed).entries
     kernels.generate(A.local, A.rows, A.cols, entries)
 

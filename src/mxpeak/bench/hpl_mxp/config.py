@@ -1,4 +1,4 @@
-"""What HPL-MxP is told, and the cases that its lists make."""
+"""Options and cases of HPL-MxP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.precision import PRECISIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplMxpCase(LuCase):
-    """One HPL-MxP run."""
+    """One case of HPL-MxP."""
 
     precision: str = "fp32"
     panel_solves: str = "low"
@@ -28,7 +28,7 @@ class HplMxpCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplMxpConfig(LuConfig):
-    """All that `mxpeak run hpl-mxp` can be told; lists run every combination."""
+    """Options of `mxpeak run hpl-mxp`; lists run every combination."""
 
     case = HplMxpCase
     loops = ("nb", "depth", "bcast", "generator", "diagonal_scale", "precision")
@@ -41,7 +41,7 @@ class HplMxpConfig(LuConfig):
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """bf16, and blocks so long that the trailing matrix is read and written seldom enough for such products."""
+        """Return bf16 and longer blocks, which reduce the memory traffic of the trailing matrix, as defaults."""
         precision = self.precision or (("bf16",) if "bf16" in native else ())
         return {"precision": precision, "nb": (512,)} if precision and set(precision) <= set(native) else {}
 
@@ -98,10 +98,10 @@ class HplMxpConfig(LuConfig):
     )
     submit: str | None = option(None, users_folder, "write the fields of the HPL-MxP submission form to DIR", "output")
 
-    # What only HPL-MxP.dat can say.
+    # Set only by HPL-MxP.dat.
     output_file: str = "HPL-MxP.out"
 
     @property
     def submission_folder(self) -> str | None:
-        """The folder of --submit."""
+        """Return the folder of --submit."""
         return self.submit

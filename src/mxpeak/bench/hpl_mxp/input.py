@@ -1,4 +1,4 @@
-"""HPL-MxP.dat, the input file of rocHPL-MxP: HPL.dat without what pivoting needs, and with one grid; 14 lines."""
+"""HPL-MxP.dat, the input file of rocHPL-MxP: 14 lines, without pivoting options and with one grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = 14
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """The values of an HPL-MxP.dat, keyed as the fields of HplMxpConfig; `source` names the file in errors."""
+    """Return the values of an HPL-MxP.dat, keyed as the fields of HplMxpConfig; `source` names the file in errors."""
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
@@ -33,6 +33,7 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def _threshold(text: str) -> float:
+    """Parse the threshold, which must be positive."""
     value = real()(text)
     if value <= 0.0:
         raise UsageError(
@@ -42,7 +43,7 @@ def _threshold(text: str) -> float:
 
 
 def write_dat(config: HplMxpConfig) -> str:
-    """The HPL-MxP.dat that makes HPL-MxP run what `config` says: orders, blocks, one grid, broadcasts."""
+    """Return the HPL-MxP.dat with which HPL-MxP runs this configuration: orders, blocks, one grid, broadcasts."""
     if config.n is None or config.grid is None or len(config.grid) != 1:
         raise UsageError("an HPL-MxP.dat file needs the order of the matrix and the process grid; add -N and --grid")
     ((P, Q),) = config.grid
@@ -62,6 +63,7 @@ def write_dat(config: HplMxpConfig) -> str:
 
 
 def _list(name: str, values: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the line with the length of a list, and the line with its values."""
     if len(values) > MOST_VALUES:
         raise UsageError(
             f"an HPL-MxP.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at "

@@ -1,4 +1,4 @@
-"""What HPL-MxP's runs of one case become: the result, with its rules, proof, history and cautions."""
+"""The result of a case of HPL-MxP, with its rules, proof, history and cautions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The scaled backward error, computed after the clock, and the norms it is made of."""
+    """The scaled backward error, computed after the clock, with its norms."""
 
     scaled: float
     residual: float
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class MxpSolve:
-    """One timed solve, its check and proof, and how hard the system was."""
+    """One timed solve, with its check, its proof and the difficulty of the system."""
 
     time_s: float
     lu_time_s: float
@@ -60,12 +60,12 @@ class MxpSolve:
     checked: Checked | None = None
 
     def passed(self, threshold: float) -> bool:
-        """Whether the solution is accurate, and its factors are those of an LU."""
+        """Return whether the solution is accurate, and the factors are an LU factorization of the matrix."""
         return self.check.scaled < threshold and self.proof.passed
 
 
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Result:
-    """The result of the solves of one case: the best one's time, the worst one's check."""
+    """Return the result of the solves of one case: the time of the best and the check of the worst."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
     worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), sortable_residual(one.check.scaled)))

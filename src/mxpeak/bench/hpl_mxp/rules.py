@@ -10,18 +10,18 @@ lu-proof        the factors are those of an LU, by a check of their own
 mode            --mode official; explore labels its results
 
 mxpeak's own: the rules ask for a system that is challenging for GMRES without the factors, and for a stable LU without
-pivoting, but state no numbers for either.  A result that passes these tests is meaningful.
+pivoting, but state no numbers for either. A result that passes these tests is meaningful.
 
 lu-needed       GMRES without the factors needs more than 50 steps: the paper's remark on ddd, applied to all generators
 stability       a diagonal that keeps zero out of the disc of eigenvalues, and growth of at most sqrt(N)
 
-How much the LU is needed follows from the circular law.  Off-diagonal entries of variance s² put the eigenvalues of A
-into a disc of radius s·sqrt(n) around the diagonal d.  GMRES gains rho = s·sqrt(n)/d a step, and after k steps has
+How much the LU is needed follows from the circular law. Off-diagonal entries of variance s² put the eigenvalues of A
+into a disc of radius s·sqrt(n) around the diagonal d. GMRES gains rho = s·sqrt(n)/d a step, and after k steps has
 
     ||r_k|| / ||b||  =  rho^k · sqrt(1 - rho²) · exp(-k²/4n),
 
-the last factor because only n - k dimensions are left.  With ||x||_2 = ||b||_2/(d·sqrt(1 - rho²)) the check passes once
-this is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d.  Nothing is fitted.  Measured for n = 300 to
+the last factor because only n - k dimensions are left. With ||x||_2 = ||b||_2/(d·sqrt(1 - rho²)) the check passes once
+this is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d. Nothing is fitted. Measured for n = 300 to
 2000 and rho = 0.01 to 0.92: right to two steps up to 50, to a tenth beyond.
 """
 
@@ -63,22 +63,22 @@ class _Spectrum:
 
 
 def diagonal_scale(case: HplMxpCase) -> float:
-    """The case's c (or theta), as asked for or by default: theta = 2c/sqrt(n), the same diagonal on average."""
+    """Return the c (or theta) of a case, given or by default; theta = 2c/sqrt(n) has the same mean diagonal."""
     if case.diagonal_scale is not None:
         return case.diagonal_scale
     return 2.0 * SQRT_SCALE / sqrt(case.n) if case.generator == "ddd" else SQRT_SCALE
 
 
 def convergence_factor(case: HplMxpCase) -> float | None:
-    """rho, what unpreconditioned GMRES gains a step; 1 or more: nothing.  None where no circular law holds."""
+    """Return rho, the convergence factor of GMRES without preconditioner; None if no circular law applies."""
     spectrum = _spectrum(case)
     return spectrum.radius / spectrum.d if spectrum else None
 
 
 def predicted_steps(case: HplMxpCase) -> int | None:
-    """Steps k of unpreconditioned GMRES to the threshold:  k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)).
+    """Return the k with k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)), GMRES steps to the threshold.
 
-    None where no circular law holds, or where rho is 1 or more.
+    Returns None if no circular law applies, or if rho is at least 1.
     """
     spectrum = _spectrum(case)
     if spectrum is None or spectrum.radius >= spectrum.d:
@@ -98,7 +98,7 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 
 def _settled(case: HplMxpCase) -> list[Violation]:
-    """The rules that a case breaks however its run goes."""
+    """Return the rules that a case breaks regardless of its result."""
     broken = [*_mode(case), *_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
     if case.threshold > THRESHOLD:
         text = f"--threshold {case.threshold:g} is looser than the {THRESHOLD:g} of the rules; remove --threshold"
@@ -118,8 +118,8 @@ def violations(
 ) -> list[Violation]:
     """Return the rules that a run broke, published ones and mxpeak's own.
 
-    `unpreconditioned_steps` are those that GMRES took without the factors; None: more than the rules' fifty, or not
-    measured, where the circular law predicts them.
+    `unpreconditioned_steps` is the number of GMRES steps without the factors. It is None if GMRES needed more than the
+    fifty steps of the rules, or if the circular law predicts the number.
     """
     broken = _settled(case)
     if unpreconditioned_steps is not None and case.n > MOST_STEPS:
@@ -149,7 +149,7 @@ def violations(
 
 
 def refused(case: HplMxpCase) -> None:
-    """Stop before the run at what --mode official does not run at all: formats of less than 16 bits."""
+    """Raise a UsageError for formats of less than 16 bits, which --mode official does not run."""
     if case.mode == "official" and (broken := _precision(case)):
         raise UsageError(f"--precision {case.precision}: {broken[0].text}; use --mode explore to run it anyway")
 
@@ -218,7 +218,7 @@ def _remedy(case: HplMxpCase) -> str:
 
 
 def _spectrum(case: HplMxpCase) -> _Spectrum | None:
-    """The disc of A's eigenvalues; None where entries are not independent, or the diagonal is nothing special."""
+    """Return the disc of A's eigenvalues; None if the entries are not independent, or the diagonal is not special."""
     n, scale = case.n, diagonal_scale(case)
     mean, deviation = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}.get(
         case.generator, (0.5, sqrt(1.0 / 3.0))

@@ -1,4 +1,4 @@
-"""HPL-MxP: solve A x = b to FP64 accuracy by a low-precision LU and refinement; the rules in one screen.
+"""HPL-MxP: solve A x = b to FP64 accuracy by a low-precision LU and refinement; its rules on one screen.
 
 generated   b and A's diagonal from the seed, before the clock; A itself is nowhere stored in FP64
 timed       making A in FP32 (that is, its cast), balancing, LU without pivoting, casts to the low precision,
@@ -8,7 +8,7 @@ verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in t
             and ||A|| regenerated; and the factors, by the proof of LU, whose random vectors are drawn only then
 limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process, before and
             after the run; or the rate that the run's own GEMM reached
-admissible  what rules.py says
+admissible  by the rules in rules.py
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
-#: What a case will not do that breaks a rule of each source.
+#: The quality that a case lacks if it breaks a rule of each source.
 BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
-#: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
+#: The phases of a run; "other" is the remaining time.
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
 
 def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
     return run_lu(HPL_MXP, config, comm, **told)
 
 
 def dry_run(config: HplMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    """Describe a run without running it: grid, sizes and memory of each case. Collective over comm."""
     found = dry_run_lu(HPL_MXP, Run(config, origins or {}), comm)
     return replace(found, text="\n".join([found.text, *forewarnings(config, comm)]))
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
-    """Return which rules and own tests each case will break however its run goes, and why."""
+    """Return the rules and tests that each case will break regardless of its result, with the reasons."""
     if config.n is None or config.mode != "official":
         return []
     run = on_device(Run(config))
@@ -87,7 +87,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
 
 
 def _check(config: HplMxpConfig, comm: Communicator) -> None:
-    """Stop at what no case can be run with, or would be ignored, before anything is run."""
+    """Raise a UsageError for settings that no case can use, or that would be ignored."""
     check_grids(config, comm)
     if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
         asked = ", ".join(config.generator)
@@ -111,7 +111,7 @@ def _generator(case: HplMxpCase) -> Any:
 
 
 def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSolve:
-    """One timed solve, and what follows after its clock.  Collective over the grid."""
+    """Time one solve, and check it after the clock. Collective over the grid."""
     kernels = bench.kernels
     begin = time.perf_counter()
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # while nothing lies in its way
@@ -134,7 +134,7 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
 
 
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
-    """Check the solution, prove the LU, see how hard the system was: of the run, only x and the factors are used."""
+    """Check the solution, prove the LU, and measure the difficulty of the system, from x and the factors only."""
     case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
     x = timed.x
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
@@ -169,14 +169,14 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
 
 
 def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:
-    """Steps of GMRES where no circular law predicts them; None: more than the rules' fifty.  Collective."""
+    """Return the GMRES steps without the factors if no circular law predicts them; None: over fifty. Collective."""
     if case.generator not in NAMED or convergence_factor(case) is not None:
         return None
     return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)
 
 
 class _Timed:
-    """What the clock sees."""
+    """The timed part of a solve, and its results."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Timed:
         self.lu_s = self.refine_s = 0.0
 
     def solve(self) -> None:
-        """Make A in FP32, balance, factor, refine."""
+        """Generate A in fp32, balance, factor and refine."""
         case, kernels, spans = self.case, self.kernels, self.spans
         spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
         with spans("store"):
@@ -238,12 +238,12 @@ class _Timed:
 
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
-    """||A||_inf.  Collective."""
+    """Return ||A||_inf. Collective."""
     return allreduce_scalar(system.grid.all, max_abs(kernels, system.row_sums()), "max", kernels.xp)
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
-    """max |a_ij| of this rank's part."""
+    """Return max |a_ij| of this rank's part."""
     by_row = kernels.xp.zeros(A.rows.local_size)
     kernels.row_max(A.local, by_row)
     return max_abs(kernels, by_row)

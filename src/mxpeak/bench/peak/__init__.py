@@ -1,1 +1,1 @@
-"""What a machine can do at best: products of matrices, and memory."""
+"""The speed limits of a machine: matrix products and memory."""

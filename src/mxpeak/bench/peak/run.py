@@ -1,12 +1,11 @@
-"""The limits of this machine without a benchmark: GEMM in each precision, reading memory, the triad.
+"""The limits of this machine without a benchmark: GEMM in each precision, memory read and triad.
 
-GEMM     C -= A B on every rank at once, m = n = 4096 (on a GPU 16384), k = 512; in the precisions that the processor or
-         device multiplies itself
-read     every rank at once reads a matrix that no cache holds
-triad    y += a x on every rank at once: 24 bytes an entry
+GEMM     C -= A B on every rank at the same time, m = n = 4096 (on a GPU 16384), k = 512; in native precisions
+read     every rank reads a matrix that no cache holds, all at the same time
+triad    y += a x on every rank at the same time: 24 bytes per entry
 balance  DGEMM flops per byte read
 
-Each is the rate that is sustained (the median of the second half of the samples); the best sample is its burst.
+Each rate is sustained (the median of the second half of the samples); the best sample is its burst.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from mxpeak.layout.index_map import consecutive
 SIDE, GPU_SIDE, INNER = 4096, 16384, 512
 #: Seconds over which each is measured.
 SECONDS = 1.0
-#: Products by precision, as they are called.
+#: Names of the products by precision.
 GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GEMM"}
 
 
 def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
-    """Measure the rates of all ranks together; whole on rank 0.  `scale` divides the sizes (tests).  Collective."""
+    """Measure the rates of all ranks together; complete on rank 0.  `scale` divides the sizes (tests). Collective."""
     start = time.time()
     with open_bench(Bench[RunConfig], lambda config, comm: None, config, comm, hooks) as bench:
         rates = [_gemm(bench, name, scale) for name in GEMMS if not bench.kernels.emulates(name)]
@@ -49,13 +48,14 @@ def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpac
 def _measured(
     bench: Bench[RunConfig], name: str, unit: str, work: Callable[[], object], amount: float
 ) -> dict[str, Any]:
-    """Return the rate that all ranks sustain together, and their burst; `amount` is a rank's.  Collective."""
+    """Return the rate that all ranks sustain together, and their burst; `amount` is per rank. Collective."""
     work()  # its memory is touched, its kernels are loaded
     found = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
     return {"name": name, unit: found.rate, "burst": found.burst}
 
 
 def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
+    """Measure GEMM in one precision."""
     side, k = (GPU_SIDE if bench.config.on_gpu else SIDE) // scale, INNER // scale
     product = gemm_probe(bench.kernels, side, side, k, name)
     return _measured(bench, GEMMS[name], "rate_flops", product, 2.0 * side * side * k)
@@ -69,6 +69,7 @@ def _bytes(bench: Bench[RunConfig], scale: int) -> int:
 
 
 def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
+    """Measure the memory-read rate."""
     m = max(8, int((_bytes(bench, scale) / 8) ** 0.5))
     A = bench.kernels.matrix(m, m)
     A[:] = 1.0
@@ -77,6 +78,7 @@ def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
 
 
 def _triad(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
+    """Measure the memory-triad rate."""
     kernels, n = bench.kernels.sparse, max(8, _bytes(bench, scale) // 16)
     x, y = zeros(kernels, n, "fp64"), zeros(kernels, n, "fp64")
     x[:], y[:] = 1.0, 1.0
