@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.library.sparse import distributed_amg
 from mxpeak.perf.host import environment, host_facts, software_facts
+from mxpeak.solvers.precond import ruge_stuben
 
 TOL = 1e-9
 #: Rows from which on aggregation makes the levels: of neither system, and of both.
@@ -31,7 +31,7 @@ def solved(kind: str, m: int, levels: str) -> dict[str, Any]:
     """One solve, timed."""
     indptr, columns, values = systems.rows(kind, m, 0, m**3)
     A, b = sparse.csr_array((values, columns, indptr), shape=(m**3, m**3)), systems.side(m, 0, m**3)
-    distributed_amg.EVEN = LEVELS[levels]
+    ruge_stuben.EVEN = LEVELS[levels]
     begin = time.perf_counter()
     x, info = mx.gmres(A, b, rtol=TOL, preconditioner="amg")
     seconds = time.perf_counter() - begin

@@ -39,7 +39,7 @@ from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_flops, stencil_levels
 from mxpeak.records import Result, document
 from mxpeak.report.hpcg_text import hpcg_report
 from mxpeak.report.text import verdict
-from mxpeak.solvers.cg import Solve, conjugate_gradients
+from mxpeak.solvers.cg import CgSolve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
@@ -96,7 +96,7 @@ def on_ranks(body: Callable[[OnRank], Any], shape: Triple, grid: Triple, **how: 
 
 
 def solved(most: int = 500, tolerance: float = 0.0, preconditioned: bool = True) -> Callable[[OnRank], Any]:
-    def body(rank: OnRank) -> tuple[Solve, float]:
+    def body(rank: OnRank) -> tuple[CgSolve, float]:
         system = rank.system(preconditioned)
         return conjugate_gradients(system, most=most, tolerance=tolerance), system.max_error(1.0)
 

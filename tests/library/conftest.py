@@ -19,12 +19,14 @@ def solve(request: pytest.FixtureRequest) -> Any:
     import torch
 
     from mxpeak.kernels.torch.engine.device import Device
-    from mxpeak.library.sparse.solving import Options, solve_on
+    from mxpeak.library.sparse.inputs import checked_options
+    from mxpeak.library.sparse.solving import solve_on
+    from mxpeak.solvers.gmres_driver import GmresOptions
 
     device = Device(torch.device("cpu"), triton=False, poison=True)
 
     def solved(A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, **options: Any) -> Any:
-        return solve_on(device, A, b, x0, Options(precision, **options))
+        return solve_on(device, A, b, x0, checked_options(GmresOptions(precision, **options)))
 
     return solved
 

@@ -12,8 +12,9 @@ import scipy.sparse as sparse
 import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import sparse as sparse_kernels
-from mxpeak.library.sparse import auto_preconditioner, distributed_amg, factors, solver
-from mxpeak.library.sparse.factors import factored, fill, width
+from mxpeak.library.sparse import auto_preconditioner
+from mxpeak.solvers.precond import amg, factors, ruge_stuben
+from mxpeak.solvers.precond.factors import factored, fill, width
 from tests.support.sparse_systems import (
     PRECISIONS,
     beam,
@@ -112,7 +113,7 @@ def test_factors_solve_in_a_few_steps_in_every_precision(matrix: Any, precision:
 
 
 def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved, calls = factors.Solved.__call__, []
+    solved, calls = factors.CompleteFactors.__call__, []
 
     def counted(self: Any, r: Any) -> Any:
         calls.append(r)
@@ -120,7 +121,7 @@ def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytes
 
     A, b = waves(40), vector(1600)
     mx.gmres(A, b)  # compiles, by solving too
-    monkeypatch.setattr(factors.Solved, "__call__", counted)
+    monkeypatch.setattr(factors.CompleteFactors, "__call__", counted)
     x, info = mx.gmres(A, b)
     assert info.preconditioner == "lu"
     assert info.storage == "sell"
@@ -213,10 +214,10 @@ def test_multigrid_of_many_rows_is_made_by_aggregation_where_that_does(monkeypat
     units = sparse.diags_array(np.where(np.arange(1600) % 7 < 3, 1.0, 2.0**14))
     even, others = flow(40), (jumps(40, 1e4), sparse.csr_array(units @ flow(40)))
     before, of_others = levels(even), [levels(A) for A in others]
-    monkeypatch.setattr(distributed_amg, "EVEN", 100)
+    monkeypatch.setattr(ruge_stuben, "EVEN", 100)
     assert levels(even) < before
     assert [levels(A) for A in others] == of_others
-    monkeypatch.setattr(solver, "aggregated", lambda *args: ([], "no aggregates"))
+    monkeypatch.setattr(amg, "aggregated", lambda *args: ([], "no aggregates"))
     assert levels(even) == before
 
 
@@ -254,7 +255,7 @@ def test_skew_and_hubs_are_what_they_say() -> None:
     A = sparse.csr_array(arrow)
     assert auto_preconditioner.hubs(A) == pytest.approx((100**2 + 99 * 4) / 298 / 2.98)
     sums = auto_preconditioner.row_sums(A)
-    assert auto_preconditioner.beside_diagonal(sums) == 99.0
+    assert auto_preconditioner.off_diagonal_ratio(sums) == 99.0
     assert auto_preconditioner.opposite_share(sums) == 0.0
     mixed = sparse.csr_array(np.array([[2.0, -3, 1], [-1, -2, 1], [0, 0, 5]]))
     assert auto_preconditioner.opposite_share(auto_preconditioner.row_sums(mixed)) == pytest.approx((3 + 1) / 6)

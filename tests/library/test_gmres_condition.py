@@ -12,10 +12,11 @@ import scipy.linalg
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.library.sparse import factors, solver
-from mxpeak.library.sparse.condition import estimated, probed_by
-from mxpeak.library.sparse.factors import factored
-from mxpeak.library.sparse.rank_group import SERIAL
+from mxpeak.distributed.rank_group import SERIAL
+from mxpeak.solvers import gmres_driver
+from mxpeak.solvers.precond import factors, setup
+from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate
+from mxpeak.solvers.precond.factors import factored
 from tests.support.roundoff import U
 from tests.support.sparse_ranks import even, gmres_on
 from tests.support.sparse_systems import beam, flow, jumps, line, poisson, vector
@@ -45,13 +46,14 @@ def test_ranks_are_warned_too() -> None:
 @pytest.mark.parametrize("A", [poisson(30, 30), flow(20), line(2000), jumps(30, 1e6), beam(256)])
 def test_others_are_not_warned_of_and_are_factored_once(A: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    right = solver.shared_factors
+    right = factors.factored
 
     def counted(*args: Any) -> Any:
         made.append(args[1])
         return right(*args)
 
-    monkeypatch.setattr(solver, "shared_factors", counted)
+    for module in (setup, gmres_driver):
+        monkeypatch.setattr(module, "factored", counted)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _, info = mx.gmres(A, vector(A.shape[0]), preconditioner="lu", rtol=1e-6)
@@ -69,15 +71,12 @@ def test_a_large_condition_is_estimated_to_a_factor_of_three() -> None:
         made, _ = factored(A, "fp64")
         assert made is not None
         condition = np.linalg.norm(dense, 1) * np.linalg.norm(np.linalg.inv(dense), 1)
-        assert condition / 3 <= estimated(made, A, SERIAL) <= condition * (1 + 1e3 * condition * U)
-        assert probed_by(made, A, SERIAL) <= 1.01 * np.linalg.cond(dense, np.inf)
+        assert condition / 3 <= condition_estimate(made, A, SERIAL) <= condition * (1 + 1e3 * condition * U)
+        assert condition_bound(made, A, SERIAL) <= 1.01 * np.linalg.cond(dense, np.inf)
 
 
 def test_a_doubt_that_no_memory_is_left_to_settle_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = solver.shared_factors
-    monkeypatch.setattr(
-        solver, "shared_factors", lambda *args: right(*args) if args[1] == "fp32" else (None, "no memory is free")
-    )
+    monkeypatch.setattr(gmres_driver, "factored", lambda *args: (None, "no memory is free"))
     _, info = mx.gmres(HILBERT, HILBERT @ np.ones(12), preconditioner="lu", rtol=1e-5)
     assert info.condition is None
     assert "A may be numerically singular, but there are no factors in fp64: no memory is free" in info.message
@@ -89,7 +88,7 @@ def test_a_pivot_that_is_zero_in_fp32_alone_is_no_singularity() -> None:
     assert info.converged, str(info)
     assert info.condition is None or info.condition * U < 1.0
     np.testing.assert_allclose(x, [1.0, 2.0], atol=1e-3)  # condition 4e10 times rtol
-    assert isinstance(factors.factored(A, "fp32")[0], factors.Factors)
+    assert isinstance(factors.factored(A, "fp32")[0], factors.SparseFactors)
 
 
 def test_infos_travel_between_processes() -> None:

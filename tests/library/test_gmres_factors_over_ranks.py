@@ -13,7 +13,8 @@ import mxpeak as mx
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
-from mxpeak.library.sparse import auto_preconditioner, gather
+from mxpeak.library.sparse import auto_preconditioner
+from mxpeak.solvers.precond import factors
 from tests.support.sparse_ranks import cut, even, gmres_on
 from tests.support.sparse_systems import (
     beam,
@@ -99,13 +100,13 @@ def test_without_factors_ranks_go_on_and_a_user_is_told(monkeypatch: pytest.Monk
         with pytest.raises(np.linalg.LinAlgError, match="a pivot of its LU is exactly zero"):
             gmres_on(even(3, 2), singular, b, preconditioner=preconditioner)
     A, b = flow(30), vector(900)
-    monkeypatch.setattr(gather, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, not for factors
+    monkeypatch.setattr(factors, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, not for factors
     x, (info, *_) = gmres_on(even(900, 3), A, b)
     assert info.preconditioner == "sgs"
     assert "factors of 4380 entries take about" in info.reason
     assert reached(A, x, b, 1e-9)
     assert "on rank 0, which has" in refused(A, b)
-    monkeypatch.setattr(gather, "available_memory_bytes", lambda: A.nnz)
+    monkeypatch.setattr(factors, "available_memory_bytes", lambda: A.nnz)
     assert gmres_on(even(900, 3), A, b, preconditioner="auto")[1][0].preconditioner != "lu"
 
 

@@ -9,9 +9,10 @@ import pytest
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.library.sparse import factors, gathered_lu, solver
-from mxpeak.library.sparse.factors import factored, fill_of_any, width
-from mxpeak.library.sparse.transversal import rows_to_diagonal, weak_diagonal
+from mxpeak.solvers import gmres_driver
+from mxpeak.solvers.precond import factors
+from mxpeak.solvers.precond.factors import factored, fill_of_any, width
+from mxpeak.solvers.precond.transversal import rows_to_diagonal, weak_diagonal
 from tests.support.sparse_ranks import even, gmres_on
 from tests.support.sparse_systems import needs_pyamg, poisson, reached, saddle, stencil, vector
 
@@ -134,13 +135,13 @@ def test_factors_are_the_last_resort_of_auto_alone_and_info_states_their_memory(
 
 def test_the_last_resort_serves_the_right_hand_sides_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    right = solver.shared_factors
+    right = gmres_driver.factored
 
     def counted(*args: Any) -> Any:
         made.append("lu")
         return right(*args)
 
-    monkeypatch.setattr(solver, "shared_factors", counted)
+    monkeypatch.setattr(gmres_driver, "factored", counted)
     A = SYSTEMS["nearly skew"]
     X, info = mx.gmres(A, np.stack([vector(500, seed) for seed in range(4)], axis=1))
     assert info.converged
@@ -159,7 +160,7 @@ def test_without_memory_there_is_no_last_resort_and_info_says_so(monkeypatch: py
 
 
 def test_ranks_without_memory_have_no_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered_lu, "no_room", lambda *args: "all rows take about 9 GiB on rank 0")
+    monkeypatch.setattr(factors, "no_room", lambda *args: "all rows take about 9 GiB on rank 0")
     _, infos = gmres_on(even(500, 2), SYSTEMS["nearly skew"], vector(500))
     assert not infos[0].converged
     assert "the last resort, are not possible: all rows take about 9 GiB on rank 0" in infos[0].message

@@ -13,13 +13,15 @@ import scipy.sparse as sparse
 import mxpeak as mx
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
+from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse import aggregation, distributed_amg
-from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.library.sparse.ranks import joined, read
-from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.solvers.precond import aggregation, levels, ruge_stuben
+from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.solvers.precond.levels import LevelMatrices
+from mxpeak.solvers.precond.schwarz import overlapping
 from tests.support.sparse_ranks import cut, even, gmres_on
 from tests.support.sparse_systems import (
     flow,
@@ -117,7 +119,7 @@ GALLERY = {
 @needs_pyamg
 @pytest.mark.parametrize("name", GALLERY)
 def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 150)  # so that coarser levels are shared too
+    monkeypatch.setattr(levels, "LEAST_SHARED", 150)  # so that coarser levels are shared too
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -156,7 +158,7 @@ def test_multigrid_on_two_ranks_sweeps_as_it_is_asked_to(smoother: str) -> None:
 def test_levels_by_aggregation_take_as_many_steps_on_any_number_of_ranks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed_amg, "EVEN", 100)  # none of these has weak connections
+    monkeypatch.setattr(ruge_stuben, "EVEN", 100)  # none of these has weak connections
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -171,9 +173,9 @@ def test_levels_by_aggregation_take_as_many_steps_on_any_number_of_ranks(
 @pytest.mark.parametrize("starts", [[0, 800, 1600], [0, 500, 500, 1600]])
 def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     A, b = flow(40), vector(1600)
-    monkeypatch.setattr(distributed_amg, "EVEN", 100)
+    monkeypatch.setattr(ruge_stuben, "EVEN", 100)
     _, (gathered, *_) = gmres_on(starts, A, b, preconditioner="amg")
-    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
+    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     x, infos = gmres_on(starts, A, b, preconditioner="amg")
     assert reached(A, x, b, 1e-9)
@@ -185,7 +187,7 @@ def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], mon
 
 @needs_pyamg
 def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
+    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     A, starts = flow(20), [0, 150, 150, 290, 400]
 
@@ -193,12 +195,12 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
         everybody, grids, problem = aggregated(A, starts, comm)
         first, second, *_ = grids
         assert not problem
-        assert isinstance(first, distributed_amg.SharedGrid)
-        assert isinstance(second, distributed_amg.SharedGrid)
+        assert first.overlap is not None
+        assert second.overlap is not None
         return [
-            named(second.A, second.everybody, second.everybody.partners),
+            named(second.A, second.group, second.group.partners),
             named(first.R.T, everybody, first.R.partners),
-            named(first.P.T, second.everybody, first.P.partners),
+            named(first.P.T, second.group, first.P.partners),
         ]
 
     C, R, P = (np.concatenate(parts) for parts in zip(*run_ranks(4, body)))
@@ -210,13 +212,13 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
 
 @needs_pyamg
 def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregation, "unfit", lambda grid: "is unfit")
+    monkeypatch.setattr(LevelMatrices, "defect", "is unfit")
 
     def body(comm: Communicator) -> Any:
         return aggregated(flow(20), [0, 150, 400], comm)[1:]
 
     assert run_ranks(2, body) == [([], "level 2 is unfit")] * 2
-    monkeypatch.setattr(distributed_amg, "LEAST_SHARED", 20)
+    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
     monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
     assert run_ranks(2, body) == [([], "level 3 is unfit")] * 2
 
@@ -226,7 +228,7 @@ def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup
     b = vector(A.shape[0])
     share = read(cut(A, starts, comm.rank), cut(b, starts, comm.rank), None, sparse_kernels(None, 1))
     everybody, mine = joined(comm, share, {})
-    return everybody, *aggregation.aggregated(mine, mine, Scaling(), everybody)
+    return everybody, *aggregation.aggregated(mine, mine, Equilibration(group=everybody))
 
 
 def named(T: Any, everybody: RankGroup, partners: Any) -> Any:
@@ -244,7 +246,7 @@ def test_weak_connections_are_counted_over_the_ranks() -> None:
             starts = even(A.shape[0], 3)
             rows = read(cut(A, starts, comm.rank), vector(starts[comm.rank + 1] - starts[comm.rank]), None, kernels)
             everybody, mine = joined(comm, rows, {})
-            return distributed_amg.weak_share(mine, everybody)
+            return ruge_stuben.weak_share(mine, everybody)
 
         kernels = sparse_kernels(None, 1)
         (found,) = set(run_ranks(3, body))
@@ -271,7 +273,7 @@ def test_the_overlap_holds_the_rows_of_a_rank_and_of_its_halo() -> None:
         share = read(cut(A, starts, comm.rank), cut(vector(36), starts, comm.rank), None, sparse_kernels(None, 1))
         everybody, mine = joined(comm, share, {})
         halo = everybody.with_halo(np.arange(starts[comm.rank], starts[comm.rank + 1]))
-        return distributed_amg.overlapping(mine, everybody), np.sort(halo)
+        return overlapping(mine, everybody), np.sort(halo)
 
     for rank, (found, columns) in enumerate(run_ranks(4, body)):
         assert np.array_equal(found.A.toarray(), A.toarray()[np.ix_(columns, columns)])
@@ -280,7 +282,7 @@ def test_the_overlap_holds_the_rows_of_a_rank_and_of_its_halo() -> None:
 
 @needs_pyamg
 def test_multigrid_over_ranks_heeds_units_and_empty_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed_amg, "EVEN", 100)  # aggregation would take hundreds of steps
+    monkeypatch.setattr(ruge_stuben, "EVEN", 100)  # aggregation would take hundreds of steps
     k = np.where(np.arange(400) % 7 < 3, 1.0, 2.0**14)
     A = sparse.csr_array(sparse.diags_array(k) @ poisson(20, 20))
     b = k * vector(400)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import mxpeak as mx
 from mxpeak.errors import ResourceError
-from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
 from mxpeak.runtime import calls
+from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
 from tests.support.sparse_systems import PRECISIONS, SWEEPS, poisson, random, reached, stencil, vector
 
 # --- precisions and storage ----------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_values_out_of_range_of_a_16_bit_format_are_scaled_into_it() -> None:
 
 
 def test_what_overflows_a_format_even_so_is_kept_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.library.sparse.solver.equilibration", lambda A, everybody: Scaling())
+    monkeypatch.setattr("mxpeak.solvers.gmres_driver.equilibrate", lambda A, group: Equilibration())
     A, b = poisson(9, 9) * 1e5, vector(81)
     x, info = mx.gmres(A, b, precision="fp16")
     assert info.values == "fp32"
@@ -98,7 +98,7 @@ def test_storage_follows_the_pattern() -> None:
     assert mx.gmres(A, np.ones(1500))[1].storage == "sell"
 
 
-FREE = "mxpeak.library.sparse.preconditioners.available_memory_bytes"
+FREE = "mxpeak.solvers.precond.matrix_builder.available_memory_bytes"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_scaling_brings_the_largest_of_each_row_and_column_near_one_without_roun
     A = sparse.csr_array(
         sparse.diags_array(np.ldexp(1.0, rows)) @ random(n, seed) @ sparse.diags_array(np.ldexp(1.0, columns))
     )
-    scaling = equilibration(A)
+    scaling = equilibrate(A)
     scaled = scaling.matrix(A)
     assert np.array_equal(np.frexp(scaled.data)[0], np.frexp(A.data)[0])  # the same digits
     largest = abs(scaled).max(axis=1).toarray(), abs(scaled).max(axis=0).toarray()

@@ -15,9 +15,11 @@ from mxpeak.errors import UsageError
 from mxpeak.installation import install_command
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.sparse import auto_preconditioner
-from mxpeak.library.sparse.amg import hierarchy
-from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.library.sparse.solver import Solver
+from mxpeak.library.sparse.auto_preconditioner import choose_preconditioner
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
+from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.solvers.precond.problem import PreconditionedProblem
+from mxpeak.solvers.precond.ruge_stuben import ruge_stuben_of_all_rows
 from tests.support.sparse_systems import PRECISIONS, SWEEPS, needs_pyamg, poisson, random, reached, stencil, vector
 
 
@@ -83,18 +85,19 @@ def test_algebraic_multigrid_solves_matrices_at_both_ends_of_fp64(size: float) -
 def test_what_leads_to_coarser_levels_has_to_be_finite() -> None:
     A = poisson(18, 18)
     n = A.shape[0]
-    grids, why = hierarchy(A, A, Scaling(np.full(n, -1100), np.zeros(n, int)))
+    grids, why = ruge_stuben_of_all_rows(A, A, Equilibration(np.full(n, -1100), np.zeros(n, int)))
     assert (grids, why) == ([], "PyAMG's level 1 has entries that are not finite")
 
 
 @pytest.mark.parametrize("preconditioner", ["stencil", pytest.param("amg", marks=needs_pyamg)])
 def test_a_problem_that_starts_over_adds_no_tables_to_its_matrix(preconditioner: str) -> None:
     A = stencil(8, 8, 8)
-    solver = Solver(sparse_kernels(None, 1), A, "mixed", preconditioner, "auto", "coloured", 30)
+    kernels, options = sparse_kernels(None, 1), GmresOptions(smoother="coloured", maxiter=100)
+    driver = GmresDriver(kernels, A, choose_preconditioner(kernels, A, preconditioner), options)
     for seed in range(3):
-        assert solver.solve(vector(512, seed), np.zeros(512), 1e-9, 100).residual <= 1e-9
-        solver.problem.start_over()
-    assert len(solver.problem.inner.A.coarse) == 1  # type: ignore[attr-defined]
+        assert driver.solve(vector(512, seed), np.zeros(512), 1e-9).residual <= 1e-9
+        driver.problem = PreconditionedProblem(driver.problem.matrix, driver.plan)
+    assert len(driver.problem.matrix.inner.A.coarse) == 1  # type: ignore[attr-defined]
 
 
 @needs_pyamg

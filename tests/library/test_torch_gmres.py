@@ -26,8 +26,9 @@ from mxpeak.kernels.torch.engine.array_namespace import FARTHEST, Namespace
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 from mxpeak.library.sparse.inputs import matrix
-from mxpeak.library.sparse.scaling import equilibration, largest_exponent
-from mxpeak.library.sparse.solving import Options, solve_on
+from mxpeak.library.sparse.solving import solve_on
+from mxpeak.solvers.gmres_driver import GmresOptions
+from mxpeak.solvers.precond.equilibration import equilibrate, largest_exponent
 from tests.support.sparse_systems import (
     PRECISIONS,
     flow,
@@ -50,7 +51,7 @@ DEVICE = Device(CPU, triton=False, poison=True)
 
 def solve(A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, on: Any = DEVICE, **options: Any) -> Any:
     """`mx.gmres` on the device."""
-    return solve_on(on, A, b, x0, Options(precision, **options))
+    return solve_on(on, A, b, x0, GmresOptions(precision, **options))
 
 
 SYSTEMS: dict[str, Callable[[], Any]] = {
@@ -476,8 +477,8 @@ def test_numbers_that_leave_the_range_and_come_back_are_not_brought_so_far() -> 
 
 def test_vectors_are_scaled_as_on_the_host() -> None:
     A, b = wild()
-    host = equilibration(A)
-    there = host.on(XP)
+    host = equilibrate(A)
+    there = host.for_vectors(XP)
     b_s, k = there.right_hand_side(torch.tensor(b))
     expected, exponent = host.right_hand_side(b)
     assert k == exponent

@@ -30,15 +30,15 @@ class Dense:
         self.z = self.M_inverse @ self.r
         return float(self.r @ self.z)
 
-    def turn(self, beta: float) -> None:
+    def update_direction(self, beta: float) -> None:
         self.reads_of_p += beta != 0.0
         self.p = self.z + beta * self.p if beta else self.z.copy()
 
-    def curvature(self) -> float:
+    def pAp(self) -> float:
         self.Ap = self.A @ self.p
         return float(self.p @ self.Ap)
 
-    def advance(self, alpha: float) -> float:
+    def step(self, alpha: float) -> float:
         self.x = self.x + alpha * self.p
         self.r = self.r - alpha * self.Ap
         return float(np.linalg.norm(self.r))

@@ -1,4 +1,8 @@
-"""The halo of a sparse matrix: the columns of other ranks that its rows use, and their exchange."""
+"""The halo of a rank: the entries of a vector that its rows use and other ranks own, and their exchange.
+
+The halo is sorted by column, and therefore by owner: one rank sends one contiguous piece of it.  Each rank sends the
+owners the numbers of the rows that it needs.  A rank may have to send to a rank from which it receives nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rank to talk to: how many rows it needs; where in the halo the entries begin that it sends, and how many."""
+    """A rank to exchange with: how many rows it needs, and the offset and length of its part of the halo."""
 
     rank: int
     count: int
@@ -25,27 +29,34 @@ class Neighbour:
 
 
 class Exchange:
-    """The halo of vectors of one type; `rows` are those that the neighbours need, one neighbour after the other."""
+    """The halo exchange of vectors of one type; `rows` are the rows that the neighbors need, in their order."""
 
     def __init__(
         self, kernels: SparseKernels, comm: Communicator, neighbours: Sequence[Neighbour], rows: Indices, precision: str
     ):
         self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
-        self._buffer = zeros(kernels, sum(one.count for one in neighbours), precision)
-        self._came = zeros(kernels, sum(one.received for one in neighbours), precision)
-        self._repeated = comm.repeated(list(self._sends()), list(self._receives(self._came))) if neighbours else None
+        self._buffer = zeros(kernels, sum(neighbour.count for neighbour in neighbours), precision)
+        self._received = zeros(kernels, sum(neighbour.received for neighbour in neighbours), precision)
+        messages = list(self._sends()), list(self._receives(self._received))
+        self._repeated = comm.repeated(*messages) if neighbours else None
 
     def begin(self, own: Vector, halo: Vector) -> Request | None:
-        """Send what others need of x, and receive its halo; None where there is nobody.  Collective."""
+        """Start to send rows of x and to receive its halo; return None if there are no neighbors.  Collective."""
         if not self._neighbours:
             return None
         self._kernels.gather(own, self._rows, self._buffer)
         if self._repeated is not None:
             self._repeated.start()
-            return Arrival(self._repeated, partial(halo.__setitem__, ..., self._came))
+            return Arrival(self._repeated, partial(halo.__setitem__, ..., self._received))
         travel = Task(self._travel(halo))
-        travel.test()  # what is only posted begins now, before the product that hides it
+        travel.test()  # starts the messages before the product that hides them
         return travel
+
+    def complete(self, own: Vector, halo: Vector) -> None:
+        """Exchange the halo and wait for it.  Collective."""
+        travel = self.begin(own, halo)
+        if travel is not None:
+            travel.wait()
 
     def _travel(self, halo: Vector) -> Steps:
         requests = [self._comm.irecv(buffer, rank) for buffer, rank in self._receives(halo)]
@@ -53,19 +64,19 @@ class Exchange:
         yield from all_of(requests)
 
     def _receives(self, halo: Vector) -> Iterator[Envelope]:
-        for one in self._neighbours:
-            yield halo[one.offset : one.offset + one.received], one.rank
+        for neighbour in self._neighbours:
+            yield halo[neighbour.offset : neighbour.offset + neighbour.received], neighbour.rank
 
     def _sends(self) -> Iterator[Envelope]:
         at = 0
-        for one in self._neighbours:
-            yield self._buffer[at : at + one.count], one.rank
-            at += one.count
+        for neighbour in self._neighbours:
+            yield self._buffer[at : at + neighbour.count], neighbour.rank
+            at += neighbour.count
 
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """A rank to talk to: which rows it needs, by their numbers here; where in the halo its entries begin, how many."""
+    """A rank to exchange with: the local rows that it needs, and the offset and length of its part of the halo."""
 
     rank: int
     rows: Array
@@ -74,16 +85,16 @@ class Partner:
 
 
 def localised(kernels: SparseKernels, comm: Communicator, block: Block) -> tuple[Rows, list[Partner]]:
-    """The rows in local columns and the halo's, with a locally symmetric pattern; whom to talk to.  Collective."""
+    """Return the rows in local columns with a symmetric local pattern, and the partners of this rank.  Collective."""
     columns, halo = numbered(block)
     rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
-    if not kernels.is_symmetric_pattern(rows):  # without one, colours and the order of sweeps would be wrong
+    if not kernels.is_symmetric_pattern(rows):  # colors and the order of sweeps need a symmetric pattern
         rows = kernels.with_symmetric_pattern(rows)
     return rows, partners(comm, block.starts, halo)
 
 
 def numbered(block: Block) -> tuple[Array, Array]:
-    """The columns as this rank counts them: n own ones, then its halo; and which columns of the whole that is."""
+    """Return the local numbers of the columns, own rows first and then the halo, and the global columns of the halo."""
     first, n = block.first, block.n
     outside = (block.columns < first) | (block.columns >= first + n)
     halo = np.unique(block.columns[outside])
@@ -93,25 +104,26 @@ def numbered(block: Block) -> tuple[Array, Array]:
 
 
 def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Partner]:
-    """Everybody whose rows this rank needs, `halo` of them, or who needs some of its.  Collective over comm."""
+    """Return the ranks that own columns of the halo or that need rows of this rank.  Collective."""
     bounds = np.searchsorted(halo, starts).tolist()
     needs = {rank: bounds[rank + 1] - bounds[rank] for rank in range(comm.size) if bounds[rank + 1] > bounds[rank]}
-    everybodys = comm.bcast_object(comm.gather_objects(needs))
-    asked = {rank: np.empty(one[comm.rank], np.int64) for rank, one in enumerate(everybodys) if comm.rank in one}
-    requests = [comm.irecv(numbers, rank) for rank, numbers in asked.items()]
+    needs_of_all = comm.bcast_object(comm.gather_objects(needs))
+    counts = {rank: of_rank[comm.rank] for rank, of_rank in enumerate(needs_of_all) if comm.rank in of_rank}
+    requested = {rank: np.empty(count, np.int64) for rank, count in counts.items()}
+    requests = [comm.irecv(numbers, rank) for rank, numbers in requested.items()]
     requests += [comm.isend(halo[bounds[rank] : bounds[rank + 1]], rank) for rank in needs]
     Task(all_of(requests)).wait()
-    nothing = np.empty(0, np.int64)
+    no_rows = np.full(0, starts[comm.rank], np.int64)
     return [
-        Partner(rank, asked[rank] - starts[comm.rank] if rank in asked else nothing, bounds[rank], needs.get(rank, 0))
-        for rank in sorted({*asked, *needs})
+        Partner(rank, requested.get(rank, no_rows) - starts[comm.rank], bounds[rank], needs.get(rank, 0))
+        for rank in sorted({*requested, *needs})
     ]
 
 
 def exchange(
     kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
 ) -> Exchange:
-    """The halo of vectors in an order of the rows."""
-    neighbours = [Neighbour(one.rank, one.rows.size, one.offset, one.received) for one in partners]
-    rows = np.concatenate([np.empty(0, np.int64), *(one.rows for one in partners)])
+    """Return the halo exchange of vectors whose rows are in `order`."""
+    neighbours = [Neighbour(partner.rank, partner.rows.size, partner.offset, partner.received) for partner in partners]
+    rows = np.concatenate([np.empty(0, np.int64), *(partner.rows for partner in partners)])
     return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)

@@ -1,8 +1,6 @@
-"""Any sparse matrix over the ranks: consecutive rows each, and a halo that is read off their columns.
+"""Any sparse matrix over the ranks: each rank has consecutive rows.
 
-Rank k owns rows starts[k] … starts[k+1]-1, so many that all ranks have about as many entries.  The columns of others
-that its rows meet are its halo, ascending, so by owner: what one rank sends is one piece of it.  Every rank tells the
-owners which of their rows it needs; one may have to send to another from which it needs nothing.
+Rank k owns rows starts[k] … starts[k+1]-1, chosen so that all ranks have about the same number of entries.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ import numpy as np
 from mxpeak.comm.base import Communicator, Task, all_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Of entries on the way to their owners, apart from the messages of a solve.
+#: Tag of entries sent to their owners, which keeps them apart from the messages of a solve.
 TAG = 7400
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One rank's rows of a matrix, compressed, with the columns of the whole; `starts` has every rank's first row."""
+    """The compressed rows of one rank, with global column numbers; `starts` has the first row of each rank, and n."""
 
     starts: list[int]
     rank: int
@@ -32,22 +30,22 @@ class Block:
 
     @property
     def first(self) -> int:
-        """The rank's first row."""
+        """Return the first row of the rank."""
         return self.starts[self.rank]
 
     @property
     def n(self) -> int:
-        """How many it has."""
+        """Return the number of rows of the rank."""
         return self.starts[self.rank + 1] - self.first
 
     @property
     def arrays(self) -> tuple[Array, Array, Array]:
-        """What travels, in this order."""
+        """Return the arrays in the order in which they are sent."""
         return self.indptr, self.columns, self.data
 
 
 def cuts(indptr: Array, ranks: int) -> list[int]:
-    """The first row of every rank, and n: about as many entries each, and one row at least."""
+    """Return the first row of each rank, and n, such that each rank has a row and about as many entries."""
     n, nnz = len(indptr) - 1, int(indptr[-1])
     starts = [0]
     for k, at in enumerate(np.searchsorted(indptr, nnz * np.arange(1, ranks) / ranks), 1):
@@ -56,9 +54,9 @@ def cuts(indptr: Array, ranks: int) -> list[int]:
 
 
 def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = None) -> Block:
-    """The rows of `whole`, compressed rows on rank 0 and None elsewhere, over the ranks.  Collective over comm.
+    """Distribute the rows of `whole`, which is a matrix on rank 0 and None elsewhere.  Collective.
 
-    starts   every rank's first row, and n, on rank 0; None: about as many entries each
+    starts   the first row of each rank, and n, on rank 0; None chooses about as many entries for each rank
     """
     plan: tuple[list[int], list[int]] | None = None
     if comm.rank == 0:
@@ -66,38 +64,38 @@ def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = No
         plan = cut, [int(whole.indptr[row]) for row in cut]
     cut, firsts = comm.bcast_object(plan)
     if comm.rank == 0:
-        for rank in range(1, comm.size):  # one at a time: all together would be a second copy of the columns
+        for rank in range(1, comm.size):  # to one rank at a time, because all parts together copy all columns
             block = _part(whole, cut, firsts, rank)
-            Task(all_of([comm.isend(one, rank) for one in block.arrays])).wait()
+            Task(all_of([comm.isend(part, rank) for part in block.arrays])).wait()
         return _part(whole, cut, firsts, 0)
     n, nnz = cut[comm.rank + 1] - cut[comm.rank], firsts[comm.rank + 1] - firsts[comm.rank]
-    mine = Block(cut, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
-    Task(all_of([comm.irecv(buffer, 0) for buffer in mine.arrays])).wait()
-    return mine
+    block = Block(cut, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
+    Task(all_of([comm.irecv(buffer, 0) for buffer in block.arrays])).wait()
+    return block
 
 
 def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> Block:
-    """One rank's rows; its entries are those from firsts[rank] on."""
+    """Return the rows of one rank, whose entries begin at firsts[rank]."""
     rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(firsts[rank], firsts[rank + 1])
     indptr = whole.indptr[rows].astype(np.int64) - firsts[rank]
     return Block(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
 
 
 def at_their_owners(comm: Communicator, starts: Sequence[int], rows: Array, columns: Array, values: Array) -> Array:
-    """Rows, columns and values of all entries in this rank's rows, from whichever ranks have them.  Collective.
+    """Return rows, columns and values of all entries in the rows of this rank, from all ranks.  Collective.
 
-    All three are fp64, which knows whole numbers up to 2^53.
+    All three are fp64, which represents integers up to 2^53.
     """
     owner = np.searchsorted(starts, rows, side="right") - 1
     by_owner = np.argsort(owner, kind="stable")
-    mine = np.stack([rows, columns, values])[:, by_owner].astype(np.float64)
+    entries = np.stack([rows, columns, values])[:, by_owner].astype(np.float64)
     ends = np.searchsorted(owner[by_owner], np.arange(comm.size + 1))
     counts = comm.bcast_object(comm.gather_objects(np.diff(ends).tolist()))
-    came = [np.empty((3, sent[comm.rank])) for sent in counts]
-    parts = [np.ascontiguousarray(mine[:, ends[rank] : ends[rank + 1]]) for rank in range(comm.size)]
-    came[comm.rank] = parts[comm.rank]
+    received = [np.empty((3, sent[comm.rank])) for sent in counts]
+    parts = [np.ascontiguousarray(entries[:, ends[rank] : ends[rank + 1]]) for rank in range(comm.size)]
+    received[comm.rank] = parts[comm.rank]
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    requests = [comm.irecv(came[rank], rank, TAG) for rank in others if came[rank].size]
+    requests = [comm.irecv(received[rank], rank, TAG) for rank in others if received[rank].size]
     requests += [comm.isend(parts[rank], rank, TAG) for rank in others if parts[rank].size]
     Task(all_of(requests)).wait()
-    return np.concatenate(came, axis=1)
+    return np.concatenate(received, axis=1)

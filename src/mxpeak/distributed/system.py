@@ -1,4 +1,4 @@
-"""A x = b as GMRES-IR and CG see it: vectors distributed over the ranks as the rows of A are."""
+"""A x = b for GMRES-IR and CG: vectors are distributed over the ranks as the rows of A are."""
 
 from __future__ import annotations
 
@@ -17,67 +17,79 @@ from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
-#: M^-1 r, as a vector that the matrix it stands before multiplies.
+#: A function r -> M^-1 r that returns a halo vector of the matrix it preconditions.
 Preconditioner = Callable[[Vector], Vector]
 
 
 def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: float) -> float:
-    """max |x_i - value|, NaN if there is one.  Collective."""
+    """Return max |x_i - value|, or NaN if x has one.  Collective."""
     return allreduce_scalar(comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max", kernels.xp)
 
 
 class SparseBasis:
-    """Krylov vectors q_1 … q_k, each contiguous, in one piece of memory."""
+    """Krylov vectors q_1 … q_k in one contiguous array, and M^-1 q_1 … M^-1 q_k if the basis is flexible."""
 
-    def __init__(self, kernels: SparseKernels, comm: Communicator, n: int, most: int, precision: str, spans: Spans):
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        n: int,
+        most: int,
+        precision: str,
+        spans: Spans,
+        *,
+        flexible: bool = False,
+    ):
         self._kernels, self._comm, self._n, self._spans = kernels, comm, n, spans
         self._Q, self._bytes = kernels.basis(n, most, precision), PRECISIONS[precision].bytes
+        self._Z = kernels.basis(n, most - 1, precision) if flexible else self._Q
         self._combined = zeros(kernels, n, precision)
         self._k = 0
 
     def clear(self) -> None:
-        """Forget all vectors."""
+        """Remove all vectors."""
         self._k = 0
 
     @property
     def last(self) -> Vector:
-        """q_k."""
+        """Return q_k."""
         return self._Q[self._k - 1]
 
     @property
     def next(self) -> Vector:
-        """Where q_{k+1} will be."""
+        """Return the memory of q_{k+1}."""
         return self._Q[self._k]
 
     def append(self, w: Vector, factor: float) -> None:
-        """q_{k+1} = factor · w."""
+        """Append q_{k+1} = factor · w."""
         self._kernels.scale(self.next, factor, w)
         self._k += 1
 
+    def store_preconditioned(self, z: Vector) -> None:
+        """Store z = M^-1 q_k of a flexible basis."""
+        self._kernels.scale(self._Z[self._k - 1], 1.0, z)
+
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """CGS2 of w, which is `next`: three reductions, and the basis read three times."""
+        """Append w, which is `next`, by CGS2, with three reductions and three reads of the basis."""
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
         with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):
-            h = self._summed(kernels.project(self._Q, k, w))
-            again = self._summed(kernels.subtract_and_project(self._Q, k, w, h))
-            norm = sqrt(self._sum(kernels.subtract_and_square(self._Q, k, w, again)))
+            h = self._sum_vector(kernels.project(self._Q, k, w))
+            correction = self._sum_vector(kernels.subtract_and_project(self._Q, k, w, h))
+            norm = sqrt(self._sum(kernels.subtract_and_square(self._Q, k, w, correction)))
             if norm > 0:
                 kernels.scale(w, 1.0 / norm, w)
         self._k += 1
-        return [a + b for a, b in zip(h.tolist(), again.tolist())], norm
+        return [a + b for a, b in zip(h.tolist(), correction.tolist())], norm
 
     def combine(self, t: list[Any]) -> Vector:
-        """Q t, in a vector that the next call overwrites."""
-        return self._combination(self._Q, t)
-
-    def _combination(self, Q: Any, t: list[Any]) -> Vector:
+        """Return Q t, or M^-1 Q t of a flexible basis, in a vector that the next call overwrites."""
         flops = 2.0 * self._n * len(t)
         with self._spans("update", flops=flops, bytes=float(self._n * self._bytes * (len(t) + 1))):
-            self._kernels.combine(Q, t, self._combined)
+            self._kernels.combine(self._Z, t, self._combined)
         return self._combined
 
-    def _summed(self, h: Vector) -> Vector:
+    def _sum_vector(self, h: Vector) -> Vector:
         self._comm.allreduce(h, "sum")
         return h
 
@@ -87,21 +99,26 @@ class SparseBasis:
 
 @dataclass(frozen=True, slots=True)
 class InnerIteration:
-    """What GMRES-IR does between two residuals, in the precision of this matrix's vectors.
+    """The iteration of GMRES-IR between two residuals, in the precision of the vectors of A.
 
-    A          the matrix of the system, or one near to it
-    restart    steps of a cycle, at most
-    rounding   how far, relatively, A's values may be from the system's
+    A               the matrix of the system, or an approximation of it
+    restart         the maximum number of steps per cycle
+    rounding        the largest relative difference between the values of A and those of the system
+    flexible        store M^-1 q of each step, so that a correction needs no further M^-1 (Saad 1993)
+    fp64_products   compute A M^-1 q in fp64 (Carson and Higham 2017): if M^-1 is nearly A^-1, A M^-1 q may be much
+                    smaller than |A||M^-1 q|, and low precision rounds every term; needs `flexible`
     """
 
     A: SparseMatrix
     precondition: Preconditioner
     restart: int
     rounding: float = 0.0
+    flexible: bool = False
+    fp64_products: bool = False
 
 
 class MixedSystem:
-    """A x = b with residuals and x in fp64, A being for fp64 vectors, and everything between by an inner iteration."""
+    """A x = b with A, x and residuals for fp64, and an inner iteration that may use lower precision."""
 
     def __init__(
         self,
@@ -113,72 +130,86 @@ class MixedSystem:
         spans: Spans,
     ):
         self._kernels, self._comm, self._A, self._b, self._spans = kernels, comm, A, b, spans
-        self._inner, self._precondition = inner.A, inner.precondition
+        self._inner, self._precondition, self._flexible = inner.A, inner.precondition, inner.flexible
         self._bytes = PRECISIONS[inner.A.A.vectors].bytes
         self._basis = self._empty_basis(inner.restart)
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self.x = A.halo_vector()
+        self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
 
     def _empty_basis(self, restart: int) -> SparseBasis:
-        """Memory for the vectors of a cycle."""
-        return SparseBasis(self._kernels, self._comm, self._A.n, restart + 1, self._inner.A.vectors, self._spans)
+        """Return a basis with memory for the vectors of a cycle."""
+        n, precision = self._A.n, self._inner.A.vectors
+        return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
 
     @property
     def solution(self) -> Vector:
-        """The rank's own part of x."""
+        """Return the own part of x."""
         return self._A.own(self.x)
 
     def restart_from_zero(self) -> None:
-        """x = 0."""
+        """Set x = 0."""
         self.x[:] = 0.0
 
     def ended(self) -> None:
-        """A solve is over: nothing is left to be done."""
+        """Do nothing after a solve."""
 
     def norm_of_b(self) -> float:
-        """||b||."""
+        """Return ||b||."""
         return sqrt(self._sum(self._kernels.dot(self._b, self._b)))
 
     def residual(self) -> float:
-        """||b - A x||, the residual kept."""
+        """Compute and keep the residual b - A x; return its norm."""
         self._A.multiply(self.x, self._r)
         with self._spans("update", flops=3.0 * self._A.n, bytes=24.0 * self._A.n):
             self._rho = sqrt(self._sum(self._kernels.subtract_from(self._r, self._b)))
         return self._rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """q_1 = r / ||r|| in memory that every cycle uses, and ||r||."""
+        """Return the basis q_1 = r / ||r||, which every cycle overwrites, and ||r||."""
         with self._spans("update", flops=float(self._A.n), bytes=float(self._A.n * (8 + self._bytes))):
             self._basis.clear()
             self._basis.append(self._r, 1.0 / self._rho)
         return self._basis, self._rho
 
     def step(self, q: Vector) -> Vector:
-        """A M^-1 q, in the memory of the basis's next vector."""
-        w = self._basis.next
-        self._inner.multiply(self._precondition(q), w)
+        """Return A M^-1 q in the memory of the next vector of the basis."""
+        w, z = self._basis.next, self._precondition(q)
+        if self._flexible:
+            with self._spans("update", bytes=float(2 * self._A.n * self._bytes)):
+                self._basis.store_preconditioned(self._inner.own(z))
+        if self._fp64_product is None:
+            self._inner.multiply(z, w)
+        else:
+            z_fp64, w_fp64 = self._fp64_product
+            self._convert(self._A.own(z_fp64), self._inner.own(z))
+            self._A.multiply(z_fp64, w_fp64)
+            self._convert(w, w_fp64)
         return w
 
     def update(self, d: Vector) -> None:
-        """x += M^-1 d."""
-        self._add(self._inner.own(self._precondition(d)))
-
-    def _add(self, z: Vector) -> None:
+        """Add M^-1 d to x, or d if the basis is flexible."""
+        z = d if self._flexible else self._inner.own(self._precondition(d))
         with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
             self._kernels.add_scaled(self.solution, 1.0, z)
 
     def max_error(self, value: float) -> float:
-        """max |x_i - value|.  Collective."""
+        """Return max |x_i - value|.  Collective."""
         return max_error(self._kernels, self._comm, self.solution, value)
+
+    def _convert(self, y: Vector, x: Vector) -> None:
+        """Round x to the type of y."""
+        with self._spans("update", bytes=float(self._A.n * (8 + self._bytes))):
+            self._kernels.scale(y, 1.0, x)
 
     def _sum(self, value: float) -> float:
         return allreduce_scalar(self._comm, value, "sum", self._kernels.xp)
 
 
 class CgSystem:
-    """A x = b as conjugate gradients see it, all of it in fp64: every operation is one that HPCG counts.
+    """A x = b for conjugate gradients in fp64, with the operations that HPCG counts.
 
-    Timed as ddot, waxpby, spmv and mg; what the sweeps book is in mg once more, and reductions in ddot.
+    The spans are ddot, waxpby, spmv and mg; the time of the sweeps is also in mg, and that of reductions in ddot.
     """
 
     def __init__(
@@ -198,50 +229,50 @@ class CgSystem:
 
     @property
     def solution(self) -> Vector:
-        """The rank's own part of x."""
+        """Return the own part of x."""
         return self._A.own(self.x)
 
     @property
     def direction(self) -> Vector:
-        """The rank's own part of p."""
+        """Return the own part of p."""
         return self._A.own(self._p)
 
     def restart_from_zero(self) -> None:
-        """x = 0."""
+        """Set x = 0."""
         self.x[:] = 0.0
 
     def ended(self) -> None:
-        """A solve is over: nothing is left to be done."""
+        """Do nothing after a solve."""
 
     def residual(self) -> float:
-        """r = b - A x; ||r||, which takes no pass of its own."""
+        """Compute r = b - A x; return ||r||, which needs no further pass over r."""
         self._A.multiply(self.x, self._r)
         with self._waxpby(also=2.0 * self._A.n):
             square = self._kernels.subtract_from(self._r, self._b)
         return sqrt(self._sum(square))
 
     def precondition(self) -> float:
-        """z = M^-1 r, or r where there is no M; rᵀz."""
+        """Compute z = M^-1 r, or z = r without M; return rᵀz."""
         if self._precondition is not None:
             with self._spans("mg"):
                 self._z = self._A.own(self._precondition(self._r))
         return self._dot(self._r, self._z)
 
-    def turn(self, beta: float) -> None:
-        """p = z + β p; with β = 0 a copy."""
+    def update_direction(self, beta: float) -> None:
+        """Compute p = z + β p; copy z if β = 0."""
         with self._waxpby():
             if beta == 0.0:
                 self._kernels.scale(self.direction, 1.0, self._z)
             else:
                 self._kernels.scale_and_add(self.direction, beta, self._z)
 
-    def curvature(self) -> float:
-        """A p; pᵀA p."""
+    def pAp(self) -> float:
+        """Compute A p; return pᵀA p."""
         self._A.multiply(self._p, self._Ap)
         return self._dot(self.direction, self._Ap)
 
-    def advance(self, alpha: float) -> float:
-        """x += α p, r -= α A p; ||r||."""
+    def step(self, alpha: float) -> float:
+        """Add α p to x and subtract α A p from r; return ||r||."""
         with self._waxpby():
             self._kernels.add_scaled(self.solution, alpha, self.direction)
         with self._waxpby():
@@ -249,7 +280,7 @@ class CgSystem:
         return sqrt(self._dot(self._r, self._r))
 
     def max_error(self, value: float) -> float:
-        """max |x_i - value|.  Collective."""
+        """Return max |x_i - value|.  Collective."""
         return max_error(self._kernels, self._comm, self.solution, value)
 
     def _waxpby(self, also: float = 0.0) -> AbstractContextManager[None]:

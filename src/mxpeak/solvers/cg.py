@@ -1,4 +1,4 @@
-"""Conjugate gradients with a preconditioner (Kashi et al., algorithm 1), in the steps that HPCG counts.
+"""Preconditioned conjugate gradients (Kashi et al., algorithm 1), in the operations that HPCG counts.
 
     r = b - A x
     z = M^-1 r
@@ -6,7 +6,7 @@
     α = rᵀz / pᵀA p
     x = x + α p,  r = r - α A p
 
-Residuals are those of the last line: what rounding lets them differ from b - A x by, HPCG's tests do not see.
+The residual is that of the last line.  HPCG's tests do not detect its difference from b - A x by rounding.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class System(Protocol):
     """A x = b with a preconditioner M, and the vectors r, z, p and A p.  All methods are collective."""
 
     def residual(self) -> float:
-        """r = b - A x; ||r||."""
+        """Compute r = b - A x; return ||r||."""
 
     def precondition(self) -> float:
-        """z = M^-1 r; rᵀz."""
+        """Compute z = M^-1 r; return rᵀz."""
 
-    def turn(self, beta: float) -> None:
-        """p = z + β p; with β = 0 p is not read."""
+    def update_direction(self, beta: float) -> None:
+        """Compute p = z + β p, without a read of p if β = 0."""
 
-    def curvature(self) -> float:
-        """A p; pᵀA p."""
+    def pAp(self) -> float:
+        """Compute A p; return pᵀA p."""
 
-    def advance(self, alpha: float) -> float:
-        """x = x + α p and r = r - α A p; ||r||."""
+    def step(self, alpha: float) -> float:
+        """Compute x = x + α p and r = r - α A p; return ||r||."""
 
 
 @dataclass(slots=True)
-class Solve:
-    """How a solve went: `residual` and `history` relative to the first residual, `initial`."""
+class CgSolve:
+    """The course of a solve; `residual` and `history` are relative to the first residual, `initial`."""
 
     outcome: Outcome = Outcome.NOT_CONVERGED
     steps: int = 0
@@ -51,29 +51,30 @@ class Solve:
 
 def conjugate_gradients(
     system: System, *, most: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
-) -> Solve:
-    """Solve A x = b until ||r|| <= tolerance·||r_0||, or for `most` steps; `watch` sees every step.  Collective.
+) -> CgSolve:
+    """Solve A x = b until ||r|| <= tolerance·||r_0||, or for `most` steps; call `watch` after each step.  Collective.
 
-    Never raises on what the numbers do.  A tolerance of 0 takes all steps; A or M that are not positive end it early.
+    The outcome reports breakdown and NaN.  A tolerance of 0 takes all steps; an A or M that is not positive definite
+    ends the solve early.
     """
-    done = Solve()
-    rho = done.initial = system.residual()
+    solve = CgSolve()
+    rho = solve.initial = system.residual()
     rz = 0.0
-    while isfinite(rho) and rho > tolerance * done.initial and done.steps < most:
+    while isfinite(rho) and rho > tolerance * solve.initial and solve.steps < most:
         before, rz = rz, system.precondition()
         if not rz > 0.0:
             break
-        system.turn(rz / before if done.steps else 0.0)
-        pAp = system.curvature()
+        system.update_direction(rz / before if solve.steps else 0.0)
+        pAp = system.pAp()
         if not pAp > 0.0:
             break
-        rho = system.advance(rz / pAp)
-        done.steps += 1
-        done.residual = rho / done.initial
-        done.history.append(done.residual)
-        watch(done.steps)
+        rho = system.step(rz / pAp)
+        solve.steps += 1
+        solve.residual = rho / solve.initial
+        solve.history.append(solve.residual)
+        watch(solve.steps)
     if not isfinite(rho):
-        done.outcome = Outcome.NOT_FINITE
-    elif rho <= tolerance * done.initial:
-        done.outcome = Outcome.SOLVED
-    return done
+        solve.outcome = Outcome.NOT_FINITE
+    elif rho <= tolerance * solve.initial:
+        solve.outcome = Outcome.SOLVED
+    return solve

@@ -17,7 +17,7 @@ from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_bytes, hpcg_flops, memory_bytes, stencil_levels
 from mxpeak.records import Caution
-from mxpeak.solvers.cg import Solve
+from mxpeak.solvers.cg import CgSolve
 
 FORMULA = "|| r ||_2 / || b ||_2, r by CG's recurrence"
 
@@ -26,7 +26,7 @@ REFERENCE_STEPS, MOST, SLACK = 50, 500, 1.0 + 1e-6
 #: Each set bears a tenth of the set-up and optimization time.
 SHARED_BY = 10
 
-Sets = TimedSolves[Solve]
+Sets = TimedSolves[CgSolve]
 
 
 def iterations_of(sets: Sets) -> int:
@@ -41,14 +41,14 @@ def rating(box: Box, sets: Sets, steps: int, before_s: float = 0.0) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HpcgMeasured(MeasuredStorage[Solve]):
+class HpcgMeasured(MeasuredStorage[CgSolve]):
     """All measurements and tests of HPCG with one storage format."""
 
     motifs: ClassVar[Sequence[str]] = HPCG_MOTIFS
     solves_name: ClassVar[str] = "sets"
 
     aim: float
-    converged: Solve
+    converged: CgSolve
     steps: int
     spectral: Spectral
     symmetry: Symmetry
@@ -82,7 +82,7 @@ class HpcgMeasured(MeasuredStorage[Solve]):
 
 
 def hpcg_result(
-    bench: SparseBench[HpcgConfig], box: Box, reference: Solve, measured: Sequence[HpcgMeasured], rss: int
+    bench: SparseBench[HpcgConfig], box: Box, reference: CgSolve, measured: Sequence[HpcgMeasured], rss: int
 ) -> dict[str, Any]:
     """Return the sections of the result: the official figures first, the other storage formats under `beside`."""
     config, (official, *others) = bench.config, measured
@@ -122,7 +122,7 @@ def hpcg_result(
     }
 
 
-def _validation(measured: HpcgMeasured, reference: Solve) -> dict[str, Any]:
+def _validation(measured: HpcgMeasured, reference: CgSolve) -> dict[str, Any]:
     """Return the residual of the convergence solve, and HPCG's tests."""
     spectral, symmetry, norms = measured.spectral, measured.symmetry, measured.norms
     return {

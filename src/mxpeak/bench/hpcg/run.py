@@ -58,7 +58,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.abft.residual_checks import CheckedCg
-from mxpeak.solvers.cg import Solve, conjugate_gradients
+from mxpeak.solvers.cg import CgSolve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
@@ -136,7 +136,7 @@ class Hpcg:
         self._system(problem, Solo()).max_error(1.0)
         self._kernels.read_values(top.A.A)
 
-    def _reference(self) -> Solve:
+    def _reference(self) -> CgSolve:
         """Run the reference iterations, which determine the required residual. Collective."""
         problem = self._in_natural_order(self._box, self._comm)
         self._bench.begin_solves("reference", problem)
@@ -212,9 +212,9 @@ class Hpcg:
         system.restart_from_zero()
         return self._bench.traced(lambda: conjugate_gradients(system, most=steps, tolerance=0.0))
 
-    def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[Solve, float]:
+    def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[CgSolve, float]:
         """Solve to the residual of the reference, and return the solve and its time on the slowest rank. Collective."""
-        solves: list[Solve] = []
+        solves: list[CgSolve] = []
         watch = self._progress(f"{storage}: convergence", GUESSED).step
         elapsed_s = self._bench.slowest(
             lambda: solves.append(self._solve(system, most=MOST, tolerance=aim, watch=watch))
@@ -228,7 +228,7 @@ class Hpcg:
         progress.start()
         return progress
 
-    def _solve(self, system: CgSystem, **how: Any) -> Solve:
+    def _solve(self, system: CgSystem, **how: Any) -> CgSolve:
         """Solve once, and run the fault checks at its end. Collective."""
         solve = conjugate_gradients(system, **how)
         system.ended()

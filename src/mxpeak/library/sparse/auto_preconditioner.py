@@ -1,8 +1,7 @@
-"""What `auto` means for a matrix: the preconditioner, with its reason."""
+"""The policy of `auto`: the preconditioner for a matrix, with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -10,225 +9,168 @@ from typing import Any, NoReturn
 import numpy as np
 from scipy.sparse import csr_array
 
-from mxpeak.comm.collectives import run_on_root
+from mxpeak.distributed.csr import Csr, pattern
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.distributed.rows import Array
 from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
 from mxpeak.installation import install_command
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
-from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.factors import fill_of_any, width
-from mxpeak.library.sparse.gather import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
-from mxpeak.library.sparse.inputs import Csr
-from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
-from mxpeak.library.sparse.transversal import rows_to_diagonal
 from mxpeak.runtime.calls import compile_once
+from mxpeak.solvers.precond.choice import DIVIDING, Choice, default_sweep
+from mxpeak.solvers.precond.factors import fill_of_any, no_room_for_rows, width
+from mxpeak.solvers.precond.problem import FIRST_USE
+from mxpeak.solvers.precond.transversal import rows_to_diagonal
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
-#: Those of rows that several ranks share.
+#: Preconditioners for rows that several ranks share.
 OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
-#: Those that divide by the diagonal.
-DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
-#: What is said where kernels are compiled.
-FIRST_USE = "mxpeak.gmres, first use of"
-#: Why a matrix is factored: its graph is narrow, or nothing else is possible for rows of ranks.
+#: Reasons for a factorization: a narrow graph, or no other preconditioner for the rows of several ranks.
 NARROW = "the graph of A is narrow, so factors have little fill-in"
 WIDE = "over several ranks only factors work with zeros on the diagonal"
-#: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
+#: Algebraic multigrid suits matrices whose off-diagonal entries have the opposite sign, by at least this share.
 M_LIKE = 0.8
-#: The diagonal outweighs the rest of every row by so much that sweeps need few steps.
+#: If the off-diagonal sum of every row is at most this share of the diagonal entry, sweeps need few steps.
 DOMINATED = 0.7
-#: A matrix is factored where a dense block of as many rows as cut its graph in two takes, cubed, no more than so many
-#: times A's entries; where multigrid would do too, up to so many rows, from which on it takes less time.
+#: A matrix is factored if the cubed number of rows that cut its graph in two is at most NARROW_GRAPH times the number
+#: of entries.  If multigrid would work too, factors are used up to FACTORED_ROWS rows; above, multigrid is faster.
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
-#: The largest share of |A - A^T| in |A + A^T| at which multigrid takes a matrix for a symmetric one.
+#: The largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
 #: Jacobi sweeps that make a vector smooth, and their weight.
 SWEEPS, DAMPING = 10, 2 / 3
-#: Neighbours of a row's neighbour, over a row's: beyond that the levels of multigrid fill up.
+#: The mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
 HUBS = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A preconditioner by name and why; `box` and `stencil` of a matrix that is the benchmarks' own.
-
-    rows      the rows of A in the order in which they have a full diagonal, if that is another than A's
-    entries   about how many entries factors have, if they are not those of a narrow graph
-    """
-
-    name: str
-    reason: str
-    user: Callable[[Any], Any] | None = None
-    box: Box | None = None
-    stencil: tuple[float, ...] = ()
-    rows: Array | None = None
-    entries: float | None = None
-
-
-def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: RankGroup = SERIAL) -> Choice:
-    """The preconditioner that was asked for, if this matrix allows it; auto: the first that suits it.  Collective."""
-    if callable(asked):
-        return Choice("user", "as asked", asked)
-    if not isinstance(asked, str) or asked not in PRECONDITIONERS:
-        solve = ", such as the method preconditioner=ilu.solve of a factorization" if hasattr(asked, "solve") else ""
-        shown = repr(asked) if isinstance(asked, str) else f"an object of type {type(asked).__name__}"
+def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group: RankGroup = SERIAL) -> Choice:
+    """Return the requested preconditioner if the matrix allows it, or the first suitable one for auto.  Collective."""
+    if callable(requested):
+        return Choice("user", "as asked", requested)
+    if not isinstance(requested, str) or requested not in PRECONDITIONERS:
+        solve = (
+            ", such as the method preconditioner=ilu.solve of a factorization" if hasattr(requested, "solve") else ""
+        )
+        shown = repr(requested) if isinstance(requested, str) else f"an object of type {type(requested).__name__}"
         raise UsageError(
             f"preconditioner={shown} is unknown; use one of {', '.join(PRECONDITIONERS)}, or pass a function "
             f"that returns M^-1 r for a vector r{solve}"
         )
-    if not everybody.alone:
-        return _over_ranks(kernels, A, asked, everybody)
-    zeros = np.flatnonzero(A.diagonal() == 0)
-    if zeros.size and asked == "auto":
-        return _of_permuted(kernels, A, zeros.size)
-    if zeros.size and asked in DIVIDING:
-        _refuse_zeros(zeros, asked)
-    if asked in ("auto", "stencil"):
-        found = _stencil(kernels, A)
-        if found is not None or asked == "stencil":
-            return found or _no_stencil()
-    return _automatic(kernels, A, everybody) if asked == "auto" else _asked(asked)
-
-
-def _of_permuted(kernels: SparseKernels, A: Csr, zeros: int) -> Choice:
-    """Return the choice for A with its rows permuted to a full diagonal."""
-    rows = rows_to_diagonal(A)
-    permuted = csr_array(A[rows])
-    found = _stencil(kernels, permuted) or _automatic(kernels, permuted, SERIAL)
-    return replace(found, reason=_permuted(zeros, found.reason), rows=rows)
-
-
-def _permuted(zeros: int, reason: str) -> str:
-    return f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; {reason}"
-
-
-def _without_diagonal(A: Csr, zeros: int, everybody: RankGroup) -> Choice:
-    """Return the choice of ranks for a matrix with zeros on the diagonal: factors, if rank 0 has room.  Collective."""
-    n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
-    problem = no_room(everybody, nnz, 2 * GATHERED_BYTES * nnz, "all rows")
-    if n > MOST_GATHERED:
-        problem = f'{n} rows exceed the {MOST_GATHERED} that rank 0 gathers without preconditioner="lu"'
-    if problem:
-        return Choice("none", f"{zeros} diagonal entries are zero, by which all others except lu divide, and {problem}")
-    parts = everybody.comm.gather_objects(named(A, everybody))
-
-    def decide() -> tuple[str, float | None]:
-        whole = stacked(parts or [], n)
-        permuted = csr_array(whole[rows_to_diagonal(whole)])
-        return (NARROW, None) if narrow(permuted) else (WIDE, fill_of_any(permuted))
-
-    why, entries = run_on_root(everybody.comm, decide)
-    return Choice("lu", _permuted(zeros, why), entries=entries)
-
-
-def _refuse_zeros(zeros: Array, asked: str) -> NoReturn:
-    raise UsageError(
-        f'preconditioner="{asked}" divides by the diagonal, but A[{zeros[0]}, {zeros[0]}] is zero (one of '
-        f'{zeros.size} such entries); use preconditioner="auto" (which permutes the rows), "lu" or "none", '
-        "or your own function such as scipy.sparse.linalg.spilu(A).solve"
-    )
-
-
-def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: RankGroup) -> Choice:
-    """The same for the rows of several ranks.  Collective."""
-    if asked not in ("auto", *OVER_RANKS):
+    if not group.is_serial and requested not in ("auto", *OVER_RANKS):
         raise UsageError(
-            f'preconditioner="{asked}" supports only one process, but A is distributed over '
-            f"{everybody.comm.size} ranks; use one of auto, {', '.join(OVER_RANKS)}, or pass a function "
+            f'preconditioner="{requested}" supports only one process, but A is distributed over '
+            f"{group.comm.size} ranks; use one of auto, {', '.join(OVER_RANKS)}, or pass a function "
             "that returns this rank's part of M^-1 r"
         )
-    zeros = np.flatnonzero(A.diagonal() == 0) + everybody.first
-    count = int(everybody.sum(zeros.size))
-    if asked == "auto":
-        if count:
-            return _without_diagonal(A, count, everybody)
-        return _automatic(kernels, A, everybody)
-    everybody.alike(lambda: _check_pyamg(asked))
-    if count and asked in DIVIDING:
-        everybody.alike(lambda: _refuse_zeros(zeros, asked) if zeros.size else None)
-    return Choice(asked, "as asked")
+    zeros = np.flatnonzero(A.diagonal() == 0) + group.first
+    count = int(group.sum(zeros.size))
+    if requested == "auto":
+        choice = _for_zero_diagonal(kernels, A, count, group) if count else _automatic(kernels, A, group)
+        return replace(choice, automatic=True)
+    group.collectively(lambda: _check_request(requested, zeros))
+    if requested == "stencil":
+        return _stencil(kernels, A) or _no_stencil()
+    return Choice(requested, "as asked")
 
 
-def _asked(name: str) -> Choice:
-    _check_pyamg(name)
-    return Choice(name, "as asked")
-
-
-def _check_pyamg(name: str) -> None:
-    if name == "amg" and not has_pyamg():
+def _check_request(requested: str, zeros: Array) -> None:
+    """Raise if PyAMG is missing, or if a preconditioner would divide by a zero on the diagonal of this rank."""
+    if requested == "amg" and not has_pyamg():
         raise UsageError(
             f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, or '
             'use preconditioner="gs"'
         )
+    if zeros.size and requested in DIVIDING:
+        raise UsageError(
+            f'preconditioner="{requested}" divides by the diagonal, but A[{zeros[0]}, {zeros[0]}] is zero (one of '
+            f'{zeros.size} such entries); use preconditioner="auto" (which permutes the rows), "lu" or "none", '
+            "or your own function such as scipy.sparse.linalg.spilu(A).solve"
+        )
 
 
-def _automatic(kernels: SparseKernels, A: Csr, everybody: RankGroup) -> Choice:
-    sums, sweep = row_sums(A), sweeping(everybody)
-    rest = everybody.largest(beside_diagonal(sums))
+def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGroup) -> Choice:
+    """Return the choice for rows permuted to a full diagonal, or factors on rank 0 for several ranks.  Collective."""
+    permuted_note = f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; "
+    if group.is_serial:
+        rows = rows_to_diagonal(A)
+        choice = _automatic(kernels, csr_array(A[rows]), SERIAL)
+        return replace(choice, reason=permuted_note + choice.reason, rows=rows)
+    if problem := no_room_for_rows(group, int(group.sum(A.nnz)), copies=2):
+        return Choice("none", f"{zeros} diagonal entries are zero, by which all others except lu divide, and {problem}")
+
+    def reason_and_fill(whole: Csr) -> tuple[str, float | None]:
+        permuted = csr_array(whole[rows_to_diagonal(whole)])
+        return (NARROW, None) if narrow(permuted) else (WIDE, fill_of_any(permuted))
+
+    reason, entries = group.on_all_rows(A, reason_and_fill)
+    return Choice("lu", permuted_note + reason, entries=entries)
+
+
+def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
+    """Return the first suitable preconditioner for a matrix with a full diagonal.  Collective."""
+    if group.is_serial and (choice := _stencil(kernels, A)):
+        return choice
+    sums, sweep = row_sums(A), default_sweep(group)
+    rest = group.largest(off_diagonal_ratio(sums))
     if rest <= DOMINATED:
         return Choice(sweep, f"off-diagonal sums are at most {rest:.0%} of the diagonal, so sweeps need few steps")
-    share = opposite_share(sums, everybody)
-    if kernels.device is None and (why := _suits_factors(A, share, everybody)):  # devices have no SuperLU
+    share = opposite_share(sums, group)
+    if kernels.device is None and (why := _reason_to_factor(A, share, group)):  # devices have no SuperLU
         return Choice("lu", why)
     if share < M_LIKE:
         return Choice(
             sweep, f"{share:.0%} of the off-diagonal sum has the opposite sign, but multigrid needs {M_LIKE:.0%}"
         )
-    crowd = hubs(A, everybody)
-    if crowd > HUBS:
-        return Choice(sweep, f"some rows have {crowd:.0f} times the mean number of neighbors, which fills the levels")
-    if not everybody.all(has_pyamg()):
+    ratio = hubs(A, group)
+    if ratio > HUBS:
+        return Choice(sweep, f"some rows have {ratio:.0f} times the mean number of neighbors, which fills the levels")
+    if not group.all(has_pyamg()):
         return Choice(sweep, f"multigrid would suit this matrix: {install_command('amg')}")
     return Choice("amg", "off-diagonal entries have the opposite sign")
 
 
-def sweeping(everybody: RankGroup) -> str:
-    """The sweep that `auto` takes: the natural order, which ranks take, gains by going back too."""
-    return "gs" if everybody.alone else "sgs"
+def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
+    """Return why A is to be factored, or an empty string.  Collective.
 
-
-def _suits_factors(A: Csr, share: float, everybody: RankGroup) -> str:
-    """Why A is to be factored, if it is.  Collective.
-
-    What is quicker to find out comes first: ranks have to gather their rows to learn whether the graph is narrow.
+    The cheaper test comes first: ranks must gather their rows to find out whether the graph is narrow.
     """
-    if everybody.sum(A.shape[0]) <= FACTORED_ROWS:
-        return NARROW if narrow(A, everybody) else ""
-    if everybody.alone and not narrow(A):
+    if group.sum(A.shape[0]) <= FACTORED_ROWS:
+        return NARROW if narrow(A, group) else ""
+    if group.is_serial and not narrow(A):
         return ""
-    why = _unlike_multigrids(A, share, everybody)
-    if not why or not (everybody.alone or narrow(A, everybody)):
+    why = _reason_against_multigrid(A, share, group)
+    if not why or not (group.is_serial or narrow(A, group)):
         return ""
     return f"the graph of A is narrow, and multigrid may fail: {why}"
 
 
-def _unlike_multigrids(A: Csr, share: float, everybody: RankGroup) -> str:
-    """What keeps a matrix from being of the kind that multigrid is made for.  Collective."""
+def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
+    """Return why multigrid may fail for A, or an empty string.  Collective."""
     if share < M_LIKE:
         return "signs of A do not suit it"
-    if skew(A, everybody) > SKEW:
+    if skew(A, group) > SKEW:
         return "A is not symmetric"
-    return "A is indefinite" if indefinite(A, everybody) else ""
+    return "A is indefinite" if indefinite(A, group) else ""
 
 
-def narrow(A: Csr, everybody: RankGroup = SERIAL) -> bool:
-    """Whether few rows cut the graph of A in two, so that its factors do not fill up much.
+def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
+    """Return whether few rows cut the graph of A in two, so that its factors have little fill-in.  Collective.
 
-    Rank 0 finds out for all; not where it has no room for all rows.  Collective.
+    The result is False if rank 0 has no room for all rows.
     """
-    if everybody.alone:
-        return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
-    n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
-    if n > MOST_GATHERED or no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows"):
+    if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
-    parts = everybody.comm.gather_objects(named(pattern(A), everybody))
-    return run_on_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))
+    return group.on_all_rows(A if group.is_serial else pattern(A), _is_narrow)
+
+
+def _is_narrow(A: Csr) -> bool:
+    return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
 
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """Σ_j a_ij and Σ_j |a_ij| of every row, and the diagonal."""
+    """Σ_j a_ij and Σ_j |a_ij| of each row, and the diagonal."""
 
     plain: Array
     absolute: Array
@@ -236,70 +178,65 @@ class RowSums:
 
 
 def row_sums(A: Csr) -> RowSums:
-    """Of all entries of each row."""
+    """Return the sums of each row."""
     ones = np.ones(A.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         return RowSums(A @ ones, abs(A) @ ones, A.diagonal())
 
 
-def beside_diagonal(sums: RowSums) -> float:
-    """The largest Σ |a_ij| / |a_ii| over i ≠ j of all rows; the diagonal has no zeros."""
+def off_diagonal_ratio(sums: RowSums) -> float:
+    """Return the largest Σ |a_ij| / |a_ii| over j ≠ i of all rows, for a diagonal without zeros."""
     with np.errstate(over="ignore"):
         return float((sums.absolute / np.abs(sums.diagonal)).max(initial=0.0) - 1.0)
 
 
-def opposite_share(sums: RowSums, everybody: RankGroup = SERIAL) -> float:
-    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over that of all; 0 of a diagonal matrix.  Collective."""
+def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
+    """Return the share of Σ |a_ij|, i ≠ j, whose sign is opposite to a_ii, or 0 for a diagonal matrix.  Collective."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = everybody.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
-        surplus = everybody.sum(
-            float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum())
-        )  # what has the same sign, less
-        return 0.5 * (1.0 - surplus / total) if total > 0 else 0.0
+        total = group.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
+        same_minus_opposite = group.sum(float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum()))
+        return 0.5 * (1.0 - same_minus_opposite / total) if total > 0 else 0.0
 
 
-def skew(A: Csr, everybody: RankGroup = SERIAL) -> float:
-    """The sum of |A - A^T| over that of |A + A^T|; of ranks, of the blocks that are a rank's own.  Collective."""
-    A = A if everybody.alone else A[:, : A.shape[0]]
+def skew(A: Csr, group: RankGroup = SERIAL) -> float:
+    """Return the sum of |A - A^T| divided by that of |A + A^T|, over the diagonal blocks of all ranks.  Collective."""
+    A = A if group.is_serial else A[:, : A.shape[0]]
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.array_equal(A.indptr, T.indptr) and np.array_equal(A.indices, T.indices):  # a symmetric pattern: quicker
+        if np.array_equal(A.indptr, T.indptr) and np.array_equal(A.indices, T.indices):  # faster for the same pattern
             A, T = A.data, T.data
-        apart, together = float(abs(A - T).sum()), float(abs(A + T).sum())
-        apart, together = everybody.sum(apart), everybody.sum(together)
-    return apart / together if together else 0.0
+        difference, total = float(abs(A - T).sum()), float(abs(A + T).sum())
+        difference, total = group.sum(difference), group.sum(total)
+    return difference / total if total else 0.0
 
 
-def indefinite(A: Csr, everybody: RankGroup = SERIAL) -> bool:
-    """Whether a smooth vector proves so: v^T A v has not the sign of v^T D v, v what Jacobi sweeps leave of ones.
+def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
+    """Return whether v^T A v and v^T D v differ in sign for a smooth v, which proves that A is indefinite.  Collective.
 
-    Collective.
+    v is the result of Jacobi sweeps on A v = 0 from ones.
     """
     diagonal = A.diagonal()
     v = np.ones(A.shape[0])
     with np.errstate(all="ignore"):
         for _ in range(SWEEPS):
-            v -= DAMPING * (A @ everybody.with_halo(v)) / diagonal
-        products = v @ (A @ everybody.with_halo(v)), v @ (diagonal * v)
-        return everybody.sum(float(products[0])) * everybody.sum(float(products[1])) < 0
+            v -= DAMPING * (A @ group.with_halo(v)) / diagonal
+        products = v @ (A @ group.with_halo(v)), v @ (diagonal * v)
+        return group.sum(float(products[0])) * group.sum(float(products[1])) < 0
 
 
-def hubs(A: Csr, everybody: RankGroup = SERIAL) -> float:
-    """How many entries a row has that is met along an entry, over those of the mean row.  Collective."""
+def hubs(A: Csr, group: RankGroup = SERIAL) -> float:
+    """Return the mean number of entries of a row's neighbor divided by that of a row.  Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
-    met = everybody.sum(float(everybody.with_halo(lengths)[A.indices].sum()))
-    return met * everybody.sum(A.shape[0]) / everybody.sum(A.nnz) ** 2
+    entries = group.sum(float(group.with_halo(lengths)[A.indices].sum()))
+    return entries * group.sum(A.shape[0]) / group.sum(A.nnz) ** 2
 
 
 def has_pyamg() -> bool:
-    """Whether PyAMG can be imported."""
+    """Return whether PyAMG can be imported."""
     return find_spec("pyamg") is not None
 
 
-# --- the benchmarks' own matrix --------------------------------------------------------------------------------------
-
-
-def _no_stencil() -> Choice:
+def _no_stencil() -> NoReturn:
     raise UsageError(
         'preconditioner="stencil" needs the 27-point matrix of HPG-MxP or HPCG (26 and -1, or -1.5 and '
         '-0.5 in z) on a box with even sides, but A is another matrix; use preconditioner="auto"'
@@ -307,7 +244,7 @@ def _no_stencil() -> Choice:
 
 
 def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
-    """Whether A is the 27-point matrix of a box that has a coarser one, entry by entry."""
+    """Return the choice `stencil` if A is the 27-point matrix of a box with a coarser one, entry by entry."""
     first = A.indices[: A.indptr[1]]
     if first.size != 8:
         return None

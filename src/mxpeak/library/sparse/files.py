@@ -12,10 +12,10 @@ import scipy.sparse as sparse
 from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root, validate_on_all
+from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rows import at_their_owners
 from mxpeak.errors import UsageError
 from mxpeak.library.communicators import communicator
-from mxpeak.library.sparse.inputs import Csr
 
 
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
@@ -53,15 +53,15 @@ def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
     ranks, file = communicator(comm), Path(path)
     header = run_on_root(ranks, lambda: _header(file))
     entries = validate_on_all(ranks, lambda: _finite(file, parsed(io.BytesIO(_share(file, header, ranks)), header)))
-    told = ranks.bcast_object(ranks.gather_objects((len(entries.rows), entries.problem)))
-    problem = next((problem for _, problem in told if problem), "")
-    if problem or sum(count for count, _ in told) != header.entries:
+    counts = ranks.bcast_object(ranks.gather_objects((len(entries.rows), entries.problem)))
+    problem = next((problem for _, problem in counts if problem), "")
+    if problem or sum(count for count, _ in counts) != header.entries:
         run_on_root(ranks, lambda: raise_mistake(file, header, problem))
     starts = [header.n * rank // ranks.size for rank in range(ranks.size + 1)]
     rows, columns, values = at_their_owners(ranks, starts, *mirrored(header, entries).arrays)
     first, last = starts[ranks.rank : ranks.rank + 2]
-    where = rows.astype(np.int64) - first, columns.astype(np.int64)
-    return sparse.coo_array((values, where), shape=(last - first, header.n)).tocsr()
+    positions = rows.astype(np.int64) - first, columns.astype(np.int64)
+    return sparse.coo_array((values, positions), shape=(last - first, header.n)).tocsr()
 
 
 def _header(path: Path) -> Header:
@@ -74,16 +74,16 @@ def _header(path: Path) -> Header:
 
 
 def _begin(path: Path, header: Header) -> int:
-    """The first byte after the header, whose lines are counted as whoever read it did."""
-    with path.open("rt", encoding="latin-1", newline="") as file:  # a byte a character, line ends as they are
+    """Return the position of the first byte after the header."""
+    with path.open("rt", encoding="latin-1", newline="") as file:  # one byte per character, and unchanged line ends
         return sum(len(file.readline()) for _ in range(header.line))
 
 
 def _finite(path: Path, entries: Entries) -> Entries:
-    """The entries, if all of them are numbers."""
+    """Return the entries, or raise if one is not finite."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
-        row, column, value = (one[bad[0]] for one in entries.arrays)
+        row, column, value = (array[bad[0]] for array in entries.arrays)
         raise UsageError(
             f"{path}: the entry in row {row + 1}, column {column + 1} is {value}, which is not finite; use a "
             "file with finite entries"
@@ -92,14 +92,14 @@ def _finite(path: Path, entries: Entries) -> Entries:
 
 
 def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
-    """The lines of entries that begin in this rank's share of the file's bytes."""
+    """Return the lines of entries that begin in this rank's share of the bytes of the file."""
     try:
         with path.open("rb") as file:
             begin, size = _begin(path, header), path.stat().st_size
             low, high = (begin + (size - begin) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
             file.seek(low - (low > begin))
             if low > begin:
-                file.readline()  # the rest of a line that begins before
+                file.readline()  # skips the end of a line that begins in the share before
             lines = file.read(max(0, high - file.tell()))
             return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
     except OSError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mxpeak.errors import Outcome
 from mxpeak.library.outcomes import Info
+from mxpeak.precision import PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,13 @@ class GmresInfo(Info):
 
 def _count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def ill_conditioned_note(condition: float, *, solved: bool) -> str:
+    """Return the warning that A is numerically singular, so that x may have no correct digit."""
+    small = "the residual is small, but " if solved else ""
+    return (
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / PRECISIONS['fp64'].u:.1e}; "
+        f"{small}x may have no correct digit; check A for linearly dependent rows or columns, or use "
+        "regularization or least squares (scipy.sparse.linalg.lsqr)"
+    )

@@ -1,37 +1,61 @@
-"""Systems that can be solved: A square and sparse, b with as many rows, all finite and real.
+"""Validation of the arguments of `gmres`: options, a square sparse A, and a b with as many rows, finite and real.
 
-Of ranks that share a system, each hands over some rows of A, and the same rows of b.
+If ranks share a system, each passes some rows of A and the same rows of b.
 """
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
 
+from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
-from mxpeak.library.inputs import Array, Input, check_finite, is_tensor, read, sparse_on_host
+from mxpeak.library.inputs import Input, check_finite, is_tensor, read, sparse_on_host
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
+from mxpeak.solvers.gmres_driver import GmresOptions
+from mxpeak.solvers.precond.formats import PRECISION_NAMES
 
-#: A scipy.sparse.csr_array of fp64.
-Csr = Any
-
-#: Rows that 32-bit columns can tell apart, less some padding.
+STORAGES = ("auto", "rows", "ell", "sell", "packed")
+SMOOTHERS = ("auto", "coloured", "natural")
+#: The largest number of rows for 32-bit column indices and some padding.
 MOST_ROWS = 2**31 - 1024
 
 
+def checked_options(options: GmresOptions) -> GmresOptions:
+    """Return the options, or raise if one is invalid."""
+    for name, choices in (("precision", PRECISION_NAMES), ("storage", STORAGES), ("smoother", SMOOTHERS)):
+        if (value := getattr(options, name)) not in choices:
+            raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
+    for name, count in (("restart", 1 if options.restart is None else options.restart), ("maxiter", options.maxiter)):
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise UsageError(f"{name}={count!r} is not valid; use an integer of at least 1")
+    for name, tolerance in (("rtol", options.rtol), ("atol", options.atol)):
+        if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not tolerance >= 0.0:
+            what = "||b - A x|| / ||b||" if name == "rtol" else "||b - A x||"
+            raise UsageError(
+                f"{name}={tolerance!r} is not valid; use a number of at least 0, the largest {what} to accept"
+            )
+    if options.callback is not None and not callable(options.callback):
+        raise UsageError(
+            f"callback={options.callback!r} is not a function; use a function of the relative residual, or None"
+        )
+    return options
+
+
 def matrix(values: Any) -> Csr:
-    """A by rows in fp64, columns ascending, none twice; it shares memory with A wherever A is so already."""
+    """Return A in fp64 by rows, with ascending columns and no duplicates; without a copy if A already is like that."""
     A = rows(values, square=True)
     check_entries(A)
     return A
 
 
 def rows(values: Any, *, square: bool = False) -> Csr:
-    """Rows of A in that form: all of them, or a rank's."""
+    """Return the rows of A, all or those of a rank, in fp64 with ascending columns and no duplicates."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
             f"A is {type(values).__name__}, not a SciPy sparse matrix; use scipy.sparse.csr_array(A), or "
@@ -41,7 +65,7 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     _check_type(values.dtype, "A")
     try:
         A = sparse_on_host(values).astype(np.float64, copy=False).tocsr()
-        A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
+        A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object does not change
         A.check_format(full_check=True)
     except UsageError:
         raise
@@ -52,7 +76,7 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     if not A.has_canonical_format:
         A = A.copy()
         A.sum_duplicates()
-    # Compiled code knows two types of arrays, those that may be written and others, and is compiled for the former.
+    # Numba distinguishes writable arrays from others, and the kernels are compiled for writable ones.
     A.data, A.indices, A.indptr = (
         np.require(part, requirements=["C", "A", "W"]) for part in (A.data, A.indices, A.indptr)
     )
@@ -90,7 +114,7 @@ def _check_type(dtype: Any, name: str) -> None:
 
 
 def kind_of(dtype: Any) -> str:
-    """`real` or `complex` of numbers that can be computed with, be the type NumPy's or torch's; else nothing."""
+    """Return `real` or `complex` for a numeric dtype of NumPy or torch, and an empty string for others."""
     if isinstance(dtype, np.dtype):
         return "complex" if dtype.kind == "c" else "real" if dtype.kind in "biuf" else ""
     if dtype.is_complex:
@@ -111,57 +135,35 @@ def _check_finite(A: Csr) -> None:
     )
 
 
-def check_entries(A: Csr, everybody: RankGroup = SERIAL) -> None:
-    """Stop where a row or a column has nothing but zeros; none has if the diagonal is full.  Collective."""
-    if everybody.all(A.diagonal().all()):
+def check_entries(A: Csr, group: RankGroup = SERIAL) -> None:
+    """Raise if a row or a column contains only zeros.  Collective."""
+    if group.all(A.diagonal().all()):
         return
-    n, there = A.shape[0], A.data != 0
+    n, nonzero = A.shape[0], A.data != 0
     columns = np.zeros(A.shape[1], bool)
-    columns[A.indices[there]] = True
-    columns = everybody.gathered(columns, np.logical_or)[:n]
-    counts = np.concatenate([[0], np.cumsum(there)])
+    columns[A.indices[nonzero]] = True
+    columns = group.combined(columns, np.logical_or)[:n]
+    counts = np.concatenate([[0], np.cumsum(nonzero)])
     rows = counts[A.indptr[1:]] > counts[A.indptr[:-1]]
 
     def check() -> None:
         for name, full in (("row", rows), ("column", columns)):
             if not full.all():
                 raise SingularMatrixError(
-                    f"A is singular, because {name} {everybody.first + int(np.argmin(full))} contains only "
+                    f"A is singular, because {name} {group.first + int(np.argmin(full))} contains only "
                     f"zeros (one of {n - int(full.sum())} such {name}s); check how A was built"
                 )
 
-    everybody.alike(check)
+    group.collectively(check)
 
 
 def row_of(A: Csr, k: int) -> int:
-    """The row in which entry k is stored."""
+    """Return the row of entry k."""
     return int(np.searchsorted(A.indptr, k, side="right")) - 1
 
 
-def with_diagonal(A: Csr) -> Csr:
-    """The same matrix, with zeros stored where diagonal entries are missing."""
-    missing = np.flatnonzero(~has_diagonal(A))
-    if not missing.size:
-        return A
-    i = np.concatenate([rows_of_entries(A), missing])
-    j = np.concatenate([A.indices, missing])
-    return sparse.coo_array((np.concatenate([A.data, np.zeros(missing.size)]), (i, j)), shape=A.shape).tocsr()
-
-
-def has_diagonal(A: Csr) -> Array:
-    """For each row whether its diagonal entry is stored."""
-    here = np.zeros(A.shape[0], bool)
-    here[A.indices[A.indices == rows_of_entries(A)]] = True
-    return here
-
-
-def rows_of_entries(A: Csr) -> Array:
-    """The row of each entry."""
-    return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
-
-
 def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
-    """One vector as (n,), or k of them as (n, k); `part`: a rank's rows of them, maybe none."""
+    """Return a validated vector (n,) or k vectors (n, k); `part` means the rows of one rank."""
     X = read(values, name)
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
@@ -174,14 +176,14 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
 
 
 def on_kernels(X: Input, kernels: SparseKernels) -> Any:
-    """Vectors where they are solved for, in fp64 and finite; copied only if they must be."""
-    found = X.on(kernels.device, np.dtype(np.float64))
-    check_finite(found, X.name, kernels.xp)
-    return found
+    """Return vectors in fp64 in the memory of the kernels; raise if they are not finite."""
+    on_device = X.on(kernels.device, np.dtype(np.float64))
+    check_finite(on_device, X.name, kernels.xp)
+    return on_device
 
 
 def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) -> Any:
-    """x0 in b's shape; zeros where there is none."""
+    """Return x0, which has the shape of b, or zeros."""
     if values is None:
         return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
     x0 = vectors(values, "x0", b.shape[0], part=part)

@@ -1,6 +1,6 @@
-"""Rows of one system, handed over by several ranks: judged and compared before anything is computed.
+"""The rows of one system that several ranks pass: validated and compared before the solve.
 
-What is wrong on one rank, or not the same on all, raises the same error everywhere, and says on which rank.
+An error on one rank, or a difference between ranks, raises the same error on all ranks and names the rank.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from scipy.sparse import csr_array
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
+from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.halo import numbered, partners
-from mxpeak.distributed.rows import Block
+from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.distributed.rows import Array, Block
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.library.inputs import Array, Input
+from mxpeak.library.inputs import Input
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.inputs import Csr
-from mxpeak.library.sparse.rank_group import RankGroup
 from mxpeak.runtime.placement import threads_of
 
-#: Numbers of rows that an error shows one by one.
+#: The number of ranks whose row counts an error lists.
 SHOWN = 8
-#: What ranks without rows need not agree on: an empty array has some type or other.
+#: Properties that ranks without rows need not agree on, because an empty array has an arbitrary type.
 TYPES = ("A.dtype", "b.dtype")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This rank's part of a system: its rows of A with all columns, and of b and x0; `A_dtype` as the user had it."""
+    """The part of this rank of a system: its rows of A with global columns, b and x0, and the user's type of A."""
 
     A: Csr
     A_dtype: Any
@@ -44,40 +44,40 @@ class Share:
 
 
 def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
-    """What the user of this rank handed over, if it can be solved with."""
+    """Return the validated arguments of this rank."""
     rows = inputs.rows(A)
     right_side = inputs.vectors(b, "b", rows.shape[0], part=True)
     start = inputs.start(x0, right_side, kernels, part=True)
     return Share(rows, A.dtype, right_side, inputs.on_kernels(right_side, kernels), start)
 
 
-def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[RankGroup, Csr]:
-    """All ranks of a system, and this one's rows in its own columns; `said` has to be the same on all.  Collective."""
+def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> tuple[RankGroup, Csr]:
+    """Return the ranks of a system and the rows of this rank in local columns; raise if ranks differ.  Collective."""
     m, n = share.A.shape
-    facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **said}
-    told = comm.gather_objects((m, facts))
-    starts = run_on_root(comm, lambda: _starts(told or []))
+    facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **must_match}
+    of_ranks = comm.gather_objects((m, facts))
+    starts = run_on_root(comm, lambda: _starts(of_ranks or []))
     block = Block(starts, comm.rank, share.A.indptr, share.A.indices.astype(np.int64), share.A.data)
     columns, halo = numbered(block)
-    data = share.A.data.copy() if halo.size else share.A.data  # sorted anew, and the user's stay as they are
+    data = share.A.data.copy() if halo.size else share.A.data  # sort_indices must not change the user's array
     A = csr_array((data, columns.astype(np.int32), share.A.indptr), shape=(m, m + halo.size))
     A.sort_indices()
-    everybody = RankGroup(comm, tuple(starts), tuple(partners(comm, starts, halo)))
-    inputs.check_entries(A, everybody)
-    return everybody, A
+    group = RankGroup(comm, tuple(starts), tuple(partners(comm, starts, halo)))
+    inputs.check_entries(A, group)
+    return group, A
 
 
-def _starts(told: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
-    """Every rank's first row, and n, if the ranks agree."""
-    for name in told[0][1]:
-        asked = [(rank, facts[name]) for rank, (rows, facts) in enumerate(told) if rows or name not in TYPES]
-        for rank, value in asked[1:]:
-            if value != asked[0][1]:
+def _starts(of_ranks: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
+    """Return the first row of each rank, and n, or raise if the ranks differ."""
+    for name in of_ranks[0][1]:
+        values = [(rank, facts[name]) for rank, (rows, facts) in enumerate(of_ranks) if rows or name not in TYPES]
+        for rank, value in values[1:]:
+            if value != values[0][1]:
                 raise UsageError(
-                    f"the ranks have different values of {name}: {asked[0][1]} on rank {asked[0][0]}, but "
+                    f"the ranks have different values of {name}: {values[0][1]} on rank {values[0][0]}, but "
                     f"{value} on rank {rank}; use the same values on all ranks"
                 )
-    counts, n = [rows for rows, _ in told], int(told[0][1]["columns of A"])
+    counts, n = [rows for rows, _ in of_ranks], int(of_ranks[0][1]["columns of A"])
     if sum(counts) != n:
         shown = " + ".join(map(str, counts[:SHOWN])) + " + …" * (len(counts) > SHOWN)
         raise UsageError(
@@ -91,14 +91,14 @@ def _starts(told: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
 _threads: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()
 
 
-def threads_each(comm: Communicator) -> int:
-    """One a core, the cores of a node shared by its ranks; found once.  Collective."""
+def threads_per_rank(comm: Communicator) -> int:
+    """Return the number of cores per rank of this node, determined once.  Collective."""
     if comm not in _threads:
         _threads[comm] = threads_of(comm)
     return _threads[comm]
 
 
-def norm(everybody: RankGroup, b: Array, xp: Any) -> float:
-    """||b||_2 without overflow.  Collective."""
-    largest = everybody.max_abs(b, xp)
-    return largest * everybody.norm(b / largest, xp) if largest else 0.0
+def norm(group: RankGroup, b: Array, xp: Any) -> float:
+    """Return ||b||_2 without overflow.  Collective."""
+    largest = group.max_abs(b, xp)
+    return largest * group.norm(b / largest, xp) if largest else 0.0

@@ -1,76 +1,35 @@
-"""gmres: which precision and preconditioner, what to do where they fail, and what to tell."""
+"""`gmres`: validation of its arguments, the choice of the preconditioner, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from numbers import Real
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from mxpeak.comm.base import Communicator
-from mxpeak.errors import Outcome, UsageError
+from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.errors import Outcome, SingularError, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.host.engine.blas import one_thread, set_threads
 from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
-from mxpeak.library.outcomes import warned
+from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.condition import warning_of
-from mxpeak.library.sparse.formats import PRECISION_NAMES
-from mxpeak.library.sparse.info import GmresInfo
-from mxpeak.library.sparse.inputs import Csr
-from mxpeak.library.sparse.rank_group import SERIAL, RankGroup
-from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_each
-from mxpeak.library.sparse.solver import Solver, SolveResult
+from mxpeak.library.sparse.auto_preconditioner import choose_preconditioner
+from mxpeak.library.sparse.info import GmresInfo, ill_conditioned_note
+from mxpeak.library.sparse.inputs import checked_options
+from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_per_rank
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import TURN, threads_for
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
 
-STORAGES = ("auto", "rows", "ell", "sell", "packed")
-SMOOTHERS = ("auto", "coloured", "natural")
-#: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
+#: Above this number of entries several threads are faster: waking a team takes about ten microseconds per kernel.
 MANY = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a system is to be solved: what `gmres` takes beside the system and the device."""
-
-    precision: str = "mixed"
-    rtol: float = 1e-9
-    atol: float = 0.0
-    restart: int | None = None
-    maxiter: int = 10_000
-    preconditioner: Any = "auto"
-    storage: str = "auto"
-    smoother: str = "auto"
-    threads: int | None = None
-    callback: Callable[[float], object] | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("precision", self.precision, PRECISION_NAMES),
-            ("storage", self.storage, STORAGES),
-            ("smoother", self.smoother, SMOOTHERS),
-        ):
-            if value not in choices:
-                raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
-        for name, count in (("restart", 1 if self.restart is None else self.restart), ("maxiter", self.maxiter)):
-            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise UsageError(f"{name}={count!r} is not valid; use an integer of at least 1")
-        for name, tolerance in (("rtol", self.rtol), ("atol", self.atol)):
-            if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not tolerance >= 0.0:
-                what = "||b - A x|| / ||b||" if name == "rtol" else "||b - A x||"
-                raise UsageError(
-                    f"{name}={tolerance!r} is not valid; use a number of at least 0, the largest {what} to accept"
-                )
-        if self.callback is not None and not callable(self.callback):
-            raise UsageError(
-                f"callback={self.callback!r} is not a function; use a function of the relative residual, or None"
-            )
 
 
 def gmres(
@@ -173,24 +132,26 @@ def gmres(
     if isinstance(x0, str):
         raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
 
-    def options() -> Options:
-        before = _before(M, preconditioner)
-        return Options(precision, rtol, atol, restart, maxiter, before, storage, smoother, threads, callback)
+    def options() -> GmresOptions:
+        M_or_name = _preconditioner(M, preconditioner)
+        return checked_options(
+            GmresOptions(precision, rtol, atol, restart, maxiter, M_or_name, storage, smoother, threads, callback)
+        )
 
-    def where() -> Any:
+    def device_of_rank() -> Any:
         operands = (A, b) if x0 is None else (A, b, x0)
-        return device_for(device, *(device_of(one) or "cpu" for one in operands))
+        return device_for(device, *(device_of(operand) or "cpu" for operand in operands))
 
     if comm is None:
-        asked = options()
-        return warned(*solve_on(where(), A, b, x0, asked))
-    group = communicator(comm)
-    asked, device_of_rank = RankGroup(group).alike(lambda: (options(), where()))
-    return warned(*solve_rows(group, device_of_rank, A, b, x0, asked))
+        checked = options()
+        return warned(*solve_on(device_of_rank(), A, b, x0, checked))
+    ranks = communicator(comm)
+    checked, where = RankGroup(ranks).collectively(lambda: (options(), device_of_rank()))
+    return warned(*solve_rows(ranks, where, A, b, x0, checked))
 
 
-def _before(M: Any, preconditioner: Any) -> Any:
-    """What stands before the matrix: M as a function, or the preconditioner by its name."""
+def _preconditioner(M: Any, preconditioner: Any) -> Any:
+    """Return M as a function, or the preconditioner if there is no M."""
     if M is None:
         return preconditioner
     if preconditioner != "auto":
@@ -207,8 +168,8 @@ def _before(M: Any, preconditioner: Any) -> Any:
     return lambda r: M @ r
 
 
-def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
-    """`gmres` on a `kernels.torch.device.Device`, or on the host (None)."""
+def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tuple[Any, GmresInfo]:
+    """Solve in one process on a `kernels.torch.engine.device.Device`, or on the host (None)."""
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
     if options.storage == "rows" and device is not None:
@@ -223,33 +184,36 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
         return _solved(kernels, whole, share, options, SERIAL)
 
 
-def solve_rows(comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
-    """`gmres` on the rows of A and b that each rank hands over.  Collective over comm."""
-    everybody, most = RankGroup(comm), threads_each(comm)
-    threads = everybody.alike(lambda: _threads_of_rank(device, A, options, most))
+def solve_rows(
+    comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: GmresOptions
+) -> tuple[Any, GmresInfo]:
+    """Solve with the rows of A and b that each rank passes.  Collective."""
+    group, most = RankGroup(comm), threads_per_rank(comm)
+    threads = group.collectively(lambda: _threads_of_rank(device, A, options, most))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
-    with _turn(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
-        share = everybody.alike(lambda: read(A, b, x0, kernels))
-        everybody, rows = joined(comm, share, _said(share, x0, options))
-        return _solved(kernels, rows, share, options, everybody)
+    with _own_threads(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
+        share = group.collectively(lambda: read(A, b, x0, kernels))
+        group, rows = joined(comm, share, _must_match(share, x0, options))
+        return _solved(kernels, rows, share, options, group)
 
 
 @contextmanager
-def _turn(threads: int) -> Iterator[None]:
-    """Alone in this process, and BLAS on this rank's threads: more would take the cores of other ranks."""
-    with TURN, one_thread():  # which remembers how many there were
+def _own_threads(threads: int) -> Iterator[None]:
+    """Exclude other calls of this process, and limit BLAS to the threads of this rank."""
+    with TURN, one_thread():  # `one_thread` restores the number of threads
         set_threads(threads)
         yield
 
 
-def _threads_of_rank(device: Any, A: Any, options: Options, most: int) -> int:
+def _threads_of_rank(device: Any, A: Any, options: GmresOptions, most: int) -> int:
+    """Return the number of threads of this rank, or raise if A is on a device."""
     if device is not None:
         raise UsageError(f"mxpeak solves distributed systems on CPUs, but A is on {device.where}; use A.cpu()")
     return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
 
 
-def _said(share: Share, x0: Any, options: Options) -> dict[str, str]:
-    """What all ranks have to say alike."""
+def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
+    """Return the arguments that must be equal on all ranks, as text."""
     names = ("precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
     values = {name: getattr(options, name) for name in names}
     if callable(options.preconditioner):
@@ -259,54 +223,50 @@ def _said(share: Share, x0: Any, options: Options) -> dict[str, str]:
 
 
 def _solved(
-    kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: RankGroup
+    kernels: SparseKernels, A: Csr, share: Share, options: GmresOptions, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """x in the layout of b.  Collective."""
-    n = int(everybody.sum(A.shape[0]))
+    """Return x in the layout of b, and the diagnostics.  Collective."""
+    n = int(group.sum(A.shape[0]))
     if not (n and all(share.right_side.shape[1:])):
-        return _empty(kernels, share, options, n, everybody)
-    solver = Solver(
-        kernels,
-        A,
-        options.precision,
-        options.preconditioner,
-        options.storage,
-        options.smoother,
-        options.restart,
-        everybody,
-    )
-    B, X0 = share.b, share.x0
-    sides, starts = ([V] if V.ndim == 1 else list(V.T) for V in (B, X0))
-    tols = [_tolerance(options, side, kernels.xp, everybody) for side in sides]
-    heard = options.callback or (lambda residual: None)
-    done = [solver.solve(side, start, tol, options.maxiter, heard) for side, start, tol in zip(sides, starts, tols)]
-    condition = solver.condition()
-    X = kernels.xp.stack([one.x for one in done], axis=1).reshape(B.shape)
-    return share.right_side.result(X), _info(solver, done, tols, condition)
+        return _empty(kernels, share, options, n, group)
+    try:
+        begin = perf_counter()
+        choice = choose_preconditioner(kernels, A, options.preconditioner, group)
+        driver = GmresDriver(kernels, A, choice, options, group)
+        setup_s = perf_counter() - begin
+        B, X0 = share.b, share.x0
+        columns, starts = ([V] if V.ndim == 1 else list(V.T) for V in (B, X0))
+        tols = [_tolerance(options, b, kernels.xp, group) for b in columns]
+        results = [driver.solve(b, x0, tol) for b, x0, tol in zip(columns, starts, tols)]
+        condition = driver.condition()
+    except SingularError as error:
+        raise SingularMatrixError(str(error)) from None
+    X = kernels.xp.stack([result.x for result in results], axis=1).reshape(B.shape)
+    return share.right_side.result(X), _info(driver, results, tols, condition, setup_s)
 
 
-def _tolerance(options: Options, b: Any, xp: Any, everybody: RankGroup) -> float:
-    """Return the relative residual that is to be reached for one right-hand side; at 1 or more x0 = 0 has it."""
+def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> float:
+    """Return the relative residual to reach for one right-hand side.  Collective."""
     if not options.atol:
         return float(options.rtol)
-    size = norm(everybody, b, xp)
+    size = norm(group, b, xp)
     return max(float(options.rtol), float(options.atol) / size) if size else float(options.rtol)
 
 
-def _colours(solver: Solver) -> int | None:
-    """The most that any rank has, one with few rows or none having fewer; None where rows are taken singly."""
-    mine = solver.problem.colours  # None on all ranks or on none
-    return None if mine is None else int(solver.everybody.largest(mine))
+def _colours(driver: GmresDriver) -> int | None:
+    """Return the largest number of colors of all ranks, or None if sweeps update single rows.  Collective."""
+    colours = driver.problem.colours  # None on all ranks or on none
+    return None if colours is None else int(driver.group.largest(colours))
 
 
 def _empty(
-    kernels: SparseKernels, share: Share, options: Options, n: int, everybody: RankGroup
+    kernels: SparseKernels, share: Share, options: GmresOptions, n: int, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """Return an x without entries, for a matrix without rows or no right-hand side, as NumPy and SciPy do."""
+    """Return an x without entries for an empty matrix or no right-hand side, as NumPy and SciPy do.  Collective."""
     info = GmresInfo(
         outcome=Outcome.SOLVED,
         n=n,
-        nnz=int(everybody.sum(share.A.nnz)),
+        nnz=int(group.sum(share.A.nnz)),
         rhs=int(np.prod(share.right_side.shape[1:], dtype=int)),
         tol=float(options.rtol),
         residual=0.0,
@@ -324,7 +284,7 @@ def _empty(
         message="",
         bytes=0,
         device="cpu" if kernels.device is None else str(kernels.device.where),
-        ranks=everybody.comm.size,
+        ranks=group.comm.size,
         setup_s=0.0,
         times={},
         history=(),
@@ -332,45 +292,49 @@ def _empty(
     return share.right_side.result(kernels.xp.zeros(share.right_side.shape, dtype=kernels.xp.float64)), info
 
 
-def _outcome(done: list[SolveResult], tols: list[float]) -> Outcome:
-    """Return how all right-hand sides ended: not finite if one did, and solved only if all were."""
-    if not all(one.finite for one in done):
+def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
+    """Return the outcome of all right-hand sides: SOLVED only if all are, NOT_FINITE if any x is not finite."""
+    if not all(result.finite for result in results):
         return Outcome.NOT_FINITE
-    return Outcome.SOLVED if all(one.residual <= tol for one, tol in zip(done, tols)) else Outcome.UNREACHED
+    solved = all(result.residual <= tol for result, tol in zip(results, tols))
+    return Outcome.SOLVED if solved else Outcome.UNREACHED
 
 
-def _info(solver: Solver, done: list[SolveResult], tols: list[float], condition: float | None) -> GmresInfo:
-    problem, choice = solver.problem, solver.plan.choice
-    longest = max(done, key=lambda one: one.steps)
-    residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over
-    notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
-    outcome, singular = _outcome(done, tols), condition is not None and condition * PRECISIONS["fp64"].u >= 1.0
+def _info(
+    driver: GmresDriver, results: list[SolveResult], tols: list[float], condition: float | None, setup_s: float
+) -> GmresInfo:
+    """Return the diagnostics of all right-hand sides.  Collective."""
+    problem, choice, A = driver.problem, driver.plan.choice, driver.problem.matrix.inner.A
+    longest = max(results, key=lambda result: result.steps)
+    residual = float(np.max([result.residual for result in results]))  # NaN if any is NaN, which max may ignore
+    notes = dict.fromkeys([*driver.notes, *(result.note for result in results if result.note)])
+    outcome, singular = _outcome(results, tols), condition is not None and condition * PRECISIONS["fp64"].u >= 1.0
     if condition is not None and singular:
-        notes[warning_of(condition, outcome is Outcome.SOLVED)] = None
+        notes[ill_conditioned_note(condition, solved=outcome is Outcome.SOLVED)] = None
     return GmresInfo(
         outcome=outcome,
-        n=solver.n,
-        nnz=solver.nnz,
-        rhs=len(done),
+        n=driver.n,
+        nnz=driver.nnz,
+        rhs=len(results),
         tol=max(tols),
         residual=residual,
         iterations=longest.steps,
         cycles=longest.cycles,
-        values=problem.inner.A.values,
-        vectors=problem.inner.A.vectors,
+        values=A.values,
+        vectors=A.vectors,
         preconditioner=choice.name,
         reason=choice.reason,
         levels=problem.levels,
-        storage=problem.inner.A.storage,
-        colours=_colours(solver),
-        scaled=solver.plan.scaling.active,
-        fallback=solver.fallback,
+        storage=A.storage,
+        colours=_colours(driver),
+        scaled=driver.plan.scaling.active,
+        fallback=driver.fallback,
         message="\n".join(notes),
-        bytes=int(solver.everybody.largest(problem.bytes)),
-        device=solver.device,
-        ranks=solver.everybody.comm.size,
-        setup_s=solver.setup_s,
-        times={name: phase.time_s for name, phase in solver.spans.phases.items()},
+        bytes=int(driver.group.largest(problem.bytes)),
+        device=driver.device,
+        ranks=driver.group.comm.size,
+        setup_s=setup_s,
+        times={name: phase.time_s for name, phase in driver.spans.phases.items()},
         history=tuple(longest.history),
         condition=condition,
         ill_conditioned=singular,

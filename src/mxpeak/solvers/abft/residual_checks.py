@@ -75,22 +75,22 @@ class CheckedCg(CgSystem):
         self._next_rz = super().precondition()
         return self._next_rz
 
-    def turn(self, beta: float) -> None:
+    def update_direction(self, beta: float) -> None:
         """See `CgSystem`; A p is still that of the step before."""
-        super().turn(beta)
+        super().update_direction(beta)
         self._rz, self._turned = self._next_rz, True
         if self._steps:
             with self._checks.timed():
                 self._across.append(self._kernels.dot(self.direction, self._Ap))
 
-    def curvature(self) -> float:
+    def pAp(self) -> float:
         """See `CgSystem`."""
-        self._curvatures.append(super().curvature())
+        self._curvatures.append(super().pAp())
         return self._curvatures[-1]
 
-    def advance(self, alpha: float) -> float:
+    def step(self, alpha: float) -> float:
         """See `CgSystem`."""
-        rho = super().advance(alpha)
+        rho = super().step(alpha)
         self._steps, self._turned = self._steps + 1, False
         if self._steps % EVERY == 0:
             self._compare()

@@ -1,8 +1,8 @@
 """Row permutations that bring large entries to the diagonal: a maximum transversal (Duff and Koster 2001).
 
-Rows and columns are equilibrated and then scaled to a largest entry of 1 first.  Rows are matched with columns by
-entries of size 1; if that does not match all, by entries down to a smaller and smaller size.  Rows whose diagonal entry
-is large enough keep it if the others match without them, so that a symmetric pattern is not lost needlessly.
+Rows and columns are first equilibrated and then scaled to a largest entry of 1.  Rows are matched with columns by
+entries of size 1, and if that does not match all, by successively smaller entries.  Rows with a large enough diagonal
+entry keep it if the other rows match without them, which preserves a symmetric pattern where possible.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse import csgraph
 
-from mxpeak.library.inputs import Array
-from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse.inputs import Csr, rows_of_entries
-from mxpeak.library.sparse.scaling import balanced, equilibration
+from mxpeak.distributed.csr import Csr, kept_entries, rows_of_entries
+from mxpeak.distributed.rows import Array
+from mxpeak.errors import SingularError
+from mxpeak.solvers.precond.equilibration import balanced, equilibrate
 
-#: A diagonal entry is weak below this share of the largest entry of its column: elimination then takes another pivot.
+#: A diagonal entry is weak below this share of the largest entry of its column; elimination then uses another pivot.
 WEAK = 0.01
 #: Entries of at least 2^-bits, once scaled, are matched in the first attempt, the second, and so on.
 BITS = (0.0, 3.0, 10.0, np.inf)
@@ -37,25 +37,27 @@ def rows_to_diagonal(A: Csr) -> Array:
     n, bits = A.shape[0], _bits(A)
     lines = rows_of_entries(bits)
     diagonal = lines == bits.indices
-    for most in BITS:
-        allowed = bits.data <= most
+    for limit in BITS:
+        allowed = bits.data <= limit
         keeps = np.zeros(n, bool)
         keeps[lines[allowed & diagonal]] = True
-        matched = np.where(keeps, np.arange(n), _match(_only(bits, allowed & ~keeps[lines] & ~keeps[bits.indices])))
+        matched = np.where(
+            keeps, np.arange(n), _match(kept_entries(bits, allowed & ~keeps[lines] & ~keeps[bits.indices]))
+        )
         if (matched < 0).any():
-            matched = _match(_only(bits, allowed))
+            matched = _match(kept_entries(bits, allowed))
         if (matched >= 0).all():
             return matched
     rank = int(np.count_nonzero(matched >= 0))
-    raise SingularMatrixError(
+    raise SingularError(
         f"A is structurally singular: at most {rank} of {n} rows can be matched with different columns, "
         "so A is singular for any values of its entries; check how A was built"
     )
 
 
 def _bits(A: Csr) -> Csr:
-    """Return -log2 |a_ij| of all entries but zeros, columns and then rows scaled to a largest entry of 1."""
-    bits = _only(A if balanced(A) else equilibration(A).matrix(A), A.data != 0)
+    """Return -log2 |a_ij| of all nonzeros after columns and then rows are scaled to a largest entry of 1."""
+    bits = kept_entries(A if balanced(A) else equilibrate(A).matrix(A), A.data != 0)
     bits.data = -np.log2(np.abs(bits.data))
     for lines, n in ((bits.indices, A.shape[1]), (rows_of_entries(bits), A.shape[0])):
         least = np.full(n, np.inf)
@@ -64,16 +66,10 @@ def _bits(A: Csr) -> Csr:
     return bits
 
 
-def _only(A: Csr, kept: Array) -> Csr:
-    """Return the same matrix with some of its entries."""
-    indptr = np.concatenate([[0], np.cumsum(kept)])[A.indptr]
-    return sparse.csr_array((A.data[kept], A.indices[kept], indptr), shape=A.shape)
-
-
 def _match(graph: Csr) -> Array:
-    """Return the row matched with each column, -1 where there is none, for as many as possible.
+    """Return a maximum matching as the row of each column, or -1 for an unmatched column.
 
-    Dinic's algorithm for maximum flows: SciPy's maximum_bipartite_matching takes minutes for permuted meshes.
+    It uses Dinic's algorithm, because SciPy's maximum_bipartite_matching needs minutes for permuted meshes.
     """
     matched = _maximal(graph)
     n = matched.size
@@ -92,22 +88,22 @@ def _match(graph: Csr) -> Array:
 
 
 def _maximal(graph: Csr) -> Array:
-    """Return a matching that no entry can be added to: rows and columns with few free partners are matched first."""
+    """Return a maximal matching that matches rows and columns with few free partners first."""
     n = graph.shape[0]
     matched, free = np.full(n, -1), np.ones(n, bool)
     i, j = rows_of_entries(graph).astype(np.intp), graph.indices.astype(np.intp)
     while i.size:
-        i_chosen, j_chosen = _one_each(i, j, np.bincount(j, minlength=n)[j])
-        j_matched, i_matched = _one_each(j_chosen, i_chosen, np.bincount(i, minlength=n)[i_chosen])
+        i_chosen, j_chosen = _smallest_partners(i, j, np.bincount(j, minlength=n)[j])
+        j_matched, i_matched = _smallest_partners(j_chosen, i_chosen, np.bincount(i, minlength=n)[i_chosen])
         matched[j_matched] = i_matched
         free[i_matched] = False
-        left = free[i] & (matched[j] < 0)
-        i, j = i[left], j[left]
+        unmatched = free[i] & (matched[j] < 0)
+        i, j = i[unmatched], j[unmatched]
     return matched
 
 
-def _one_each(lines: Array, partners: Array, size: Array) -> tuple[Array, Array]:
-    """Return each line that occurs once, with its partner of the least size."""
+def _smallest_partners(lines: Array, partners: Array, size: Array) -> tuple[Array, Array]:
+    """Return each distinct row or column with its partner of the least size."""
     order = np.lexsort((size, lines))
     lines, partners = lines[order], partners[order]
     first = np.flatnonzero(np.diff(lines, prepend=-1))

@@ -1,0 +1,4 @@
+"""Modes of the host's BLAS and floating-point unit for solvers, which name no backend."""
+
+from mxpeak.kernels.host.engine.blas import one_thread as one_thread
+from mxpeak.kernels.host.engine.subnormals import flushed as flushed

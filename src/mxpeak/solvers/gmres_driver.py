@@ -1,0 +1,402 @@
+"""GMRES for one matrix and any number of right-hand sides: scaling, rounds in low precision, fp64 and factors.
+
+A round is one cycle of GMRES-IR.  If the rounds stall in low precision, the solve continues in fp64.  If an automatic
+choice of the preconditioner turns out to be slow or to stall, complete factors are the last resort.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from math import inf, isfinite, isinf, log, sqrt
+from typing import Any
+
+from mxpeak.distributed.csr import Csr, with_diagonal
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.precision import PRECISIONS
+from mxpeak.records import size_text
+from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
+from mxpeak.solvers.precond.choice import DIVIDING, Choice
+from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
+from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, probe, suspicious
+from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, work_of
+from mxpeak.solvers.precond.formats import Formats, formats, out_of_range
+from mxpeak.solvers.precond.problem import PreconditionedProblem, SolvePlan, StoredMatrix, compile_for, rows_of
+from mxpeak.solvers.precond.schwarz import overlapping
+from mxpeak.solvers.precond.setup import PreconditionerSetup, set_up
+from mxpeak.spans import Spans
+
+#: Steps before a restart; more for preconditioners that need many cheap steps.  The loss by restarts varies by chance,
+#: and therefore with the number of ranks.
+RESTART, RESTARTS = 30, {"sgs": 50}
+#: A round of steps in a low precision must gain this share of the expected digits; otherwise fp64 takes over.
+WORTHWHILE = 0.25
+#: The smallest target of a residual, relative to the right-hand side as scaled.
+LEAST = 2.0**-52
+#: `auto` switches to a factorization after LEAST_STEPS steps or more, when the steps have taken about as long as the
+#: factorization would.  A step counts as 4 operations per entry and 90 per row, each as slow as two of SuperLU's.
+LEAST_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
+#: The residual, times sqrt(n), to which GMRES solves for random numbers: well below one null vector's part of them.
+PROBE_RESIDUAL = 2.0**-6
+#: A residual of this many roundings of the largest terms in b - A x is as small as fp64 permits.
+ROUNDINGS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class GmresOptions:
+    """The options of `gmres` except the system and the device."""
+
+    precision: str = "mixed"
+    rtol: float = 1e-9
+    atol: float = 0.0
+    restart: int | None = None
+    maxiter: int = 10_000
+    preconditioner: Any = "auto"
+    storage: str = "auto"
+    smoother: str = "auto"
+    threads: int | None = None
+    callback: Callable[[float], object] | None = None
+
+
+class Ending(StrEnum):
+    """The reason for the end of the rounds."""
+
+    CONVERGED = "converged"
+    OUT_OF_STEPS = "out of steps"
+    STALLED = "stalled"
+    DIFFERENT_SCALES = "rows differ in scale"
+    STALLED_IN_LOW_PRECISION = "stalled in low precision"
+    SLOW = "slow"
+    NOT_FINITE = "not finite"
+    ROUNDED_X = "x rounded"
+
+
+@dataclass(slots=True)
+class SolveResult:
+    """The solution for one right-hand side; `note` is advice, and `finite` whether x is finite."""
+
+    x: Vector
+    residual: float = 0.0
+    steps: int = 0
+    cycles: int = 0
+    history: list[float] = field(default_factory=list)
+    note: str = ""
+    finite: bool = True
+
+    def add(self, solve: Solve) -> None:
+        """Add the steps of a round."""
+        self.history += solve.history[1:] if self.history else solve.history
+        self.steps += solve.steps
+        self.cycles += len(solve.cycles)
+
+
+class GmresDriver:
+    """One matrix, or the rows of one rank, set up for any number of right-hand sides.  All methods are collective."""
+
+    def __init__(
+        self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
+    ):
+        self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
+        self.group, self._kernels, self._options = group, kernels, options
+        self.n, self.nnz = int(group.sum(A.shape[0])), int(group.sum(A.nnz))
+        self._rows = None if choice.rows is None else kernels.xp.asarray(choice.rows)
+        A = A if choice.rows is None else type(A)(A[choice.rows])
+        with self.spans("scale"):
+            scaling = _scaling(kernels, A, options.precision, group)
+            A_s = scaling.matrix(A)
+        if choice.name not in DIVIDING:
+            A_s = with_diagonal(A_s)
+        self._formats = self._formats_for(A_s, choice)
+        self.notes += [self._formats.note] if self._formats.note else []
+        vector_scaling = scaling.for_vectors(kernels.xp)
+        self.plan = SolvePlan(choice, self._sweep_order(choice), options.storage, self._restart(choice), vector_scaling)
+        self._steps, self._may_factor = 0, choice.automatic
+        self._estimated_fill: tuple[float, str] | None = None
+        prepare = partial(set_up, kernels, A, A_s, choice, scaling, self._formats.vectors)
+        if group.is_serial and kernels.device is None:
+            self._matrix, setup = self._set_up_overlapped(prepare, A_s)
+        else:
+            setup = prepare()
+            self._matrix = self._compiled_and_stored(A_s)
+        self._install(setup)
+
+    def _formats_for(self, A: Csr, choice: Choice) -> Formats:
+        """Return the formats of the precision; rounding A would show with factors, which are so close to A^-1."""
+        rows, precision = rows_of(self._kernels, A), self._options.precision
+        return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
+
+    def _sweep_order(self, choice: Choice) -> str:
+        """Return the order of sweeps: the natural one suits sweeps that end at the borders of ranks."""
+        if self._options.smoother != "auto":
+            return self._options.smoother
+        return "coloured" if self.group.is_serial or choice.name == "amg" else "natural"
+
+    def _restart(self, choice: Choice) -> int:
+        """Return the number of steps before a restart."""
+        return min(self._options.restart or RESTARTS.get(choice.name, RESTART), self.n)
+
+    def _set_up_overlapped(
+        self, prepare: Callable[[], PreconditionerSetup], A: Csr
+    ) -> tuple[StoredMatrix, PreconditionerSetup]:
+        """Set up the preconditioner while another thread stores the matrix.
+
+        This thread makes the factors because it will drop them: on any other thread SciPy keeps SuperLU's memory.
+        """
+        compile_for(self._kernels, self.plan, self._formats)
+        with ThreadPoolExecutor(1) as executor:
+            matrix = executor.submit(self._stored, A)
+            setup = prepare()
+        return matrix.result(), setup
+
+    def _compiled_and_stored(self, A: Csr) -> StoredMatrix:
+        """Compile the kernels of the plan and store the matrix."""
+        compile_for(self._kernels, self.plan, self._formats)
+        return self._stored(A)
+
+    def _stored(self, A: Csr) -> StoredMatrix:
+        """Return the matrix in the forms of the plan."""
+        return self.group.collectively(lambda: StoredMatrix(self._kernels, A, self.plan, self._formats, self.spans))
+
+    def _install(self, setup: PreconditionerSetup) -> None:
+        """Make the problem with a preconditioner, and store the matrix again if its order or formats change."""
+        if setup.name:
+            self.spans.add(setup.name, setup.time_s)
+        choice, A = setup.choice, self._matrix.A
+        self.plan = replace(
+            self.plan,
+            choice=choice,
+            smoother=self._sweep_order(choice),
+            restart=self._restart(choice),
+            levels=tuple(setup.levels),
+            factors=setup.factors,
+            overlap=None,
+        )
+        if choice.name == "sgs" and not self.group.is_serial:
+            with self.spans("overlap"):
+                self.plan = replace(self.plan, overlap=overlapping(A, self.group))
+        if choice.name != self._matrix.preconditioner:
+            del self._matrix
+            if not self.fallback:
+                self._formats = self._formats_for(A, choice)
+            self._matrix = self._compiled_and_stored(A)
+        self.problem = self.group.collectively(lambda: PreconditionedProblem(self._matrix, self.plan))
+
+    def _restart_problem(self) -> None:
+        """Make the problem again with new vectors, which contain only finite numbers."""
+        del self.problem
+        self.problem = PreconditionedProblem(self._matrix, self.plan)
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device, such as cpu or cuda:0."""
+        return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
+
+    def solve(self, b: Vector, x0: Vector, tol: float) -> SolveResult:
+        """Return x for one right-hand side, or the best x found."""
+        xp, group, scaling = self._kernels.xp, self.group, self.plan.scaling
+        if group.all(not xp.any(b != 0)):
+            return SolveResult(xp.zeros_like(b), history=[0.0])
+        b = b if self._rows is None else xp.take(b, self._rows)
+        b_s, k = scaling.right_hand_side(b)
+        result = SolveResult(x0)
+        self._begin(b_s, scaling.start(x0, k))
+        ending = self._rounds(result, b_s, tol)
+        while (ending is Ending.STALLED_IN_LOW_PRECISION and self._promote_to_fp64(result, b_s)) or (
+            ending in (Ending.STALLED, Ending.SLOW, Ending.NOT_FINITE) and self._change_to_factors(b_s, ending)
+        ):
+            ending = self._rounds(result, b_s, tol)
+        system = self.problem.system
+        if ending is not Ending.CONVERGED:
+            system.go_back(unscaled=True)
+        result.residual = self._relative(system.residual_vector, b_s)
+        y = self._matrix.unordered(system.solution)
+        result.x = scaling.solution(y, k)
+        if not group.all(xp.all(xp.isfinite(result.x))):
+            result.residual, result.finite = inf, False
+            result.note = "x is beyond the range of fp64: scale A up, or b down"
+        else:
+            returned = scaling.start(result.x, k)
+            if not group.all(xp.all(returned == y)):
+                result.residual, ending = self._residual_of(returned, b_s), Ending.ROUNDED_X
+            if not result.residual <= tol:
+                result.note = self._advice(result, ending, y, b_s)
+        if ending is Ending.NOT_FINITE:
+            self._restart_problem()
+        return result
+
+    def _begin(self, b: Vector, y: Vector) -> None:
+        """Start with another right-hand side from y, both in the user's order of rows."""
+        self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
+
+    def _residual_of(self, y: Vector, b: Vector) -> float:
+        """Return ||b - A x|| / ||b|| of the unscaled system for some y."""
+        self._begin(b, y)
+        self.problem.system.residual()
+        return self._relative(self.problem.system.residual_vector, b)
+
+    def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
+        """Continue from the x of the system until the rounds end."""
+        system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
+        b_norm, target, first, best_unscaled = system.norm_of_b(), tol, len(result.history), inf
+        stall = Ending.STALLED_IN_LOW_PRECISION if low else Ending.STALLED
+        callback = self._options.callback or (lambda residual: None)
+        while result.steps < self._options.maxiter:
+            before = system.residual() / b_norm
+            aim = max(target if isinf(best_unscaled) else 0.0, self._formats.gain * before)
+            most = min(restart, self._options.maxiter - result.steps)
+            solve = gmres_ir(system, b_norm, restart=restart, most=most, tolerance=aim)
+            result.add(solve)
+            self._steps += solve.steps
+            self.group.collectively(partial(callback, solve.residual))
+            if not isfinite(solve.residual):
+                return Ending.STALLED_IN_LOW_PRECISION if low else Ending.NOT_FINITE
+            if solve.residual <= target or isfinite(best_unscaled):
+                unscaled = self._relative(system.residual_vector, b)
+                if unscaled <= tol:
+                    return Ending.CONVERGED
+                if target <= LEAST:  # rows that are large in A's own units may be small in the scaled system
+                    if isinf(unscaled) or not unscaled <= 0.5 * best_unscaled:
+                        return Ending.DIFFERENT_SCALES
+                    best_unscaled = unscaled
+                target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
+            elif (low and not _worthwhile(before, solve)) or stalled(result.history[first:]):
+                return stall
+            elif self._is_slow():
+                return Ending.SLOW
+        return Ending.OUT_OF_STEPS
+
+    def _is_slow(self) -> bool:
+        """Return whether the steps so far have taken about as long as a factorization would."""
+        if not self._may_factor or self.plan.choice.name == "lu" or self._steps < LEAST_STEPS:
+            return False
+        step = (STEP_OF_ENTRY * self.nnz + STEP_OF_ROW * self.n) / self.group.comm.size
+        entries, _ = self._fill()
+        return self._steps * step >= work_of(self.n, self.nnz, entries)
+
+    def _fill(self) -> tuple[float, str]:
+        """Return an estimate of the entries of factors, or infinity and the reason why it is unknown."""
+        if self._estimated_fill is None:
+            self._estimated_fill = estimated_fill(self._matrix.A, self.group)
+        return self._estimated_fill
+
+    def _relative(self, r: Vector, b: Vector) -> float:
+        """Return ||b - A x|| / ||b|| of the unscaled system from a residual in the order of the matrix."""
+        return self.plan.scaling.relative(self._matrix.unordered(r), b)
+
+    def _promote_to_fp64(self, result: SolveResult, b: Vector) -> bool:
+        """Continue in fp64 from the best x so far, for this and all later right-hand sides; return True."""
+        y = self._matrix.unordered(self.problem.system.go_back())
+        self.notes.append(
+            f"with values in {self._formats.values} and vectors in {self._formats.vectors} GMRES stagnated: after "
+            f"{result.steps} iterations the residual was {min(result.history):.1e}; it continued in fp64"
+        )
+        self._formats = Formats(self._matrix.outer.A.values, "fp64", True)
+        self.fallback = True
+        compile_for(self._kernels, self.plan, self._formats)
+        self._matrix.promote_to_fp64()
+        self._restart_problem()
+        self._begin(b, y)
+        return True
+
+    def _change_to_factors(self, b: Vector, ending: Ending) -> bool:
+        """Continue with complete factors, the last resort of `auto`; return whether the solve can continue.
+
+        It cannot if the residual is as small as fp64 permits, because factors would not reduce it.
+        """
+        name, A = self.plan.choice.name, self._matrix.A
+        if not self._may_factor or name == "lu":
+            return False
+        y = self._matrix.unordered(self.problem.system.go_back())
+        if ending is Ending.STALLED and _is_least(self._residual_of(y, b), self.plan.scaling.relative_terms(A, y, b)):
+            return False
+        self._may_factor, begin = False, time.perf_counter()
+        entries, problem = self._fill()
+        factors = None
+        if not problem:
+            factors, problem = factored(A, self._formats.vectors, self.group, entries)
+        if factors is None:
+            self.notes.append(f"complete factors, the last resort, are not possible: {problem}")
+            return ending is Ending.SLOW
+        how = {Ending.SLOW: "was slow", Ending.STALLED: "stagnated"}.get(ending, "overflowed")
+        room = size_text(int(ENTRY_BYTES * entries))
+        reason = f"the last resort, of at most {room}: after {self._steps} steps GMRES with {name} {how}"
+        del self.problem
+        self._install(PreconditionerSetup(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
+        self._begin(b, y)
+        return True
+
+    def condition(self) -> float | None:
+        """Return an estimate of the scaled matrix's condition if its factors show that it is large."""
+        factors, A = self.problem.factors, self._matrix.A
+        if factors is None:
+            return None
+        with self.spans("estimate"):
+            if not suspicious(condition_bound(factors, A, self.group), factors.vectors):
+                return None
+            if factors.vectors != "fp64":
+                if self._solves_for_probe(A):
+                    return None
+                factors, problem = factored(A, "fp64", self.group)
+                if factors is None:
+                    self.notes.append(f"A may be numerically singular, but there are no factors in fp64: {problem}")
+                    return None
+            return condition_estimate(factors, A, self.group)
+
+    def _solves_for_probe(self, A: Csr) -> bool:
+        """Return whether GMRES solves for random numbers, so that the condition is far from 1/u."""
+        xp, group, first = self._kernels.xp, self.group, self.group.first
+        s = xp.asarray(probe(self.n)[first : first + A.shape[0]])
+        self._begin(s, xp.zeros_like(s))
+        system, restart = self.problem.system, self.plan.restart
+        tol = PROBE_RESIDUAL / sqrt(self.n)
+        solve = gmres_ir(system, system.norm_of_b(), restart=restart, most=2 * restart, tolerance=tol)
+        size = group.max_abs(system.solution, xp)
+        return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
+
+    def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
+        """Return why the residual is not smaller, and the remedy."""
+        terms = self.plan.scaling.relative_terms(self._matrix.A, y, b)
+        if ending is not Ending.ROUNDED_X and _is_least(result.residual, terms):
+            least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""
+            return (
+                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
+                f"scale the rows of A and b to similar sizes"
+            )
+        restart = self.plan.restart
+        longer = f"; use a restart larger than {restart}" if restart < self.n else ""
+        other = "" if self.plan.choice.name == "lu" else ', or preconditioner="lu", complete factors'
+        return {
+            Ending.OUT_OF_STEPS: f"maxiter={self._options.maxiter} steps were used; use a larger maxiter{other}",
+            Ending.DIFFERENT_SCALES: (
+                "the rows of A and b differ so much in scale that no residual is small in all of them"
+            ),
+            Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{longer}{other}",
+            Ending.STALLED_IN_LOW_PRECISION: f"GMRES stagnated in fp32{other}",
+            Ending.ROUNDED_X: "x is below the range in which fp64 has all its digits: scale A down, or b up",
+            Ending.NOT_FINITE: "the computation exceeded the range of fp64",
+        }[ending]
+
+
+def _is_least(residual: float, terms: float) -> bool:
+    """Return whether a residual is as small as fp64 permits."""
+    return isfinite(terms) and residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms
+
+
+def _worthwhile(before: float, solve: Solve) -> bool:
+    """Return whether a round gained enough of the expected digits."""
+    expected = solve.estimates[-1]
+    if not expected > 0:
+        return solve.residual < before
+    return log(before / solve.residual) >= WORTHWHILE * log(before / expected)
+
+
+def _scaling(kernels: SparseKernels, A: Csr, precision: str, group: RankGroup) -> Equilibration:
+    """Return powers of two if the sums of rows or columns, or a 16-bit format, require them.  Collective."""
+    if balanced(A, group) and not out_of_range(kernels, rows_of(kernels, A), precision, group):
+        return Equilibration(group=group)
+    return equilibrate(A, group)

@@ -1,0 +1,159 @@
+"""Scaling of rows and columns by powers of two, which rounds nothing and keeps all later numbers in range.
+
+Numbers that fall below 2^-1022 are an exception, because fp64 has fewer digits there: entries of A that are that much
+smaller than the largest of their column after scaling, and similarly entries of b and x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mxpeak.distributed.csr import Csr, rows_of_entries
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.distributed.rows import Array
+from mxpeak.kernels.contract.sparse import Vector
+from mxpeak.solvers import scaling
+
+#: Maximum number of rounds of means over rows and columns, and the change in powers of two that ends them.
+ROUNDS, CHANGE = 50, 0.5
+#: Below the exponent of every number.
+LOWEST = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Equilibration:
+    """The exponents of D_r and D_c, one per row and column, or two zeros if nothing is scaled.
+
+    Matrices are scaled on the host, and vectors by the array namespace xp, in whose memory the exponents are.  The
+    columns of a new object include the halo; those for vectors are the own columns.
+    """
+
+    rows: Any = 0
+    columns: Any = 0
+    xp: Any = np
+    group: RankGroup = SERIAL
+
+    def for_vectors(self, xp: Any) -> Equilibration:
+        """Return the scaling for the vectors of an array namespace."""
+        if not self.active:
+            return replace(self, xp=xp)
+        own = self.columns[: len(self.rows)]
+        return replace(self, rows=xp.asarray(self.rows), columns=xp.asarray(own), xp=xp)
+
+    @property
+    def active(self) -> bool:
+        """Return whether the scaling changes anything."""
+        return not isinstance(self.rows, int)
+
+    def matrix(self, A: Csr) -> Csr:
+        """Return D_r A D_c."""
+        if not self.active:
+            return A
+        exponents = self.rows[rows_of_entries(A)] + self.columns[A.indices]
+        return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
+
+    def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
+        """Return 2^k D_r b, whose largest entry is in [1/2, 1), and k, for a nonzero b.  Collective."""
+        k = -self._largest_exponent(b, self.rows)
+        return self.xp.ldexp(b, self.rows + k), k
+
+    def start(self, x: Vector, k: int) -> Vector:
+        """Return y = 2^k D_c^-1 x, which may overflow; its residual then shows that."""
+        with np.errstate(over="ignore"):
+            return self.xp.ldexp(x, k - self.columns)
+
+    def solution(self, y: Vector, k: int) -> Vector:
+        """Return x = 2^-k D_c y, which may overflow."""
+        with np.errstate(over="ignore"):
+            return self.xp.ldexp(y, self.columns - k)
+
+    def relative(self, r: Vector, b: Vector) -> float:
+        """Return ||D_r^-1 r|| / ||D_r^-1 b||, the relative residual of the unscaled system.  Collective."""
+        xp = self.xp
+        shift = -self._largest_exponent(b, -self.rows)
+        with np.errstate(over="ignore"):
+            norms = [self.group.norm(xp.ldexp(v, shift - self.rows), xp) for v in (r, b)]
+        return norms[0] / norms[1]
+
+    def relative_terms(self, A: Csr, y: Vector, b: Vector) -> float:
+        """Return || |A||y| + |b| || / ||b|| of the unscaled system, the size of the terms of b - A y.  Collective."""
+        size = np.abs(host_array(y))
+        with np.errstate(all="ignore"):
+            sizes = abs(A) @ self.group.with_halo(size) + np.abs(host_array(b))
+        return self.relative(self.xp.asarray(sizes), b)
+
+    def _largest_exponent(self, v: Vector, shift: Any) -> int:
+        return int(self.group.largest(largest_exponent(v, shift, self.xp)))
+
+    @property
+    def range(self) -> int:
+        """Return the larger spread of the exponents of the rows and of the columns.  Collective."""
+        largest = self.group.largest
+        ends = ((e.max(initial=LOWEST), (-e).max(initial=LOWEST)) for e in (self.rows, self.columns))
+        return max(int(largest(high) + largest(minus_low)) for high, minus_low in ends)
+
+
+def host_array(x: Vector) -> Array:
+    """Return a vector of NumPy or torch as an array of the host, without a copy if it is already there."""
+    return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
+
+
+def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
+    """Return the least e with |v_i|·2^shift_i < 2^e for all i, or LOWEST if all entries are zero."""
+    if not len(v):
+        return LOWEST
+    exponents = xp.frexp(v)[1] + shift
+    return int(xp.max(xp.where(v != 0, exponents, LOWEST)))
+
+
+def balanced(A: Csr, group: RankGroup = SERIAL) -> bool:
+    """Return whether the solver needs no scaling for the range and spread of A.  Collective."""
+    size = np.abs(A.data)
+    with np.errstate(over="ignore"):
+        by_row, by_column = np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1])
+        by_column = group.combined(by_column, np.add)[: A.shape[0]]
+    return bool(scaling.balanced(_ends(by_row, group), _ends(by_column, group)))
+
+
+def _ends(sums: Array, group: RankGroup) -> scaling.Ends:
+    """Return the smallest and the largest sum of all ranks."""
+    sums = sums.astype(np.float64)  # bincount returns integers for empty arrays
+    return -group.largest((-sums).max(initial=-np.inf)), group.largest(sums.max(initial=-np.inf))
+
+
+def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
+    """Return a scaling with geometric means near 1, and the largest entry at most 1, in every row and column.
+
+    Rows and columns alternate, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even if both vary
+    widely: with maxima alone the largest column would determine the scale of all rows.  Collective.
+    """
+    (n, width), add = A.shape, np.add
+    nonzero = A.data != 0
+    i, j = rows_of_entries(A)[nonzero], A.indices[nonzero]
+    exponents = np.frexp(A.data[nonzero])[1]
+    by_row, by_column = np.zeros(n), np.zeros(width)
+    counts = _counts(i, n), group.combined(_counts(j, width), add)
+    for _ in range(ROUNDS):
+        before, by_row = by_row, np.bincount(i, exponents - by_column[j], n) / counts[0]
+        if group.max_abs(by_row - before, np) < CHANGE:
+            break
+        by_column = group.combined(np.bincount(j, exponents - by_row[i], width), add) / counts[1]
+    rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
+    rows += _largest(exponents - rows[i] - columns[j], i, n)
+    columns += group.combined(_largest(exponents - rows[i] - columns[j], j, width), np.maximum)
+    return Equilibration(-rows, -columns, group=group)
+
+
+def _counts(lines: Array, n: int) -> Array:
+    """Return the number of entries of each row or column, from the row or column of each entry."""
+    return np.bincount(lines, minlength=n).astype(np.float64)
+
+
+def _largest(exponents: Array, lines: Array, n: int) -> Array:
+    """Return the largest exponent of each row or column."""
+    largest = np.full(n, np.iinfo(np.int64).min)
+    np.maximum.at(largest, lines, exponents)
+    return largest

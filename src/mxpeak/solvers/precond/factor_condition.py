@@ -1,0 +1,59 @@
+"""Detection of numerically singular matrices from their factors: one solve for random numbers, then an estimate.
+
+fp32 factors cannot distinguish a condition of 1e8 from a singular matrix.  If GMRES with them solves for random
+numbers, the size of that solution shows that the condition is far from 1/u; otherwise fp64 factors decide.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf, isfinite
+
+import numpy as np
+
+from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.distributed.rows import Array
+from mxpeak.kernels.arrays import xp
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
+from mxpeak.solvers.precond.factors import SparseFactors
+
+
+@lru_cache(maxsize=8)
+def probe(n: int) -> Array:
+    """Return n random numbers of either sign, 1 to 2 in size, which are not orthogonal to any usual null vector."""
+    rng = np.random.default_rng(PROBE_SEED)
+    numbers: Array = rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
+    return numbers
+
+
+def suspicious(bound: float, precision: str) -> bool:
+    """Return whether a lower bound of the condition, from one solve, is large for the precision of that solve."""
+    return not bound * PRECISIONS[precision].u <= PROBED
+
+
+def largest_row(A: Csr, group: RankGroup) -> float:
+    """Return ||A||_inf.  Collective."""
+    sums = np.add.reduceat(np.abs(A.data), A.indptr[:-1]) if A.nnz else np.zeros(1)
+    return group.largest(float(sums.max(initial=0.0)))
+
+
+def condition_bound(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
+    """Return ||A||_inf·||z||_inf / 2, a lower bound of the condition from the solution z for the probe.  Collective."""
+    n = int(group.sum(A.shape[0]))
+    return 0.5 * largest_row(A, group) * group.on_root(lambda: float(np.max(np.abs(factors.solve(probe(n))))))
+
+
+def condition_estimate(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
+    """Return an estimate of ||A||_1·||A^-1||_1 by Higham's method, rarely 3 times too small.  Collective."""
+    n = int(group.sum(A.shape[0]))
+    columns = group.combined(np.bincount(A.indices, np.abs(A.data), A.shape[1]), np.add)[: A.shape[0]]
+    A_one = group.largest(float(columns.max(initial=0.0)))
+
+    def inverse() -> float:
+        with np.errstate(all="ignore"):
+            return inverse_one_norm(factors.solve, factors.solve_transposed, xp.arange(n), n, np.dtype(np.float64), xp)
+
+    estimate = A_one * group.on_root(inverse)
+    return max(estimate, 1.0) if isfinite(estimate) else inf

@@ -1,0 +1,252 @@
+"""Complete factors A ≈ L U by SciPy's SuperLU, on rank 0 for all ranks.
+
+fp32 factors treat numbers below the range as zeros.  The order has minimum degree in the pattern of A + A^T (Liu 1985).
+The diagonal entry is the pivot unless it is below PIVOT times the largest entry of its column, so that the fill-in is
+small and known beforehand.  If the diagonal of A has zeros or weak entries, rows are first permuted to bring large
+entries there.  GMRES with fp64 residuals corrects the error of fp32 and of small pivots.  SuperLU uses one thread.
+
+Several ranks send their rows to rank 0, which factors them as one process does.  A solve sends r to rank 0 and x back.
+The factors, and therefore the steps of GMRES, do not depend on the number of ranks.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from math import inf, log2, sqrt
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from scipy.sparse import csgraph, linalg
+
+from mxpeak.comm.base import Task, all_of
+from mxpeak.distributed.csr import Csr, pattern, stacked
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.distributed.rows import Array
+from mxpeak.distributed.spaces import vector_type
+from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.errors import SingularError
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
+from mxpeak.runtime.host_modes import flushed
+from mxpeak.runtime.memory import MARGIN
+from mxpeak.solvers.precond.equilibration import host_array
+from mxpeak.solvers.precond.transversal import WEAK, rows_to_diagonal, weak_diagonal
+from mxpeak.spans import Spans
+
+#: A diagonal entry is the pivot down to this share of the largest in its column.
+PIVOT = WEAK
+#: Columns that SuperLU updates together: a fifth less time than its own 10 or 20 if columns are short.
+PANEL = 4
+#: Bytes per entry of L or U, with its index and the copies made while they grow.
+ENTRY_BYTES = 24
+#: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2.
+#: Meshes in three dimensions set the first factor, random graphs the second.
+FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
+#: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
+DENSE_ROW = 10.0
+#: Rows that rank 0 gathers without a request of the user, and bytes per entry: as received, stacked, and sorted.
+MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFactors:
+    """L U = A[rows] in a format; `lu` is None if another rank has the factors, `rows` is None for rows in sequence."""
+
+    lu: Any
+    vectors: str
+    rows: Array | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of L and U on this rank."""
+        entry = (4 if self.vectors == "fp32" else 8) + 4
+        return 0 if self.lu is None else int(self.lu.nnz * entry)
+
+    def solve(self, r: Vector) -> Vector:
+        """Return U^-1 L^-1 r[rows]."""
+        return self._substitute(r if self.rows is None else r[self.rows], "N")
+
+    def solve_transposed(self, r: Vector) -> Vector:
+        """Return the solution of A^T z = r by the factors."""
+        z = self._substitute(r, "T")
+        if self.rows is None:
+            return z
+        unpermuted = np.empty_like(z)
+        unpermuted[self.rows] = z
+        return unpermuted
+
+    def _substitute(self, r: Vector, trans: str) -> Vector:
+        low = self.vectors == "fp32"
+        with flushed() if low else nullcontext(), np.errstate(all="ignore"):
+            return self.lu.solve(np.ascontiguousarray(r, dtype=np.float32 if low else np.float64), trans)
+
+
+def factored(
+    A: Csr, vectors: str, group: RankGroup = SERIAL, entries: float | None = None
+) -> tuple[SparseFactors | None, str]:
+    """Return the factors of A, which rank 0 has, or None and the reason; raise if A is singular.  Collective.
+
+    If a pivot of fp32 factors is exactly zero, the result has fp64 factors.  `entries` is an estimate of their number.
+    """
+    if not group.is_serial:
+        n, nnz = group.starts[-1], int(group.sum(A.nnz))
+        need = ENTRY_BYTES * (fill(n, nnz) if entries is None else entries) + GATHERED_BYTES * nnz
+        if problem := no_room(group, nnz, need, f"factors of {nnz} entries"):
+            return None, problem
+    parts, factors = group.gathered(A), SparseFactors(None, vectors)
+
+    def factor() -> tuple[str, str]:
+        nonlocal factors
+        try:
+            on_root, problem = _factored(stacked(parts), vectors, entries)
+        except MemoryError:
+            return vectors, "rank 0 has too little memory for all rows"
+        factors = on_root or factors
+        return factors.vectors, problem
+
+    precision, problem = group.on_root(factor)
+    return (None if problem else replace(factors, vectors=precision)), problem
+
+
+def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactors | None, str]:
+    """Return the factors of all rows, or None and the reason."""
+    need, free = ENTRY_BYTES * (fill(A.shape[0], A.nnz) if entries is None else entries), available_memory_bytes()
+    if free is not None and need > free:
+        return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
+    rows = rows_to_diagonal(A) if weak_diagonal(A) else None
+    columns = sparse.csc_array(A if rows is None else A[rows])
+    for precision in dict.fromkeys((vectors, "fp64")):
+        try:
+            return SparseFactors(_superlu(columns, precision), precision, rows), ""
+        except (RuntimeError, MemoryError, ValueError) as error:
+            problem = str(error) or type(error).__name__
+            if "singular" not in problem:
+                return None, f"SuperLU found no factors: {problem}"
+    raise SingularError(
+        "A is singular: a pivot of its LU is exactly zero; check how A was built, or use "
+        'preconditioner="sgs", "amg" or "none" if A x = b has a solution'
+    )
+
+
+def _superlu(columns: Any, precision: str) -> Any:
+    low = precision == "fp32"
+    with flushed() if low else nullcontext(), np.errstate(over="ignore"):
+        return linalg.splu(
+            columns.astype(np.float32 if low else np.float64),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=PIVOT,
+            panel_size=PANEL,
+            options={"SymmetricMode": True},
+        )
+
+
+def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) -> str:
+    """Return why rank 0 cannot hold `what`, or an empty string; `ranks` share its memory.  Collective."""
+    if nnz > np.iinfo(np.int32).max:
+        return f"{what}: {nnz} entries are more than one rank's 32-bit indices count"
+    room = group.comm.bcast_object(int(MARGIN * (available_memory_bytes() or 2**63)) // ranks)
+    return f"{what} take about {size_text(int(need))} on rank 0, which has {size_text(room)}" if need > room else ""
+
+
+def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
+    """Return why rank 0 does not gather all rows, or an empty string.  Collective."""
+    if group.is_serial:
+        return ""
+    problem = no_room(group, nnz, copies * GATHERED_BYTES * nnz, "all rows")
+    if (n := group.starts[-1]) > MOST_GATHERED:
+        problem = f'{n} rows exceed the {MOST_GATHERED} that rank 0 gathers without preconditioner="lu"'
+    return problem
+
+
+def fill(n: int, nnz: int) -> float:
+    """Return an estimate of the entries of L and U together for a matrix with a long and narrow graph."""
+    return nnz * max(1.0, log2(n))
+
+
+def estimated_fill(A: Csr, group: RankGroup) -> tuple[float, str]:
+    """Return a bound of the entries of L and U, or infinity and the reason why it is unknown.  Collective."""
+    if problem := no_room_for_rows(group, int(group.sum(A.nnz))):
+        return inf, problem
+    return group.on_all_rows(A if group.is_serial else pattern(A), fill_of_any), ""
+
+
+def fill_of_any(A: Csr) -> float:
+    """Return a bound of the entries of L and U for any A, up to a small factor."""
+    n, lengths = A.shape[0], np.diff(A.indptr)
+    dense = lengths > DENSE_ROW * np.sqrt(n)
+    within = width(A[~dense][:, ~dense]) if dense.any() and not dense.all() else width(A)
+    graph = min(FILL_OF_WIDTH * within**2, FILL_OF_ALL * n * n)
+    return float(min(fill(n, A.nnz) + graph + 2.0 * n * np.count_nonzero(dense), float(n) * n))
+
+
+def work_of(n: int, nnz: int, entries: float) -> float:
+    """Return an estimate of the operations of a factorization; most of its entries are in one dense block."""
+    in_block = max(entries - fill(n, nnz), 0.0)
+    return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
+
+
+def width(A: Csr) -> float:
+    """Return the mean number of rows per level of a breadth-first search in the largest part of the graph of A.
+
+    About as many rows cut the graph in two.
+    """
+    graph = pattern(A)
+    rows_per_level, reached = _rows_per_level(graph, 0)
+    if reached < A.shape[0]:  # an entry leads one way only, or the first row is in another part than most rows
+        graph = sparse.csr_array(graph + graph.T)
+        _, part = csgraph.connected_components(graph, directed=False)
+        largest = int(np.argmax(np.bincount(part)))
+        rows_per_level, _ = _rows_per_level(graph, int(np.argmax(part == largest)))
+    return rows_per_level
+
+
+def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
+    """Return the rows per level of the part of a graph that contains a row, and the number of its rows."""
+    last, reached = start, 0
+    for _ in range(2):  # from any row to a distant one, and back to a more distant one
+        order, before = csgraph.breadth_first_order(graph, last, directed=True)
+        last, reached = int(order[-1]), len(order)
+    levels, row = 1, last
+    while before[row] >= 0:
+        row, levels = int(before[row]), levels + 1
+    return reached / levels, reached
+
+
+class CompleteFactors:
+    """The preconditioner x = U^-1 L^-1 r, solved by rank 0 for all ranks."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: SparseFactors, group: RankGroup, spans: Spans):
+        self._kernels, self._A, self._group, self._spans = kernels, A, group, spans
+        self.factors, self._x = factors, A.halo_vector()
+        n = group.starts[-1] if group.comm.rank == 0 and not group.is_serial else 0
+        self._whole = np.zeros(n, vector_type(kernels, A.A.vectors))
+        self.bytes = int(self._x.nbytes + self._whole.nbytes + factors.bytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return U^-1 L^-1 r.  Collective."""
+        own = self._A.own(self._x)
+        with self._spans("factors"), np.errstate(all="ignore"):
+            if self._group.is_serial:
+                z = self.factors.solve(host_array(r))
+                own[:] = self._kernels.xp.asarray(z, dtype=vector_type(self._kernels, self._A.A.vectors))
+            else:
+                self._solve_on_root(r, own)
+        return self._x
+
+    def _solve_on_root(self, r: Vector, own: Vector) -> None:
+        """Gather r on rank 0, solve, and send each rank its part of x."""
+        comm = self._group.comm
+        if comm.rank:
+            messages = [comm.isend(r, 0), comm.irecv(own, 0)] if own.size else []
+            Task(all_of(messages)).wait()
+            return
+        parts = np.split(self._whole, self._group.starts[1:-1])
+        parts[0][:] = r
+        others = [(part, rank) for rank, part in enumerate(parts) if rank and part.size]
+        Task(all_of([comm.irecv(part, rank) for part, rank in others])).wait()
+        self._whole[:] = self.factors.solve(self._whole)
+        own[:] = parts[0]
+        Task(all_of([comm.isend(part, rank) for part, rank in others])).wait()

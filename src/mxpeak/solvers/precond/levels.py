@@ -1,0 +1,133 @@
+"""The matrices of algebraic multigrid levels, for one process or distributed over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.csr import Csr, rows_of_entries
+from mxpeak.distributed.halo import Partner, numbered, partners
+from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.distributed.rows import Array, Block
+from mxpeak.solvers.precond.schwarz import Overlap
+
+#: The largest number of rows of the coarsest level, and of a level that is solved by its inverse.
+COARSEST, DENSE = 200, 2000
+#: Levels of fewer rows are not worth their messages, so that every rank has all their rows.
+LEAST_SHARED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """The rows of P or R on this rank, in local columns: own unknowns of the other level, then those of `partners`.
+
+    If every rank has the whole coarser level, there are no partners: P has all its columns, R all its rows.
+    """
+
+    T: Csr
+    partners: tuple[Partner, ...] = ()
+
+    @property
+    def own(self) -> int:
+        """Return the number of own columns."""
+        return int(self.T.shape[1]) - sum(partner.received for partner in self.partners)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMatrices:
+    """The matrix A of one level, and P and R to the next coarser level, which the coarsest level does not have.
+
+    overlap   the rows of this rank and its halo if the level is distributed; None if the rank has the whole level
+    """
+
+    A: Csr
+    P: Coupling | None = None
+    R: Coupling | None = None
+    group: RankGroup = SERIAL
+    overlap: Overlap | None = None
+
+    @property
+    def n(self) -> int:
+        """Return the number of rows of this rank."""
+        return int(self.A.shape[0])
+
+    @property
+    def has_inverse(self) -> bool:
+        """Return whether the level is solved by its inverse instead of a sweep."""
+        return self.P is None and self.n <= DENSE
+
+    @property
+    def defect(self) -> str:
+        """Return why the level cannot be smoothed or solved, or an empty string."""
+        parts = [self.A, *(coupling.T for coupling in (self.P, self.R) if coupling is not None)]
+        if not all(np.isfinite(T.data).all() for T in parts):
+            return "has entries that are not finite"
+        if not self.has_inverse and not self.A.diagonal().all():
+            return "has zeros on its diagonal"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalFactor:
+    """A diagonal matrix of entries factor_i · 2^exponent_i; each part may be one number for all i."""
+
+    factor: Any
+    exponent: Any
+
+    def scale(self, data: Array, lines: Array) -> Array:
+        """Return the entries of a matrix after its rows or columns, given by `lines`, are multiplied."""
+        factor, exponent = (part[lines] if np.ndim(part) else part for part in (self.factor, self.exponent))
+        return np.asarray(np.ldexp(data * factor, exponent))
+
+
+def complexity(levels: Sequence[LevelMatrices]) -> float:
+    """Return the entries of all levels divided by those of the finest."""
+    return float(sum(level.A.nnz for level in levels) / levels[0].A.nnz)
+
+
+def worth_sharing(n: int) -> bool:
+    """Return whether a coarser level of n rows is distributed over the ranks."""
+    return n >= LEAST_SHARED
+
+
+def for_pyamg(A: Csr) -> Any:
+    """Return A with 32-bit indices, because PyAMG accepts no others and SciPy 1.13 may have produced 64-bit ones."""
+    M = sparse.csr_matrix(A)
+    if M.nnz < 2**31:
+        M.indices, M.indptr = M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int32, copy=False)
+    return M
+
+
+def from_pyamg(levels: Sequence[Any]) -> list[LevelMatrices]:
+    """Return the levels of a PyAMG solver in fp64."""
+    matrices = [
+        LevelMatrices(_fp64(level.A), Coupling(_fp64(level.P)), Coupling(_fp64(level.R))) for level in levels[:-1]
+    ]
+    return [*matrices, LevelMatrices(_fp64(levels[-1].A))]
+
+
+def _fp64(T: Any) -> Csr:
+    T = sparse.csr_array(T).astype(np.float64, copy=False)
+    T.sum_duplicates()
+    return T
+
+
+def scale_couplings(P: Csr, R: Csr, P_rows: DiagonalFactor, R_columns: DiagonalFactor) -> None:
+    """Multiply the rows of P and the columns of R in place."""
+    with np.errstate(over="ignore"):
+        R.data = R_columns.scale(R.data, R.indices)
+        P.data = P_rows.scale(P.data, rows_of_entries(P))
+
+
+def local_columns(comm: Communicator, rows: Block, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
+    """Return rows in local columns of a distribution `starts`, and the partners of this rank.  Collective."""
+    n = starts[comm.rank + 1] - starts[comm.rank]
+    columns, halo = numbered(Block(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
+    A = sparse.csr_array((rows.data, columns.astype(np.int32), rows.indptr), shape=(rows.n, n + halo.size))
+    A.sort_indices()
+    return A, tuple(partners(comm, starts, halo))

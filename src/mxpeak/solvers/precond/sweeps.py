@@ -1,0 +1,138 @@
+"""Preconditioners M^-1 r that need no set-up of their own: sweeps, the identity and functions of the user.
+
+Each returns a halo vector of the matrix that it preconditions, and the next call overwrites it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan, prod
+from typing import Any
+
+import numpy as np
+
+from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.errors import UsageError
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.spans import Spans
+
+
+class Sweep:
+    """One forward Gauss–Seidel sweep from zero, which is Jacobi r_i / a_ii for a matrix whose rows are one group."""
+
+    def __init__(self, A: SparseMatrix):
+        self._A, self._x = A, A.halo_vector()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x)
+        return self._x
+
+
+class SymmetricSweep:
+    """A forward and a backward Gauss–Seidel sweep from zero."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        self._A, self._x = A, A.halo_vector()
+        self._keep = zeros(kernels, A.n, A.A.vectors)
+        self.bytes = int(self._x.nbytes + self._keep.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return (D + U)^-1 D (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x, self._keep)
+        self._A.relax_backward(r, self._x, self._keep)
+        return self._x
+
+
+class Identity:
+    """The preconditioner `none`."""
+
+    def __init__(self, A: SparseMatrix):
+        self._A, self._x = A, A.halo_vector()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return r."""
+        self._A.own(self._x)[:] = r
+        return self._x
+
+
+class UserPreconditioner:
+    """A user's function r -> M^-1 r for vectors of the unscaled system, or for the part of this rank."""
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        A: SparseMatrix,
+        function: Callable[[Vector], Any],
+        scaling: Equilibration,
+        spans: Spans,
+    ):
+        self._kernels, self._A, self._function, self._scaling, self._spans = kernels, A, function, scaling, spans
+        self._x = A.halo_vector()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return D_c^-1 M^-1 D_r^-1 r.  Collective."""
+        xp, group, x = self._kernels.xp, self._scaling.group, self._A.own(self._x)
+        if not group.all(xp.all(xp.isfinite(r))):
+            x[:] = nan  # not passed to the user's function: the solver detects it and continues in fp64
+            return self._x
+        with self._spans("preconditioner"):
+            z = group.collectively(lambda: self._apply(r))
+            with np.errstate(over="ignore"):
+                x[:] = z
+        return self._x
+
+    def _apply(self, r: Vector) -> Vector:
+        """Return the result of the function in the scales of the solved system."""
+        xp, scaling = self._kernels.xp, self._scaling
+        if not scaling.active:
+            return self._checked(self._function(xp.asarray(r, copy=True)))
+        unscaled = xp.ldexp(xp.astype(r, xp.float64), -scaling.rows)
+        return xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
+
+    def _on_device(self, z: Any) -> Any:
+        """Return the result of the function as an array, or as a tensor of the device."""
+        device = self._kernels.device
+        if device is None:
+            return np.asarray(z)
+        is_tensor = hasattr(z, "layout")
+        if is_tensor and z.device == device.where and str(z.layout) == "torch.strided":
+            return z.detach()  # x does not depend on the preconditioner, so it has no gradient with respect to it
+        what = f"a {z.layout} tensor on {z.device}" if is_tensor else f"{type(z).__name__} instead of a tensor"
+        raise UsageError(
+            f"the preconditioner returned {what}, but on {device.where} its argument and its result must be "
+            'dense tensors; use device="cpu" for functions of NumPy arrays'
+        )
+
+    def _checked(self, z: Any) -> Vector:
+        """Return the result of the function as a vector, or raise if it is not a finite real vector of length n."""
+        n, xp = self._A.n, self._kernels.xp
+        z = self._on_device(z)
+        shape = tuple(z.shape)
+        if prod(shape) != n or not _is_real(z.dtype):
+            raise UsageError(
+                f"the preconditioner returned {z.dtype} of shape {shape} for a vector of shape ({n},); "
+                f"use a function that returns M^-1 r, which has {n} real numbers"
+            )
+        z = z.reshape(n)
+        finite = xp.isfinite(z)
+        if not xp.all(finite):
+            i = int(xp.argmin(xp.astype(finite, xp.int8)))
+            raise UsageError(
+                f"the preconditioner returned {float(z[i])} at [{i}] for a finite vector; use a "
+                "function that returns finite numbers"
+            )
+        return z
+
+
+def _is_real(dtype: Any) -> bool:
+    """Return whether a dtype of NumPy or torch is real, integer or bool, and wide enough to compute with."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "biuf"
+    whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))
+    return not dtype.is_complex and (whole or (dtype.is_floating_point and dtype.itemsize > 1))
