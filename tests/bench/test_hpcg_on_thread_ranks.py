@@ -17,7 +17,7 @@ import pytest
 
 from mxpeak.bench.hpcg import run as hpcg
 from mxpeak.bench.hpcg.check import (
-    Norms,
+    SetResiduals,
     Spectral,
     Symmetry,
     _random,
@@ -204,11 +204,11 @@ def test_a_matrix_that_is_not_symmetric_is_found() -> None:
 def test_what_is_not_a_number_passes_no_test() -> None:
     assert not Symmetry(nan, 0.0).passed
     assert not Symmetry(0.0, nan).passed
-    assert not Norms([1e-8, nan]).passed
+    assert not SetResiduals([1e-8, nan]).passed
 
 
 def test_norms_pass_where_their_variance_is_small() -> None:
-    same, other = Norms([3e-4] * 5), Norms([0.0, 0.004])
+    same, other = SetResiduals([3e-4] * 5), SetResiduals([0.0, 0.004])
     assert same.passed
     assert same.mean == pytest.approx(3e-4, rel=1e-15)  # two roundings
     assert not other.passed
@@ -393,7 +393,7 @@ def test_each_test_that_fails_fails_the_run(monkeypatch: pytest.MonkeyPatch, par
 
 
 def test_sets_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hpcg, "Norms", lambda samples: Norms([0.0, 0.01]))
+    monkeypatch.setattr(hpcg, "SetResiduals", lambda samples: SetResiduals([0.0, 0.01]))
     assert not run().validation["norms"]["passed"]
 
 

@@ -15,7 +15,7 @@ from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.stencil_sizes import (
-    Hierarchy,
+    HierarchySize,
     box_of,
     completed_grid,
     fitted,
@@ -37,7 +37,7 @@ from mxpeak.spans import Spans
 
 CONFIGS = (HpcgConfig, HpgMxpConfig)
 #: Doubles with 32-bit column numbers, and HPG-MxP's second, narrow solver with its basis.
-DOUBLE, MIXED = Hierarchy((8,) * 4, 8), Hierarchy((2,) * 4, 4, basis=31, index_bytes=2)
+DOUBLE, MIXED = HierarchySize((8,) * 4, 8), HierarchySize((2,) * 4, 4, basis=31, index_bytes=2)
 
 
 def parsed(name: str, text: str) -> Any:
@@ -279,7 +279,7 @@ def test_explore_takes_boxes_that_the_rules_do_not():
 
 def test_memory_is_the_formula():
     box, rows = Box(16, 16, 16), 16**3
-    one = Hierarchy((8, 4), 8, basis=3)
+    one = HierarchySize((8, 4), 8, basis=3)
     parts = memory_need(box, [one])
     assert parts["matrix"] == 27 * (rows * 12 + rows // 8 * 8)
     assert parts["vectors"] == 3 * 8 * (rows + rows // 8) + 5 * 8 * rows
@@ -317,7 +317,7 @@ def test_memory_is_that_of_the_rank_with_neighbours_all_around():
 
 def test_a_second_solver_adds_its_matrices_and_the_larger_basis_counts():
     box = Box(64, 64, 64)
-    double = Hierarchy((8,) * 4, 8, basis=31)
+    double = HierarchySize((8,) * 4, 8, basis=31)
     both, first, second = (memory_need(box, some) for some in ([double, MIXED], [double], [MIXED]))
     assert both["matrix"] == first["matrix"] + second["matrix"]
     assert both["basis"] == first["basis"] == 2 * second["basis"]

@@ -15,7 +15,7 @@ from mxpeak.bench.hpg_mxp import input
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import FILLING_BYTES, MatrixFile, filled_entries
-from mxpeak.bench.stencil_sizes import Hierarchy as Held
+from mxpeak.bench.stencil_sizes import HierarchySize as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks

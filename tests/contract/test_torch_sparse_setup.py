@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mxpeak.bench import stencil_sizes
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_BYTES, Hierarchy, memory_need
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_BYTES, HierarchySize, memory_need
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.torch.engine.device import TYPES, Device
 from mxpeak.kernels.torch.sparse import chunk_format
@@ -178,7 +178,7 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(sparse_rows, "PIECE", piece // STENCIL)
     kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0].threads, lambda: HOSTS[0])
-    form = Hierarchy((8,), 8, index_bytes=PACKED_BYTES if storage == "packed" else INDEX_BYTES, joined=True)
+    form = HierarchySize((8,), 8, index_bytes=PACKED_BYTES if storage == "packed" else INDEX_BYTES, joined=True)
     need = memory_need(box, [form])
     with Peak() as making:
         rows = kernels.stencil_rows(box, UNEQUAL)

@@ -15,7 +15,7 @@ from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_lim
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fits_in, fitted, line
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, HierarchySize, box_of, fits_in, fitted, line
 from mxpeak.bench.timeline import events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
@@ -118,10 +118,10 @@ def measuring_seconds(config: SparseConfig) -> float:
 
 def hierarchies_of(
     forms: Iterable[Form], basis: int, order: str | None = None, *, on_gpu: bool = False
-) -> list[Hierarchy]:
+) -> list[HierarchySize]:
     """Return the memory layout of each form of the problem; `order` is the sweep order on several levels."""
     return [
-        Hierarchy(
+        HierarchySize(
             tuple(PRECISIONS[values].bytes for values in form.values),
             PRECISIONS[form.vectors].bytes,
             basis,
@@ -135,7 +135,7 @@ def hierarchies_of(
 
 def hierarchies_by_storage(
     config: SparseConfig, forms: Mapping[str, Iterable[Form]], basis: int
-) -> dict[str, list[Hierarchy]]:
+) -> dict[str, list[HierarchySize]]:
     """Return the memory layout of the forms of each storage format."""
     return {
         storage: hierarchies_of(of_storage, basis, order_of(config, storage), on_gpu=config.on_gpu)
@@ -143,7 +143,7 @@ def hierarchies_by_storage(
     }
 
 
-def box_lines(box: Box, hierarchies: Mapping[str, Sequence[Hierarchy]], budget: Budget) -> tuple[list[str], bool]:
+def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget) -> tuple[list[str], bool]:
     """Return a line of sizes per storage format for a dry run, and whether all of them fit into memory."""
     lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
     return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
@@ -309,7 +309,7 @@ class SparseBench(Bench[AnySparse]):
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
-    def box(self, kinds: Iterable[Sequence[Hierarchy]]) -> Box:
+    def box(self, kinds: Iterable[Sequence[HierarchySize]]) -> Box:
         """Return this rank's box, reduced if one of the hierarchies does not fit into memory. Collective."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
         for hierarchies in kinds:

@@ -1,4 +1,4 @@
-"""Which box of the 27-point problem each rank has: sizes, process grid, rules, and what fits into memory."""
+"""Choose each rank's box of the 27-point problem by sizes, process grid, rules and memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, chec
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
 
-#: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
+#: The default side of a box, and with --quick: that of the reference on the host, and one that fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
-#: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
+#: Bytes of a 32-bit column index, and of an entry during the set-up: an fp64 value and its column index.
 INDEX_BYTES, SETUP_BYTES = 4, 12
-#: Bytes of an entry while a device packs it, and how many entries it packs together: sorted keys and their places.
+#: Bytes per entry while a device packs it (sorted keys and their positions), and the number of entries per piece.
 PACKING_BYTES, PIECE = 132, 2**22
-#: Of a column number of packed chunks, at most: successive rows share one.
+#: Maximum bytes of a column index in packed chunks, because consecutive rows share one.
 PACKED_BYTES = 1
 FP64_BYTES = 8
-#: Entries a row that the next level's points have once more: 13 of every eighth row, and more at the box's surface.
+#: Entries per row of the copied rows of the next level: 13 of every eighth row, and more at the surface of the box.
 POINTS = 2
-#: Rows of a group of such points in a packed chunk: it ends with their line, and zeros fill it.
+#: Rows per group of copied rows in a packed chunk, which ends at the end of a line and is padded with zeros.
 POINTS_GROUP = 8
 
 
@@ -33,7 +33,7 @@ POINTS_GROUP = 8
 
 
 def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
-    """The box of `rank`; what no box can be had for raises here, on every rank alike, before anything runs."""
+    """Return the box of `rank`; raise an error on every rank if there is no valid box."""
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
     nx = quick if config.quick else default
     box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
@@ -42,32 +42,32 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """Return the process grid: the sides that were given, and the rest as near to a cube as they allow."""
-    asked = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
-    if not asked:
+    """Return the process grid with the given sides, otherwise as close to a cube as possible."""
+    given = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
+    if not given:
         return process_grid(ranks)
-    taken = prod(asked.values())
-    if ranks % taken or (len(asked) == 3 and taken != ranks):
-        raise UsageError(_misfit(asked, ranks, process_grid(ranks)))
+    taken = prod(given.values())
+    if ranks % taken or (len(given) == 3 and taken != ranks):
+        raise UsageError(_misfit(given, ranks, process_grid(ranks)))
     rest = ranks // taken
-    open_sides = iter((rest,) if len(asked) == 2 else squarest(rest))
-    npx, npy, npz = (asked[name] if name in asked else next(open_sides) for name in ("npx", "npy", "npz"))
+    open_sides = iter((rest,) if len(given) == 2 else squarest(rest))
+    npx, npy, npz = (given[name] if name in given else next(open_sides) for name in ("npx", "npy", "npz"))
     return npx, npy, npz
 
 
-def _misfit(asked: dict[str, int], ranks: int, default: Triple) -> str:
-    """Why the sides asked for make no process grid of all ranks, and what to type instead."""
-    taken, factors = prod(asked.values()), "*".join(map(str, asked.values()))
-    flags = " ".join(f"--{name} {n}" for name, n in asked.items())
-    if len(asked) == 3:
+def _misfit(sides: dict[str, int], ranks: int, default: Triple) -> str:
+    """Return the error message for sides that do not form a process grid of all ranks."""
+    taken, factors = prod(sides.values()), "*".join(map(str, sides.values()))
+    flags = " ".join(f"--{name} {n}" for name, n in sides.items())
+    if len(sides) == 3:
         why = f"{flags} needs {factors} = {taken} ranks, but there {'is' if ranks == 1 else 'are'} {ranks}"
     else:
-        given = f"{factors} = {taken}, and " if len(asked) == 2 else ""
+        product = f"{factors} = {taken}, and " if len(sides) == 2 else ""
         why = (
-            f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves a remainder of "
+            f"{flags} does not divide the number of ranks: {product}{ranks} / {taken} leaves a remainder of "
             f"{ranks % taken}"
         )
-    start = taken if len(asked) == 3 else taken * max(1, round(ranks / taken))
+    start = taken if len(sides) == 3 else taken * max(1, round(ranks / taken))
     return (
         f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
         f"for the grid {times(default)}"
@@ -78,15 +78,15 @@ def _misfit(asked: dict[str, int], ranks: int, default: Triple) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """What one solver keeps: a matrix a level, vectors for multigrid, and a Krylov basis.
+class HierarchySize:
+    """The sizes in memory of one solver: a matrix per level, vectors for multigrid, and a Krylov basis.
 
-    value_bytes    bytes of a stored value, a level
-    vector_bytes   bytes of a vector's entry
-    basis          vectors of the Krylov basis
-    index_bytes    bytes of a stored column number
-    points_apart   whether L or U of the next level's points stands once more by itself: so in the natural order on CPUs
-    joined         whether matrices are packed in pieces, and these joined: so on devices
+    value_bytes    bytes of a stored value per level
+    vector_bytes   bytes of a vector entry
+    basis          number of vectors of the Krylov basis
+    index_bytes    bytes of a stored column index
+    points_apart   whether L or U of the next level's rows is copied, as in the natural order on CPUs
+    joined         whether matrices are packed in pieces that are joined, as on devices
     """
 
     value_bytes: tuple[int, ...]
@@ -97,18 +97,18 @@ class Hierarchy:
     joined: bool = False
 
 
-def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
-    """The most bytes that a rank holds at a time, the fullest: one with neighbours all around.
+def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
+    """Return the maximum bytes of a rank with neighbors on all sides.
 
-    With n_l rows and h_l halo points a level, N = n_0, of each hierarchy, at 27 entries a row,
+    With n_l rows and h_l halo points per level, N = n_0, for each hierarchy, and 27 entries per row,
       matrix    Σ 27·n_l·(value + index)           and points(l)·n_l·(value + index) for the next level's points
-      vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
+      vectors   Σ 3·(n_l + h_l)·vector             r, x and A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
-      basis     the largest basis·N·vector         solves follow one another
-      setup     12·27·N                            the finest matrix as it is made; where pieces of it are joined, as
-                                                   it is stored once more, 27·N·(value + index), or what a piece takes
-                                                   as it is packed, 132·min(27·N, 2^22), the larger of the two
-    total       matrix + vectors + halo + the larger of basis and setup: the first solve follows the last matrix.
+      basis     the largest basis·N·vector         solves run one after the other
+      setup     12·27·N                            the finest matrix during the set-up; if pieces are joined, also the
+                                                   larger of a second copy, 27·N·(value + index), and of a piece while
+                                                   it is packed, 132·min(27·N, 2^22)
+    total       matrix + vectors + halo + the larger of basis and setup: the solves start after the set-up.
     """
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
     parts = dict.fromkeys(("matrix", "vectors", "halo"), 0)
@@ -127,8 +127,8 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
 
 
-def points_entries(level: Box, one: Hierarchy) -> int:
-    """Entries that the next level's points have once more: 2 a row, or 13/8 with what packed groups are filled with."""
+def points_entries(level: Box, one: HierarchySize) -> int:
+    """Return the number of copied entries of the next level: 2 per row, or 13/8 and the padding of packed groups."""
     if one.index_bytes != PACKED_BYTES:
         return POINTS * level.rows
     points = max(1, level.nx // 2)
@@ -137,9 +137,9 @@ def points_entries(level: Box, one: Hierarchy) -> int:
 
 
 def fitted(
-    box: Box, config: SparseConfig, hierarchies: Sequence[Hierarchy], budget: Budget
+    box: Box, config: SparseConfig, hierarchies: Sequence[HierarchySize], budget: Budget
 ) -> tuple[Box, Caution | None]:
-    """The box, if every node has room for it; one smaller, with a caution, if its size was left open."""
+    """Return the box if it fits into memory, or a smaller one with a warning if it has the default size."""
     need, given = _node_need(box, hierarchies, budget), config.shape is not None
     node_bytes = budget.limit if given else budget.default
     if need <= node_bytes:
@@ -154,16 +154,16 @@ def fitted(
     return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "use --nx, or a larger --mem")
 
 
-def largest_fitting(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget, node_bytes: int) -> int:
-    """The side of the largest cubic box, on the same ranks, for which `node_bytes` of a node suffice; 0: none."""
+def largest_fitting(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget, node_bytes: int) -> int:
+    """Return the side of the largest cubic box that fits into `node_bytes` per node; 0 if none fits."""
     levels = max(len(one.value_bytes) for one in hierarchies)
     step = 2 ** (levels - 1)
     cubes = (replace(box, nx=n, ny=n, nz=n) for n in range(largest_cube(levels), LEAST_SIDE - 1, -step))
     return next((cube.nx for cube in cubes if _node_need(cube, hierarchies, budget) <= node_bytes), 0)
 
 
-def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
-    """The problem and its memory, for a dry run."""
+def line(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> str:
+    """Return the line of the problem and its memory for a dry run."""
     parts = memory_need(box, hierarchies)
     text = (
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "
@@ -173,21 +173,21 @@ def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
     return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
 
-def fits_in(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> bool:
-    """Whether every node has room for the box."""
+def fits_in(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> bool:
+    """Return whether the box fits into every node's memory."""
     return _node_need(box, hierarchies, budget) <= budget.limit
 
 
-def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> int:
+def _node_need(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> int:
     total = box.ranks * memory_need(box, hierarchies)["total"]
     return budget.need(lambda n, nb, P, Q: {"total": total}, box.global_rows, 1, box.ranks, 1)
 
 
-def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, most: int) -> str:
+def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
     advice = (
-        f"use --nx {most}, the largest cube that fits"
-        if most
+        f"use --nx {fitting}, the largest cube that fits"
+        if fitting
         else f"even --nx {LEAST_SIDE} does not fit, so use more nodes or a larger --mem"
     )
     return (

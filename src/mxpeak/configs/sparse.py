@@ -1,4 +1,4 @@
-"""Options of the benchmarks of the 27-point problem: box, ranks, storage format and smoother."""
+"""Options of the benchmarks of the 27-point problem: box, process grid, storage format and smoother."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OFFICIAL_S = 1800
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig(RunConfig):
-    """Options of a benchmark of the 27-point problem, in which each rank owns a box of points.
+    """The options of a benchmark of the 27-point problem, which runs one case.
 
-    both_ways   whether its sweeps go forward and backward
+    both_ways   whether the sweeps go forward and backward
     """
 
     both_ways: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class SparseConfig(RunConfig):
         "SECONDS",
     )
     abft: bool = option(False, boolean, "detect bit flips in solves and matrices", "measuring")
-    # The limit of these benchmarks is the memory bandwidth.
+    # This option has another meaning for a benchmark that is limited by memory bandwidth.
     warmup: str = option(
         "gemm",
         one_of("none", "gemm", "full"),
@@ -74,7 +74,7 @@ class SparseConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Resolve settings of different sources: --nx replaces ny and nz, and any of --npx, --npy, --npz the grid."""
+        """Return settings without values that a stronger source replaces: --nx replaces ny and nz, --npx the grid."""
         settled = dict(settings)
         x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
@@ -84,12 +84,12 @@ class SparseConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """Return the ranks that the given sides of the process grid need."""
+        """The number of ranks that the given sides of the process grid need."""
         return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:
-        """Return the points of a rank's box in x, y, z; None if they are open."""
+        """The points of a rank's box in x, y and z; None if the user set none."""
         if self.nx is not None:
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import three_digits
-from mxpeak.report.plots import Axis, Curve, curves, drawable
+from mxpeak.report.plots import Axis, PlotCurve, curves, drawable
 
 #: Number of colors of curves, and the color of the threshold.
 COLOURS, THRESHOLD = 6, 7
@@ -26,7 +26,7 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
         return ""
     most = max(map(len, histories.values())) - 1
     series = [
-        Curve(
+        PlotCurve(
             f"{solver} {three_digits(history[-1])} after step {len(history) - 1}".strip(),
             list(enumerate(history)),
             [f"{solver} after step {step}: {three_digits(value)}".strip() for step, value in enumerate(history)],
@@ -37,7 +37,7 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
         for k, (solver, history) in enumerate(histories.items())
     ]
     bound = min(thresholds)
-    line = Curve(f"threshold {three_digits(bound)}", [(0, bound), (most, bound)], colour=THRESHOLD, dashed=True)
+    line = PlotCurve(f"threshold {three_digits(bound)}", [(0, bound), (most, bound)], colour=THRESHOLD, dashed=True)
     x, y = Axis.from_zero(most, whole=True), Axis.decades(values)
     return curves(f"{name} by step of {of}", "step", name.lower(), x, y, [line, *series])
 

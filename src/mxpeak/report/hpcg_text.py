@@ -1,7 +1,7 @@
-"""The text of HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value, by the names that the reference writes.
+"""Write HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value with the names of the reference.
 
-What the reference measures and this suite does not has no line.  Numbers have all their digits; a G is 10^9.
-A last section of our own says who wrote the file, and which rules the run breaks.
+Values that mxpeak does not measure have no line. Numbers have all their digits; G is 10^9. An additional last section
+names the author of the file, and the rules that the run breaks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Rows = Iterable[tuple[str, Any]]
 
 
 class HpcgText(OwnReport):
-    """HPCG's report, all of it written with the one result that there is."""
+    """HPCG's report, which is written with its single result."""
 
     def case(self, result: Result) -> None:
-        """The report."""
+        """Write the report."""
         self._write(hpcg_report(result, self._begun))
 
 
 def hpcg_report(result: Result, now: datetime) -> str:
-    """HPCG's report of one result."""
+    """Return HPCG's report of one result."""
     return "".join(
         [
             opening("HPCG-Benchmark", "3.1", result.problem),
@@ -48,16 +48,16 @@ def hpcg_report(result: Result, now: datetime) -> str:
     )
 
 
-# --- what HPG-MxP's report shares -------------------------------------------------------------------------------
+# --- shared with HPG-MxP's report -------------------------------------------------------------------------------
 
 
 def section(name: str, rows: Rows) -> str:
-    """The lines of one section; what is not known has none."""
+    """Return the lines of one section; unknown values have no line."""
     return "".join(f"{name}::{key}={value}\n" for key, value in rows if value is not None)
 
 
 def opening(name: str, version: str, problem: Section) -> str:
-    """Machine, dimensions, system, multigrid, memory: the part that both reports begin with."""
+    """Return the first part of both reports: machine, dimensions, system, multigrid and memory."""
     machine = (("Distributed Processes", problem.get("ranks")), ("Threads per processes", problem.get("threads")))
     return "".join(
         [
@@ -73,7 +73,7 @@ def opening(name: str, version: str, problem: Section) -> str:
 
 
 def _dimensions(problem: Section) -> str:
-    """The mesh of all ranks, the grid of ranks, and the box of one, all of which are as high as the first."""
+    """Return the mesh of all ranks, the grid of ranks, and the box of each rank; all boxes have the same height."""
     highest = None if problem.get("npz") is None else problem["npz"] - 1
     local = (
         ("nx", problem.get("nx")),
@@ -94,7 +94,7 @@ def _system(of: Section) -> Rows:
 
 
 def _multigrid(problem: Section) -> str:
-    """The coarse levels; every level is smoothed once before and once after the correction."""
+    """Return the coarse levels, each smoothed once before and once after the correction."""
     if not problem.get("levels"):
         return ""
     coarse = problem["levels"][1:]
@@ -106,7 +106,7 @@ def _multigrid(problem: Section) -> str:
 
 
 def _memory(problem: Section) -> str:
-    """The memory by the reference's own formula, which takes every number for fp64, however it is stored."""
+    """Return the memory by the reference's formula, which counts every number as fp64."""
     total, rows = (problem.get("memory_bytes") or {}).get("reference_formula"), problem.get("rows")
     return section(
         "Memory Use Information",
@@ -117,17 +117,17 @@ def _memory(problem: Section) -> str:
     )
 
 
-#: The rules line of a run that is only too short or too small, as scripts know it.
+#: The rules line of a run that is only too short or too small, which scripts parse.
 SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
 def overheads(problem: Section) -> str:
-    """What making the data ready took, once."""
+    """Return the time of the optimization phase."""
     return section("User Optimization Overheads", [("Optimization phase time (sec)", problem.get("optimize_s"))])
 
 
 def final_summary(name: str, result: Result, ratings: Rows) -> str:
-    """VALID with its ratings, or INVALID; and whether it ran as long as an official result must."""
+    """Return VALID with ratings, or INVALID, and a remark if the run is too short for an official result."""
     if not result.passed:
         return section("Final Summary", [(f"{name} result is", "INVALID.")])
     time_s = result.result.get("time_s")
@@ -140,7 +140,7 @@ def final_summary(name: str, result: Result, ratings: Rows) -> str:
 
 
 def written_by(result: Result, now: datetime) -> str:
-    """Who wrote the file and when, and what the rules say of the run."""
+    """Return the author and the date of the file, and the rules that the run breaks."""
     broken = result.rules.get("violations") or []
     return section(
         "Written by mxpeak",
@@ -154,18 +154,18 @@ def written_by(result: Result, now: datetime) -> str:
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
-    """The seconds of some phases together, mean over the ranks; None where none of them was measured."""
+    """Return the total seconds of some phases, mean over the ranks; None if none of them was measured."""
     known = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
     return sum(known) if known else None
 
 
 def giga(amount: float | None) -> float | None:
-    """An amount in units of 10^9."""
+    """Return an amount in units of 10^9."""
     return None if amount is None else amount / 1e9
 
 
 def ratio(amount: float | None, of: float | None) -> float | None:
-    """A quotient of two figures, where both are known."""
+    """Return the quotient of two figures; None if one of them is unknown."""
     return amount / of if amount is not None and of else None
 
 
@@ -177,7 +177,7 @@ def _word(passed: bool | None) -> str | None:
 
 
 def _tests(check: Section) -> str:
-    """CG on a matrix whose number of steps is known, and the symmetry of product and preconditioner."""
+    """Return the spectral tests, and the symmetry of product and preconditioner."""
     cg, symmetry = check.get("cg") or {}, check.get("symmetry") or {}
     text = section("Spectral Convergence Tests", [("Result", _word(cg.get("passed")))])
     for name in ("unpreconditioned", "preconditioned"):
@@ -195,7 +195,7 @@ def _tests(check: Section) -> str:
 
 
 def _iterations(result: Result) -> str:
-    """How many iterations a set takes to be as accurate as the reference, and how reproducible the sets are."""
+    """Return the iterations per set for the accuracy of the reference, and the reproducibility of the sets."""
     figures, check = result.result, result.validation
     norms, residual, threshold = check.get("norms") or {}, check.get("residual"), check.get("threshold")
     reached = None if residual is None or threshold is None else residual <= threshold
@@ -230,7 +230,7 @@ def _times(result: Result) -> str:
 
 
 def _flops(result: Result) -> str:
-    """The flops that were done; beyond the reference's iterations none are credited."""
+    """Return the executed flops, and those credited without additional iterations."""
     raw, figures = result.result.get("raw") or {}, result.result
     credited = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
     total = raw.get("total")
@@ -245,9 +245,9 @@ def _flops(result: Result) -> str:
 
 
 def _bandwidths(result: Result) -> str:
-    """The nominal bytes of the reference's algorithm a second, and of these the share that the rating has of the raw.
+    """Return the nominal bytes per second of the reference's algorithm, also scaled by the ratio of rating to raw rate.
 
-    They can exceed what the memory gives: they are not the bytes that were moved.
+    These rates can exceed the memory bandwidth, because the code moves fewer bytes.
     """
     figures, moved = result.result, result.result.get("bytes") or {}
     time_s, read, write = figures.get("time_s"), giga(moved.get("read")), giga(moved.get("write"))

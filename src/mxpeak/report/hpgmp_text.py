@@ -1,8 +1,8 @@
-"""The text of HPGMP-Benchmark_0.1_<date>.txt, by the names that the reference writes, its misspelled ones among them.
+"""Write HPGMP-Benchmark_0.1_<date>.txt with the names of the reference, including misspelled ones.
 
-`(benchmark)` is the mixed solver that is rated, `(reference)` the double one.  The flops are the reference's counting;
-a section of mxpeak's own has both countings, another one the precisions.
-The validation's type and penalty stand as ORNL's code adds them.  The rest is as in `hpcg_text`.
+`(benchmark)` is the rated mixed solver, `(reference)` the double solver. The flops are those of the reference's
+counting; additional sections contain both countings and the precisions. The type and the penalty of the validation are
+written as in ORNL's code. The rest is as in `hpcg_text`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from mxpeak.report.native_report import OwnReport
 
 Section = Mapping[str, Any]
 
-#: The phases that make an application of multigrid.
+#: The phases of a multigrid cycle.
 MULTIGRID = ("gs", "restriction", "prolongation")
 
 
 class HpgMpText(OwnReport):
-    """HPG-MxP's report, all of it written with the one result that there is."""
+    """HPG-MxP's report, which is written with its single result."""
 
     def case(self, result: Result) -> None:
-        """The report."""
+        """Write the report."""
         self._write(hpgmp_report(result, self._begun))
 
 
 def hpgmp_report(result: Result, now: datetime) -> str:
-    """HPG-MxP's report of one result."""
+    """Return HPG-MxP's report of one result."""
     return "".join(
         [
             opening("HPGMP-Benchmark", "0.1", result.problem),
@@ -49,7 +49,7 @@ def hpgmp_report(result: Result, now: datetime) -> str:
 
 
 def _iterations(result: Result) -> str:
-    """The validation: both solvers from x = 0, each with the norms of its residual before and after."""
+    """Return the validation: both solvers from x = 0, with their residual norms before and after."""
     check = result.validation
     return section(
         "Iteration Count Information",
@@ -66,7 +66,7 @@ def _iterations(result: Result) -> str:
 
 
 def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
-    """One solver's iterations and norms; its residual is relative to the one that it began with."""
+    """Return the iterations and norms of one solver; its recorded residual is relative to the initial one."""
     first, residual = check.get(f"{key}_initial"), check.get(f"{key}_residual")
     return [
         (f"Number of {name} iterations (validation)", check.get(f"{key}_iterations")),
@@ -79,7 +79,7 @@ def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
 
 
 def _times(result: Result) -> str:
-    """Seconds by motif, of the mixed solver and then of the double one."""
+    """Return the seconds by motif of the mixed and of the double solver."""
     problem, figures = result.problem, result.result
     mixed = [
         ("Run time requested (benchmark)", problem.get("rt_s")),
@@ -102,7 +102,7 @@ def _times(result: Result) -> str:
 
 
 def _motif_times(phases: Mapping[str, Section], ranks: int | None) -> list[tuple[str, Any]]:
-    calls = (phases.get("spmv") or {}).get("calls")  # of all ranks together; the reference counts those of one
+    calls = (phases.get("spmv") or {}).get("calls")  # of all ranks; the reference counts those of one rank
     return [
         ("Num SpMVs", None if calls is None or not ranks else calls // ranks),
         ("Ortho", time_of(phases, "ortho")),
@@ -116,7 +116,7 @@ def _motif_times(phases: Mapping[str, Section], ranks: int | None) -> list[tuple
 
 
 def _motif_flops(result: Result) -> dict[str, float | None]:
-    """The flops of orthogonalization, SpMV and multigrid, the last with all that an application of it counts."""
+    """Return the flops of orthogonalization, SpMV and multigrid; multigrid includes all of its phases."""
     flops = result.result.get("flops") or {}
     known = [flops[name] for name in MULTIGRID if flops.get(name) is not None]
     return {"ortho": flops.get("ortho"), "spmv": flops.get("spmv"), "mg": sum(known) if known else None}
@@ -150,7 +150,7 @@ def _rates(result: Result) -> str:
 
 
 def _precisions(result: Result) -> str:
-    """Return a section of mxpeak's own: the formats of both solvers, which the reference's file has no keys for."""
+    """Return an additional section with the formats of both solvers, for which the reference has no keys."""
     precision, measured = result.problem.get("precision"), result.result.get("double_time_s") is not None
     if not isinstance(precision, Mapping):
         return ""
@@ -168,7 +168,7 @@ def _precisions(result: Result) -> str:
 
 
 def _countings(figures: Section) -> str:
-    """Return a section of mxpeak's own: the rate in both countings; the summaries above use the reference code's."""
+    """Return an additional section with the rate in both countings; other sections use that of the reference code."""
     return section(
         "Counting (mxpeak)",
         [

@@ -1,8 +1,8 @@
-"""The report of Netlib HPL 2.3, in its byte layout, so that every script that reads HPL's output reads this one.
+"""Write the report of Netlib HPL 2.3 in its exact layout, so that scripts that parse HPL's output work.
 
-One header, one block per case, one footer.  A broadcast that HPL does not know (lib, ilib) appears as digit 6 or 7.
-The report prints the look-ahead depth that ran.  It marks settings that mxpeak does not use, and a line of its own
-names the library that factored the panels, if one did.
+The report has one header, one block per case and one footer. A broadcast that HPL does not have (lib, ilib) appears as
+digit 6 or 7. The report prints the look-ahead depth that ran and marks settings that mxpeak does not use. An additional
+line names the library that factored the panels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMING_RULE = "--" + "VVV--" * 14 + "VVV-"
 #: Appended to the settings that mxpeak reads from HPL.dat but does not use.
 NOT_USED = " (not used by mxpeak)"
 
-#: What HPL calls the relative machine precision: 2^-53.
+#: HPL's relative machine precision, 2^-53.
 EPSILON = 2.0**-53
 
 HEAD = f"""\
@@ -73,7 +73,7 @@ NORMS = (
 
 
 class HplText(OwnReport):
-    """HPL's report; a threshold of 0 or less means unchecked, in HPL's own layout."""
+    """HPL's report; with a threshold of 0 or less, solutions are not checked."""
 
     _headed = False
 
@@ -83,7 +83,7 @@ class HplText(OwnReport):
         return bool(self._settings["threshold"] > 0)
 
     def header(self) -> None:
-        """What will be run: the lists of the configuration, with the orders and grids that it left open."""
+        """Write the lists of the configuration, with default orders and grids."""
         self._write(HEAD + _parameters(self._settings) + "\n")
         if self.checks:
             self._write(
@@ -97,21 +97,21 @@ class HplText(OwnReport):
             )
 
     def case(self, result: Result) -> None:
-        """The block of one case: rate, times of day, time by phase, residual."""
+        """Write the block of one case: rate, times of day, time by phase, residual."""
         block = CASE_HEAD if self.checks or not self._headed else ""
         self._headed = True
         block += _result_line(result) + _phase_lines(result)
         self._write(block + (_residual_lines(result) if self.checks else f"{DOUBLE_RULE}\n"))
 
     def skipped(self) -> None:
-        """The block of a case that did not fit into memory."""
+        """Write the block of a case that did not fit into memory."""
         self._write(
             "HPL ERROR from process # 0, on line 173, of function HPL_pdtest:\n"
             ">>> [0,0] Memory allocation failed for A, x and b. Skip. <<<\n\n"
         )
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """How many cases passed, failed and were skipped; without checking the first two are one number."""
+        """Write the numbers of passed, failed and skipped cases; without checks, the first two are one number."""
         lines = [f"\nFinished {passed + failed + skipped:6d} tests with the following results:"]
         if self.checks:
             lines.insert(0, DOUBLE_RULE)
@@ -123,35 +123,35 @@ class HplText(OwnReport):
         self._write("\n".join([*lines, RULE, "\nEnd of Tests.", DOUBLE_RULE]) + "\n")
 
 
-def _parameters(asked: Mapping[str, Any]) -> str:
+def _parameters(settings: Mapping[str, Any]) -> str:
     swaps = {
         "bin": "Binary-exchange",
         "long": "Spread-roll (long)",
-        "mix": f"Mix (threshold = {asked['swap_threshold']})",
+        "mix": f"Mix (threshold = {settings['swap_threshold']})",
     }
     rows = (
-        ("N", _numbers(asked["n"])),
-        ("NB", _numbers(asked["nb"])),
-        ("PMAP", f" {'Row' if asked['order'] == 'row' else 'Column'}-major process mapping"),
-        ("P", _numbers([P for P, _ in asked["grids"]])),
-        ("Q", _numbers([Q for _, Q in asked["grids"]])),
-        ("PFACT", _wrapped([FACT_NAMES[fact] for fact in asked["pfact"]])),
-        ("NBMIN", _numbers(asked["nbmin"])),
-        ("NDIV", _numbers(asked["ndiv"])),
-        ("RFACT", _wrapped([FACT_NAMES[fact] for fact in asked["rfact"]])),
-        ("BCAST", _wrapped([_bcast_cell(name) for name in asked["bcast"]])),
-        ("DEPTH", _numbers([min(depth, 1) for depth in asked["depth"]])),  # the depths that run
-        ("SWAP", f" {swaps[asked['swap']]}"),
-        ("L1", f" {asked['l1_form']} form{NOT_USED}"),
-        ("U", f" {asked['u_form']} form{NOT_USED}"),
-        ("EQUIL", f" {'yes' if asked['equilibration'] else 'no'}{NOT_USED}"),
-        ("ALIGN", f" {asked['alignment']} double precision words{NOT_USED}"),
+        ("N", _numbers(settings["n"])),
+        ("NB", _numbers(settings["nb"])),
+        ("PMAP", f" {'Row' if settings['order'] == 'row' else 'Column'}-major process mapping"),
+        ("P", _numbers([P for P, _ in settings["grids"]])),
+        ("Q", _numbers([Q for _, Q in settings["grids"]])),
+        ("PFACT", _wrapped([FACT_NAMES[fact] for fact in settings["pfact"]])),
+        ("NBMIN", _numbers(settings["nbmin"])),
+        ("NDIV", _numbers(settings["ndiv"])),
+        ("RFACT", _wrapped([FACT_NAMES[fact] for fact in settings["rfact"]])),
+        ("BCAST", _wrapped([_bcast_cell(name) for name in settings["bcast"]])),
+        ("DEPTH", _numbers([min(depth, 1) for depth in settings["depth"]])),  # the depths that run
+        ("SWAP", f" {swaps[settings['swap']]}"),
+        ("L1", f" {settings['l1_form']} form{NOT_USED}"),
+        ("U", f" {settings['u_form']} form{NOT_USED}"),
+        ("EQUIL", f" {'yes' if settings['equilibration'] else 'no'}{NOT_USED}"),
+        ("ALIGN", f" {settings['alignment']} double precision words{NOT_USED}"),
     )
     return "".join(f"{label:7}:{value}\n" for label, value in rows)
 
 
 def _bcast_cell(name: str) -> str:
-    """A broadcast's name as HPL has it, where it has one."""
+    """Return HPL's name of a broadcast, if it has one."""
     return f"{'B' + name if name.startswith('long') else name:>8} "
 
 
@@ -160,7 +160,7 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _wrapped(cells: Sequence[str]) -> str:
-    """Eight cells a line; HPL never breaks a line after the sixteenth again."""
+    """Return lines of eight cells; as in HPL, there is no line break after the sixteenth cell."""
     lines = [cells[:8], cells[8:16], cells[16:]]
     return "\n        ".join("".join(line) for line in lines if line)
 
@@ -192,15 +192,15 @@ def _phase_lines(result: Result) -> str:
 
 
 def _residual_lines(result: Result) -> str:
-    residual = _number(result.validation.get("residual"))
+    residual = number_or_nan(result.validation.get("residual"))
     verdict = "PASSED" if result.validation.get("passed") else "FAILED"
     text = f"{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {residual:16.8e} ...... {verdict}\n"
     if verdict == "PASSED" or math.isnan(residual):
         return text
     norms = result.validation.get("norms") or {}
-    return text + "".join(f"{label}{_number(norms.get(key)):18.6f}\n" for key, label in NORMS)
+    return text + "".join(f"{label}{number_or_nan(norms.get(key)):18.6f}\n" for key, label in NORMS)
 
 
-def _number(value: Any) -> float:
-    """A number as C prints it: one that is not known is nan."""
+def number_or_nan(value: Any) -> float:
+    """Return a number as C prints it; nan if it is unknown."""
     return math.nan if value is None else float(value)

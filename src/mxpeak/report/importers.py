@@ -1,7 +1,7 @@
-"""Reports of other programs as results: HPL's (Netlib's, rocHPL's, NVIDIA's), HPCG's and HPG-MxP's.
+"""Read reports of HPL (of Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP as results.
 
-Only what those files say is filled in: problem, rate, time, residual and whether it passed.  A rate without its check,
-as of a log that is cut off, has not passed.
+Results contain the values of those files: problem, rate, time, residual and whether the check passed. A rate without a
+check, as in a truncated log, has not passed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
 
 
 def results_of_log(text: str) -> list[dict[str, Any]]:
-    """The results that a report tells of; none where it is no report that is known, or its numbers are none."""
+    """Return the results of a report; none if its format is unknown or its numbers are invalid."""
     try:
         return [*_hpl(text), *_hpcg(text)]
     except ValueError:
@@ -50,18 +50,18 @@ def _hpl(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _hpcg(text: str) -> Iterator[dict[str, Any]]:
-    found = {key.strip(): value.strip() for key, value in YAML_LINE.findall(text)}
+    values = {key.strip(): value.strip() for key, value in YAML_LINE.findall(text)}
     for name, benchmark in (("HPCG", "hpcg"), ("HPGMP", "hpg-mxp")):
-        rating = found.get(f"Final Summary::{name} result is VALID with a GFLOP/s rating of")
-        if rating is None and f"Final Summary::{name} result is" not in found:
+        rating = values.get(f"Final Summary::{name} result is VALID with a GFLOP/s rating of")
+        if rating is None and f"Final Summary::{name} result is" not in values:
             continue
         sizes = {
-            side: int(found[key])
+            side: int(values[key])
             for prefix, section in (("n", "Local Domain Dimensions::n"), ("np", "Processor Dimensions::np"))
             for axis in "xyz"
-            if (key := f"{section}{axis}") in found and (side := f"{prefix}{axis}")
+            if (key := f"{section}{axis}") in values and (side := f"{prefix}{axis}")
         }
-        ranks = int(found.get("Machine Summary::Distributed Processes", 1))
+        ranks = int(values.get("Machine Summary::Distributed Processes", 1))
         yield _result(benchmark, rating is not None, sizes, 1e9 * float(rating or "nan"), None, None, ranks)
 
 

@@ -1,4 +1,4 @@
-"""Lines for people about HPL and HPL-MxP: how accurate, how large, where the time went, how hard the system was."""
+"""Describe the results of HPL and HPL-MxP: accuracy, size, phases, and the difficulty of the system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.report.summaries import Lines, problem_line
 
 
 class LuLines(Lines):
-    """What HPL and HPL-MxP say of a result."""
+    """The text lines that HPL and HPL-MxP share."""
 
     nested: ClassVar[Mapping[str, str]] = {
         "pfact": "rfact",
@@ -23,12 +23,12 @@ class LuLines(Lines):
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """How accurate, how large, and of a mixed LU where its time went and how hard the system was."""
+        """Return accuracy and size, and for a mixed LU its phases and the difficulty of the system."""
         about = [_accuracy(result), _proof(result), problem_line(self, result), *_what_ran(result)]
         return [*about, _stages(result), _difficulty(result)]
 
     def found(self, result: Result) -> list[str]:
-        """What the validation found."""
+        """Return the lines about the validation."""
         check = result.validation
         residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))
         text = f"scaled residual {residual}, threshold {threshold}"
@@ -41,13 +41,13 @@ class LuLines(Lines):
 
 
 class MxpLines(LuLines):
-    """What HPL-MxP says besides."""
+    """The text lines of HPL-MxP."""
 
     nested: ClassVar[Mapping[str, str]] = {}
     undrawn: ClassVar[tuple[str, ...]] = ()
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """How much faster than HPL in the same run."""
+        """Return the speed-up over HPL in the same run."""
         rate, hpl = result.result.get("rate_flops"), others.get("hpl")
         return f"{rate / hpl:.1f} × hpl" if rate and hpl else ""
 
@@ -64,7 +64,7 @@ def _accuracy(result: Result) -> str:
 
 
 def _proof(result: Result) -> str:
-    """Whether the factors are those of an LU: the largest error of (A - LU) v against what rounding allows."""
+    """Return the outcome of the LU proof: the largest error of (A - LU) v, and its rounding error bound."""
     proof = result.validation.get("lu_proof")
     if not proof:
         return ""
@@ -75,7 +75,7 @@ def _proof(result: Result) -> str:
 
 
 def _why_unproven(proof: Mapping[str, Any]) -> str:
-    """The first of the proof's conditions that is broken."""
+    """Return the first condition of the proof that does not hold."""
     error, bound, worst, spread = (proof.get(key) for key in ("error", "bound", "worst", "spread"))
     if error is None or bound is None or worst is None or spread is None:
         return "(A - LU) v is not finite"
@@ -89,17 +89,17 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
 
 
 def depth_text(problem: Mapping[str, Any]) -> str:
-    """The look-ahead that ran, where another was requested; one process on the host may do without the default's."""
+    """Return the look-ahead depth that ran if it differs from the requested one, except for the default."""
     depth, ran = problem.get("depth"), problem.get("lookahead")
     return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
 
 def _what_ran(result: Result) -> list[str]:
-    """Return what ran differently from what its options say: look-ahead, library panels, and panel solves."""
+    """Return the lines on settings that differ from the options: look-ahead, library panels and panel solves."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    told = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
-    return [line for line in told if line]
+    notes = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
+    return [line for line in notes if line]
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def generator_text(problem: Mapping[str, Any]) -> str:
 
 
 def solves_text(result: Result) -> str:
-    """Return how the panels of HPL-MxP were solved for; empty if the result does not state it."""
+    """Return the method of HPL-MxP's panel solves; empty if the result does not contain it."""
     solves = result.result.get("panel_solves")
     if not solves:
         return ""
@@ -137,7 +137,7 @@ def _stages(result: Result) -> str:
 
 
 def _difficulty(result: Result) -> str:
-    """How hard the system was: GMRES without the factors, growth of the LU, condition."""
+    """Return the difficulty of the system: convergence of GMRES without the factors, growth and condition."""
     problem = result.problem
     parts = []
     if (factor := problem.get("unpreconditioned_factor")) is not None:

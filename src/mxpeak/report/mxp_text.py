@@ -1,20 +1,17 @@
-"""HPL-MxP's result block, in the lines that scripts written for NVIDIA's benchmark look for; and what these leave out.
+"""Write HPL-MxP's result block with the lines that scripts for NVIDIA's benchmark parse, and additional lines.
 
-EPS is the 2^-53 of the rules.  `per GPU` is per rank, on a processor too.  Such scripts take the word FAILED anywhere
-after the first block for the verdict, and a number before GFLOPS for the rate: neither stands where it would mislead.
+EPS is the 2^-53 of the rules. `per GPU` means per rank, also on CPUs. Such scripts interpret the word FAILED after the
+first block as the verdict, and a number before GFLOPS as the rate, so other lines contain neither.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from mxpeak.precision import precision
 from mxpeak.records import Result
-from mxpeak.report.hpl_text import EPSILON
+from mxpeak.report.hpl_text import EPSILON, number_or_nan
 from mxpeak.report.lu_text import depth_text, generator_text, solves_text
 from mxpeak.report.native_report import OwnReport
-from mxpeak.report.text import own_test
+from mxpeak.report.text import violation_text
 
 BANNER = " ****** HPL MxP Result    ****** \n"
 DOTS = "    . . . . . . . . . . . . . . . . .          ="
@@ -27,44 +24,44 @@ Rate: 2/3 N^3 + 3/2 N^2 over the time of making A, balancing it if asked, LU and
 
 
 class MxpText(OwnReport):
-    """HPL-MxP's report: a head, a block a case, a last line."""
+    """HPL-MxP's report: a head, one block per case, and a last line."""
 
     _cases = 0
 
     def header(self) -> None:
-        """What the numbers are."""
+        """Write the explanation of the numbers."""
         self._write(HEAD)
 
     def case(self, result: Result) -> None:
-        """One case: what was run, where its time went, the result block, the rules."""
+        """Write one case: settings, phases, result block and rules."""
         self._write(
             f"{self._name(result)}{_seconds(result)}{_history(result)}\n"
             f"{BANNER}{_check(result)}{_rates(result)}{BANNER}{_rules(result)}\n"
         )
 
     def skipped(self) -> None:
-        """A case that did not fit into memory."""
+        """Write a case that did not fit into memory."""
         self._cases += 1
         self._write(f"test {self._cases}: skipped, it does not fit into memory\n\n")
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """How many cases passed."""
+        """Write the number of cases that passed."""
         self._write(f"{passed} of {passed + failed + skipped} tests PASSED\n")
 
     def _name(self, result: Result) -> str:
         self._cases += 1
         of = result.problem
         emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
-        told, derived = (depth_text(of), solves_text(result)), generator_text(of)
+        notes, derived = (depth_text(of), solves_text(result)), generator_text(of)
         return (
             f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
             f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}"
-            f"{''.join(f', {text}' for text in told if text)}\n"
+            f"{''.join(f', {text}' for text in notes if text)}\n"
         ) + (f"{derived}\n" if derived else "")
 
 
 def _seconds(result: Result) -> str:
-    """Seconds of the slowest rank."""
+    """Return the seconds of the slowest rank by phase."""
     rows = (
         ("RNG", result.problem.get("generate_time_s")),
         ("LU", result.result.get("lu_time_s")),
@@ -75,7 +72,7 @@ def _seconds(result: Result) -> str:
 
 def _history(result: Result) -> str:
     lines = enumerate(result.validation.get("history") or [])
-    return "".join(f"Solver iteration {k:2d}, scaled backward error = {_number(eta):.8e}\n" for k, eta in lines)
+    return "".join(f"Solver iteration {k:2d}, scaled backward error = {number_or_nan(eta):.8e}\n" for k, eta in lines)
 
 
 def _check(result: Result) -> str:
@@ -90,8 +87,8 @@ def _check(result: Result) -> str:
         ("  ||b   ||_oo ", norms.get("b_inf")),
     )
     verdict = "PASSED" if check.get("passed") else "FAILED"
-    return "".join(f"{label}{DOTS} {_number(value):15.6E}\n" for label, value in rows) + (
-        f"  ||Ax-b||_oo / (EPS * (||A||_oo * ||x||_oo + ||b||_oo) * N) = {_number(check.get('residual')):15.6E} "
+    return "".join(f"{label}{DOTS} {number_or_nan(value):15.6E}\n" for label, value in rows) + (
+        f"  ||Ax-b||_oo / (EPS * (||A||_oo * ||x||_oo + ||b||_oo) * N) = {number_or_nan(check.get('residual')):15.6E} "
         f"...... {verdict}\n"
     )
 
@@ -113,12 +110,5 @@ def _rates(result: Result) -> str:
 
 def _rules(result: Result) -> str:
     """Return whether the published rules are kept, and a line for each broken one and each of mxpeak's own tests."""
-    lines = "".join(
-        f"  {'own test ' if own_test(one) else ''}{one['rule']}: {one['text']}\n"
-        for one in result.rules.get("violations") or []
-    )
+    lines = "".join(f"  {violation_text(one)}\n" for one in result.rules.get("violations") or [])
     return ("ADMISSIBLE\n" if result.rules.get("admissible") else "NOT ADMISSIBLE\n") + lines
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

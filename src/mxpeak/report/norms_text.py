@@ -1,4 +1,4 @@
-"""Lines for people about norms: how far from their reference, of which matrix, and the norm itself."""
+"""Describe the results of the norms benchmark: error, norm and matrix."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mxpeak.report.summaries import Lines, problem_line
 
 
 class NormsLines(Lines):
-    """What `run norms` says of a result."""
+    """The text lines of the norms benchmark."""
 
     together = True
 
     def name(self, result: Result) -> str:
-        """Its name in a scoreboard: the norm's kind tells results apart."""
+        """Return the name of a result in a scoreboard, with its kind of norm."""
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """See `norms_case_text`."""
+        """Return a case in a few words."""
         return norms_case_text(problem)
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
@@ -27,12 +27,12 @@ class NormsLines(Lines):
         return _parts(problem, "×")
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """The error, the norm, the matrix."""
+        """Return the error, the norm and the matrix."""
         shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
         return ["; ".join(filter(None, (_norm_error(result), ", ".join(shown)))), problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """What the validation found."""
+        """Return the line about the validation."""
         return [_norm_error(result)]
 
     def details(self, result: Result) -> list[str]:
@@ -46,7 +46,7 @@ class NormsLines(Lines):
 
 
 def _norm_error(result: Result) -> str:
-    """Return how far a norm is from its reference."""
+    """Return the scaled error of a norm."""
     check = result.validation
     residual, threshold = check.get("residual"), check.get("threshold")
     passes = residual is not None and threshold is not None and residual <= threshold
@@ -65,7 +65,7 @@ def _values(result: Result) -> dict[str, float]:
 
 
 def norms_case_text(problem: Mapping[str, Any]) -> str:
-    """A case of norms, such as: one general float64 C 10240x10240; the grid and its blocks where there are several."""
+    """Return a case such as one general float64 C 10240x10240, with grid and block size if there are several blocks."""
     return " ".join(_parts(problem, "x"))
 
 

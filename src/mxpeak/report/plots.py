@@ -109,7 +109,7 @@ GLYPHS = {"circle": "●", "square": "■", "triangle": "▲", "diamond": "◆"}
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PlotCurve:
     """Points with their tooltips, joined to a line, marked, or both."""
 
     label: str
@@ -121,7 +121,9 @@ class Curve:
     joined: bool = True
 
 
-def curves(title: str, x_label: str, y_label: str, x: Axis, y: Axis, series: Sequence[Curve], caption: str = "") -> str:
+def curves(
+    title: str, x_label: str, y_label: str, x: Axis, y: Axis, series: Sequence[PlotCurve], caption: str = ""
+) -> str:
     """Draw curves with a legend, the first one in the background."""
     drawing = [*_frame(x, y, x_label, y_label)]
     for curve in series:
@@ -131,14 +133,14 @@ def curves(title: str, x_label: str, y_label: str, x: Axis, y: Axis, series: Seq
     return _figure(title, drawing, [(_key(curve), curve.label) for curve in series], caption)
 
 
-def _key(curve: Curve) -> str:
+def _key(curve: PlotCurve) -> str:
     """Return the legend symbol of a curve."""
     if curve.joined:
         return f'<span class="key line c{curve.colour}{" dashed" if curve.dashed else ""}"></span>'
     return f'<span class="key c{curve.colour}">{GLYPHS[curve.mark]}</span>'
 
 
-def _drawn(curve: Curve, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _drawn(curve: PlotCurve, places: Sequence[tuple[float, float]]) -> Iterator[str]:
     if curve.joined:
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dashes = ' stroke-dasharray="7 4"' if curve.dashed else ""
@@ -178,7 +180,7 @@ def loglog(
     for k, each in enumerate(series):
         visible = [(x, y) for x, y in each.points if y is not None and isfinite(x) and isfinite(y) and x > 0 and y > 0]
         mark = "" if each.joined else MARKS[k % len(MARKS)]
-        shown.append(Curve(each.label, visible, colour=k % 8, dashed=k % 2 == 1, joined=each.joined, mark=mark))
+        shown.append(PlotCurve(each.label, visible, colour=k % 8, dashed=k % 2 == 1, joined=each.joined, mark=mark))
     points = [point for curve in shown for point in curve.points]
     if not points:
         return ""

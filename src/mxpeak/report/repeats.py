@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from mxpeak.records import three_digits
-from mxpeak.report.plots import Axis, Curve, curves, drawable
+from mxpeak.report.plots import Axis, PlotCurve, curves, drawable
 
 #: Maximum number of runs that are drawn individually.
 MOST_RUNS = 200
@@ -23,7 +23,7 @@ def repeats_figure(recorded_s: Sequence[float | None]) -> str:
     count, stride = len(samples_s), -(-len(samples_s) // MOST_RUNS)
     scale, unit = (1e3, "ms") if worst < 0.1 else (1.0, "s")
     shown = list(enumerate(samples_s, 1))[::stride]
-    runs = Curve(
+    runs = PlotCurve(
         "each run",
         [(k, scale * time_s) for k, time_s in shown],
         [f"run {k}: {three_digits(scale * time_s)} {unit}" for k, time_s in shown],
@@ -31,7 +31,7 @@ def repeats_figure(recorded_s: Sequence[float | None]) -> str:
         joined=False,
     )
     said = f"median {three_digits(scale * middle)} {unit}"
-    line = Curve(said, [(1, scale * middle), (count, scale * middle)], [said] * 2, colour=7, dashed=True)
+    line = PlotCurve(said, [(1, scale * middle), (count, scale * middle)], [said] * 2, colour=7, dashed=True)
     ticks = sorted({1, count, *(1 + (count - 1) * k // 4 for k in range(1, 4))})
     x, y = Axis.through([(float(k), str(k)) for k in ticks]), Axis.from_zero(scale * worst)
     spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {said}, spread "

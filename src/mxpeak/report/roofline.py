@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
-from mxpeak.report.plots import MARKS, Axis, Curve, curves, drawable, unit_of
+from mxpeak.report.plots import MARKS, Axis, PlotCurve, curves, drawable, unit_of
 
 #: The color of roofs, and the number of colors of phases.
 ROOF, COLOURS = 7, 6
@@ -62,13 +62,13 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
     lines = _roof_lines(roofs, x.low, x.high)
     scale, unit = unit_of([*rates, *(y for _, _, line in lines for _, y in line)], "flop/s")
     series = [
-        Curve(label, [(i, scale * rate) for i, rate in line], [said] * len(line), colour=ROOF, dashed=k > 0)
+        PlotCurve(label, [(i, scale * rate) for i, rate in line], [said] * len(line), colour=ROOF, dashed=k > 0)
         for k, (label, said, line) in enumerate(lines)
     ]
     order = list(dict.fromkeys(name for found in points.values() for name, _, _ in found))
     for k, (computation, found) in enumerate(points.items()):
         series += [
-            Curve(
+            PlotCurve(
                 " ".join(filter(None, (name, computation))),
                 [(i, scale * rate)],
                 [f"{name} {computation}: {rate_text(rate)} at {three_digits(i)} flops per byte"],

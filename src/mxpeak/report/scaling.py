@@ -8,7 +8,7 @@ from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, rate_text, size_text, three_digits
 from mxpeak.report.columns import table
-from mxpeak.report.plots import Axis, Curve, curves, drawable, unit_of
+from mxpeak.report.plots import Axis, PlotCurve, curves, drawable, unit_of
 from mxpeak.report.summaries import case_text
 
 Study = Mapping[str, Any]
@@ -91,10 +91,10 @@ def study_figures(study: Study) -> str:
 
 def _curve(
     study: Study, points: Sequence[Point], name: str, scale: float, label: str, *, behind: bool = False
-) -> Curve:
+) -> PlotCurve:
     known = [point for point in points if point[name] is not None]
     kind = _percent if "efficiency" in name else lambda rate: _rate(study, rate)
-    return Curve(
+    return PlotCurve(
         f"{label} ({study['expected']['source']})" if behind else label,
         [(log2(point["ranks"]), scale * point[name]) for point in known],
         [f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}" for point in known],
@@ -104,7 +104,7 @@ def _curve(
     )
 
 
-def _from_zero(series: Sequence[Curve]) -> Axis:
+def _from_zero(series: Sequence[PlotCurve]) -> Axis:
     return Axis.from_zero(max((y for one in series for _, y in one.points), default=1.0))
 
 
@@ -134,13 +134,13 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
     counts = sorted(best)
     first = best[counts[0]][0] / counts[0]
     scale, shown = unit_of([rate for rate, _ in best.values()], unit)
-    ideal = Curve(
+    ideal = PlotCurve(
         f"linear scaling from {counts[0]} rank{'s' * (counts[0] > 1)}",
         [(log2(ranks), scale * first * ranks) for ranks in counts],
         colour=1,
         dashed=True,
     )
-    measured = Curve(
+    measured = PlotCurve(
         "measured",
         [(log2(ranks), scale * best[ranks][0]) for ranks in counts],
         [_of_ranks(ranks, *best[ranks], first, unit) for ranks in counts],

@@ -1,4 +1,4 @@
-"""Lines for people about HPG-MxP and HPCG: what was solved, how well, and how fast in which counting."""
+"""Describe the results of HPG-MxP and HPCG: the problem, its validation, and the rates in all countings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, rate_text, size_text, three_digits
 from mxpeak.report.summaries import Lines
 
-#: The motifs that the time and the flops of HPG-MxP are told by.
+#: The motifs of HPG-MxP in the comparison of mixed and double precision.
 MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 
 Section = Mapping[str, Any]
 
 
 class SparseLines(Lines, ABC):
-    """What HPG-MxP and HPCG both say of a result."""
+    """The text lines that HPG-MxP and HPCG share."""
 
     undrawn = ("halo",)
 
     def case(self, problem: Section) -> str:
-        """See `sparse_case_text`."""
+        """Return a case in a few words."""
         return sparse_case_text(problem)
 
     def parts(self, problem: Section) -> list[str]:
@@ -43,33 +43,33 @@ class SparseLines(Lines, ABC):
         ]
 
     def found(self, result: Result) -> list[str]:
-        """Return what the validation found, the other rates, and the precisions."""
+        """Return the outcome of the validation, the other rates, and the precisions."""
         precisions = precision_text(result.problem.get("precision"))
         lines = [*self.checks(result.validation), *self.figures(result, verbose=True)]
         return [*lines, *([f"precisions: {precisions}"] if precisions else [])]
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
-        """See `motif_rows`."""
+        """Return the comparison of mixed and double precision by motif."""
         return motif_rows(result.result, result.phases)
 
     def memory(self, problem: Section) -> str:
-        """See `memory_text`."""
+        """Return the memory of a case."""
         return memory_text(problem)
 
     @abstractmethod
     def checks(self, check: Section) -> list[str]:
-        """What the validation found."""
+        """Return the lines about the validation."""
 
     @abstractmethod
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the rate in other countings and forms."""
+        """Return the rates in other countings and forms."""
 
 
 class HpgMxpLines(SparseLines):
-    """What HPG-MxP says of a result."""
+    """The text lines of HPG-MxP."""
 
     def checks(self, check: Section) -> list[str]:
-        """Both solvers and the penalty."""
+        """Return the iterations of both solvers, and the penalty."""
         return [_solvers(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
@@ -87,16 +87,16 @@ class HpgMxpLines(SparseLines):
         return [line for line in (_countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """How much faster than double precision."""
+        """Return the speed-up over double precision."""
         speedup = result.result.get("speedup")
         return "" if speedup is None else f"{speedup:.1f} × double"
 
 
 class HpcgLines(SparseLines):
-    """What HPCG says of a result."""
+    """The text lines of HPCG."""
 
     def checks(self, check: Section) -> list[str]:
-        """The residual, and HPCG's tests."""
+        """Return the residual, and the outcome of HPCG's tests."""
         return [_cg_sets(check), _tests(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
@@ -105,18 +105,18 @@ class HpcgLines(SparseLines):
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
 
-# --- what was solved --------------------------------------------------------------------------------------------
+# --- the problem ------------------------------------------------------------------------------------------------
 
 
 def sparse_case_text(problem: Section) -> str:
-    """A case in a few words, such as: 104x104x104 1x1x2 fp16/fp32 packed."""
+    """Return a case in a few words, such as 104x104x104 1x1x2 fp16/fp32 packed."""
     parts = [problem["matrix"]] if problem.get("matrix") else [_box(problem, "n"), _box(problem, "np")]
     parts += [_distinct(problem), *_choices(problem)]
     return " ".join(part for part in parts if part)
 
 
 def problem_text(problem: Section, time_s: float | None) -> str:
-    """The same in words, with the number of rows and the time that was measured."""
+    """Return a case as a phrase, with the number of rows and the measured time."""
     local, grid = _box(problem, "n"), _box(problem, "np")
     if problem.get("matrix"):
         parts = [problem["matrix"]]
@@ -129,7 +129,7 @@ def problem_text(problem: Section, time_s: float | None) -> str:
 
 
 def rows_text(rows: int) -> str:
-    """A number of rows as people read it: 2197 rows, 2.25 million rows."""
+    """Return a number of rows in readable form, such as 2197 rows or 2.25 million rows."""
     for word, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
         if rows >= 0.9995 * size:
             return f"{three_digits(rows / size)} {word} rows"
@@ -142,7 +142,7 @@ def _distinct(problem: Section) -> str:
     return "/".join(dict.fromkeys(name for names in formats.values() for name in names))
 
 
-#: What the formats of each part are of.
+#: The names of the parts with own formats.
 PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
 
 
@@ -157,14 +157,14 @@ def precision_text(precision: Any) -> str:
 
 
 def _formats(precision: Any) -> dict[str, list[str]]:
-    """The formats of each part, each named once; those of a precision that is one word stand under no name."""
+    """Return the distinct formats of each part; a precision of one word has the part ""."""
     parts = precision if isinstance(precision, Mapping) else {"": precision}
     lists = {part: [names] if isinstance(names, str) else names or [] for part, names in parts.items()}
     return {part: list(dict.fromkeys(names)) for part, names in lists.items() if names}
 
 
 def memory_text(problem: Section) -> str:
-    """What the mixed solver takes, and how large a cube double alone could hold in it; empty where it is not known."""
+    """Return the memory of the mixed solver, and the cube that double alone holds in it; empty if it is unknown."""
     mixed, larger = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
@@ -182,15 +182,15 @@ def _box(problem: Section, prefix: str) -> str:
 
 
 def _choices(problem: Section) -> list[str]:
-    """How the matrix is stored, and whether it is the one that is not symmetric."""
+    """Return the storage format, and whether the matrix is nonsymmetric."""
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
 
 
-# --- how well ---------------------------------------------------------------------------------------------------
+# --- the validation ---------------------------------------------------------------------------------------------
 
 
 def _solvers(check: Section) -> str:
-    """Iterations of both solvers, and what becomes of the rate: penalty = min(1, n_d / n_ir)."""
+    """Return the iterations of both solvers, and the penalty min(1, n_d / n_ir)."""
     text = (
         f"{_solver('mixed', check, always=True)}, {_solver('double', check)}: "
         f"penalty {three_digits(check.get('penalty'))}"
@@ -203,7 +203,7 @@ def _solvers(check: Section) -> str:
 
 
 def _solver(name: str, check: Section, *, always: bool = False) -> str:
-    """A solver's iterations; the residual they came to `always`, or where it is above the threshold."""
+    """Return the iterations of a solver, and its residual if `always` or if it is above the threshold."""
     steps, threshold = _count(check.get(f"{name}_iterations")), check.get("threshold")
     residual = check.get(f"{name}_residual")
     if residual is None or threshold is None or not residual <= threshold:
@@ -221,7 +221,7 @@ def _cg_sets(check: Section) -> str:
 
 
 def _tests(check: Section) -> str:
-    """HPCG's own tests: CG on a matrix with a known number of steps, symmetry, the same residual in every set."""
+    """Return the outcome of HPCG's spectral, symmetry and norms tests."""
     cg, symmetry, norms = (check.get(name) or {} for name in ("cg", "symmetry", "norms"))
     steps = [
         f"{_count(way.get('iterations'))} of {_count(way.get('expected'))}"
@@ -244,21 +244,21 @@ def _count(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-# --- how fast ---------------------------------------------------------------------------------------------------
+# --- the rates --------------------------------------------------------------------------------------------------
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
-    """Mixed against double by motif: seconds of a solve of each, and by how much mixed is faster, penalty included.
+    """Return the seconds per solve in mixed and double precision by motif, and the speed-up with penalty.
 
-    The first row is the head; there is none where double was not measured.
+    The first row is the head; there are no rows if double precision was not measured.
     """
     double = figures.get("double_phases") or {}
     speedups = figures.get("speedup_by_motif") or {}
     rows = [
         (
             name,
-            _a_solve(phases.get(name), figures.get("solves")),
-            _a_solve(double[name], figures.get("double_solves")),
+            _per_solve(phases.get(name), figures.get("solves")),
+            _per_solve(double[name], figures.get("double_solves")),
             three_digits(speedups.get(name)),
         )
         for name in MOTIFS
@@ -267,12 +267,12 @@ def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[st
     return [("motif", "mixed s/solve", "double s/solve", "speedup"), *rows] if rows else []
 
 
-def _a_solve(phase: Section | None, solves: int | None) -> str:
+def _per_solve(phase: Section | None, solves: int | None) -> str:
     time_s = (phase or {}).get("time_s")
     return three_digits(time_s / solves) if time_s is not None and solves else "none"
 
 
-#: What a speed-up is due to if nothing was measured between double and the mixed solver with compressed values.
+#: The source of a speed-up if no form between double and compressed mixed was measured.
 TOGETHER = "from precision and compression together"
 
 
@@ -294,7 +294,7 @@ def compresses(result: Result) -> bool:
 
 
 def _between(figures: Section) -> str:
-    """What of the speed-up is precision, and what is values stored in fewer bits; empty where it was not measured."""
+    """Return the effects of precision and of compressed values on the speed-up; empty if they were not measured."""
     between = figures.get("between") or {}
     parts = []
     if (double := between.get("compressed double")) and double.get("speedup") is not None:
@@ -328,7 +328,7 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
 
 
 def _ratings(figures: Section) -> str:
-    """HPCG's other ratings: raw, with the iterations beyond the reference's taken off, and without the set-up."""
+    """Return HPCG's other ratings: raw, with convergence overhead, and without the set-up."""
     names = (
         ("raw", "raw_rate_flops"),
         ("with convergence overhead", "rate_flops_with_convergence"),
@@ -338,7 +338,7 @@ def _ratings(figures: Section) -> str:
 
 
 def _beside(figures: Section) -> list[str]:
-    """The figures of other storages, each with what the rules make of it."""
+    """Return the rates of other storage formats, labeled official or explore."""
     lines = []
     for other in figures.get("beside") or ():
         how = "/".join(part for part in (other.get("storage"), precision_text(other.get("precision"))) if part)

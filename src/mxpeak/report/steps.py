@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
-from mxpeak.report.plots import Axis, Curve, curves, drawable, stacked, unit_of
+from mxpeak.report.plots import Axis, PlotCurve, curves, drawable, stacked, unit_of
 from mxpeak.report.summaries import lines_of
 
 #: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
@@ -102,7 +102,7 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
     source = {"baseline": "baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "forecast")
     named = [("limit", bound), (f"average ({source})", likely), ("current", now), ("average", overall)]
     series = [
-        Curve(
+        PlotCurve(
             name,
             [(100 * done / total, scale * rate) for done, rate in points],
             [f"{100 * done / total:.0f} % of the work: {name} {rate_text(rate)}" for done, rate in points],

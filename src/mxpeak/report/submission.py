@@ -1,6 +1,6 @@
-"""The upload form of the HPL-MxP list (hpl-mxp.org), its fields filled from a result; what no machine knows stays null.
+"""Fill the upload form of the HPL-MxP list (hpl-mxp.org) from a result; fields that only people know remain null.
 
-The keys are the names that the fields have in the form.
+The keys are the names of the form's fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result, rate_text, three_digits, to_json
 from mxpeak.report.lu_text import generator_text, solves_text
-from mxpeak.report.text import own_test
+from mxpeak.report.text import blas_text, violation_text
 
 SCHEMA_SUBMISSION = "mxpeak.submission/1"
 JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
@@ -21,7 +21,7 @@ JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of the form: its name there, what it asks for, and how a result answers it (None: only people can)."""
+    """A field of the form: its name, its label, and a function that fills it from a result."""
 
     name: str
     label: str
@@ -29,9 +29,9 @@ class Field:
 
 
 def submission_files(results: Sequence[Result], others: Sequence[Result], report: str) -> dict[str, str]:
-    """The files of a submission: the fastest of the results that the rules take, else the fastest one.
+    """Return the files of a submission for the fastest admissible result, otherwise for the fastest result.
 
-    `others` are results of other benchmarks of the same run, `report` is the name of HPL-MxP's own report.
+    `others` are results of other benchmarks of the same run, `report` is the name of HPL-MxP's native report.
     """
     result = max(results, key=lambda r: (_admissible(r), r.result.get("rate_flops") or 0.0))
     body = submission(result, others, report)
@@ -39,7 +39,7 @@ def submission_files(results: Sequence[Result], others: Sequence[Result], report
 
 
 def submission(result: Result, others: Sequence[Result], report: str) -> dict[str, Any]:
-    """What the form asks for, by its own names, and whether the list would take it."""
+    """Return the fields of the form by name, and whether the list accepts the result."""
     fields = {field.name: field.answer(result) for field in FORM}
     fields |= {"outputFile": report, "hplgflops": _hpl_gflops(others)}
     violations = result.rules.get("violations") or []
@@ -48,7 +48,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
         "list": "HPL-MxP",
         "admissible": _admissible(result),
         "validation": result.mark,
-        "violations": [f"{'own test ' if own_test(one) else ''}{one['rule']}: {one['text']}" for one in violations],
+        "violations": list(map(violation_text, violations)),
         "run": result.run.get("id"),
         "fields": fields,
         "to_be_filled_in_by_you": [name for name, value in fields.items() if value is None],
@@ -58,7 +58,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
 
 
 def submission_text(body: dict[str, Any]) -> str:
-    """The same for people: first whether to submit it at all, then the fields, what is missing, the algorithm."""
+    """Return a submission as text: whether the list accepts it, its fields, missing fields, and the algorithm."""
     admissible = body["admissible"]
     emulated = ["  EMULATED: the precision was rounded in software; the score is not that of the precision"]
     lines = [
@@ -101,9 +101,9 @@ def _gflops(result: Result) -> float | None:
 
 
 def _clock_ghz(result: Result) -> float | None:
-    """The nominal clock, where the processor's name tells it."""
-    found = re.search(r"@ *([\d.]+) *GHz", result.machine.get("cpu_model") or "")
-    return float(found[1]) if found else None
+    """Return the nominal clock rate if the processor's name contains it."""
+    clock = re.search(r"@ *([\d.]+) *GHz", result.machine.get("cpu_model") or "")
+    return float(clock[1]) if clock else None
 
 
 def _cores_a_socket(result: Result) -> int | None:
@@ -132,13 +132,11 @@ def _compiler(result: Result) -> str | None:
 
 
 def _math_library(result: Result) -> str | None:
-    blas = result.software.get("blas") or {}
-    words = [blas[key] for key in ("library", "version", "architecture") if blas.get(key)]
-    return " ".join(map(str, words)) or None
+    return blas_text(result.software.get("blas") or {}) or None
 
 
 def _mpi_library(result: Result) -> str | None:
-    """Return the MPI library that the ranks used, as it names itself; of an older result, PyPI's MPICH."""
+    """Return the name of the MPI library that the ranks used; for an older result, PyPI's MPICH."""
     if result.launch.get("ranks") == 1:
         return "none (one rank)"
     if result.launch.get("comm") == "torch":
@@ -155,7 +153,7 @@ def _accelerators_a_node(result: Result) -> int | None:
 
 
 def _algorithm(result: Result) -> str:
-    """What the rules want said of a submission: how the factors were made, and how they were used."""
+    """Return the description of the algorithm that the rules require: how the factors were computed and used."""
     problem, low = result.problem, result.problem.get("precision", "fp32")
     rounded = ", rounded in software and multiplied in fp32" if result.result.get("emulated") else ""
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")
@@ -163,7 +161,7 @@ def _algorithm(result: Result) -> str:
     balanced = ", balanced" if problem.get("scaling") == "auto" else ""
     stored = stored_as(low)
     derived = f"  {text[0].upper()}{text[1:]}." if (text := generator_text(problem)) else ""
-    solves = f", {said}" if (said := solves_text(result)) else ""
+    solves = f", {method}" if (method := solves_text(result)) else ""
     return (
         f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in {stored}"
         f"{balanced} inside the clock.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a "

@@ -67,7 +67,7 @@ class Symmetry:
 
 
 @dataclass(frozen=True, slots=True)
-class Norms:
+class SetResiduals:
     """The scaled residuals of all sets."""
 
     samples: list[float]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mxpeak.bench.harness import NO_PHASE
-from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
+from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, SetResiduals, Spectral, Symmetry
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen
 from mxpeak.bench.rules import ruling
@@ -52,7 +52,7 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
     steps: int
     spectral: Spectral
     symmetry: Symmetry
-    norms: Norms
+    norms: SetResiduals
     max_error: float
 
     @property

@@ -25,7 +25,7 @@ from typing import Any, Unpack
 
 from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import RunHooks, run_cases
-from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
+from mxpeak.bench.hpcg.check import SetResiduals, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, HpcgMeasured, Sets, hpcg_result, rating
 from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
@@ -244,6 +244,6 @@ class Hpcg:
         return float(max(self._comm.gather_objects(seconds) or [0.0]))
 
 
-def _norms(sets: Sets) -> Norms:
+def _norms(sets: Sets) -> SetResiduals:
     """Return the residuals of all sets."""
-    return Norms([solve.residual for solve in sets.solves])
+    return SetResiduals([solve.residual for solve in sets.solves])

@@ -11,7 +11,7 @@ from typing import Any
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import forms
 from mxpeak.bench.sparse import hierarchies_of
-from mxpeak.bench.stencil_sizes import Hierarchy
+from mxpeak.bench.stencil_sizes import HierarchySize
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.errors import ResourceError, UsageError
@@ -61,7 +61,7 @@ class MatrixFile:
             mixed = replace(mixed, values=("fp64",))
         return self.memory_need(hierarchies_of((double, mixed), config.restart + 1))
 
-    def memory_need(self, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
+    def memory_need(self, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
         """Return the bytes of all ranks without padding and halos; for each solver, with n rows and nnz entries,
 
           matrix    filled·(value + index)

@@ -25,7 +25,7 @@ from mxpeak.perf.sparse_counts import Levels, memory_bytes, stencil_levels
 from mxpeak.runtime.memory import Budget
 
 
-class Problem(Protocol):
+class HpgMxpProblem(Protocol):
     """A system A x = b with x = 1, for the phases of HPG-MxP.
 
     levels           sizes of the multigrid levels
@@ -57,7 +57,7 @@ class Problem(Protocol):
         """Return the side of each rank's cube that needs this share of the memory; None for a matrix from a file."""
 
 
-def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Problem:
+def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> HpgMxpProblem:
     """Return the problem of a run; raise an error if it does not fit into memory. Collective."""
     return BoxProblem(bench) if file is None else FileProblem(bench, file)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.bench.hpg_mxp.problem import Problem
+from mxpeak.bench.hpg_mxp.problem import HpgMxpProblem
 from mxpeak.bench.hpg_mxp.rules import foreseen
 from mxpeak.bench.rules import ruling
 from mxpeak.bench.sparse import SparseBench, memory_violations
@@ -110,7 +110,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
 
 def hpg_mxp_result(
     bench: SparseBench[HpgMxpConfig],
-    problem: Problem,
+    problem: HpgMxpProblem,
     measured: Sequence[HpgMxpMeasured],
     between: Mapping[str, Solves],
     rss: int,
@@ -157,7 +157,7 @@ def hpg_mxp_result(
     }
 
 
-def _problem(bench: SparseBench[HpgMxpConfig], problem: Problem, measured: HpgMxpMeasured) -> dict[str, Any]:
+def _problem(bench: SparseBench[HpgMxpConfig], problem: HpgMxpProblem, measured: HpgMxpMeasured) -> dict[str, Any]:
     config = bench.config
     values = [level["value_precision"] for level in measured.levels]
     mixed, double = measured.held_bytes, measured.double_bytes

@@ -77,9 +77,9 @@ def from_tiles(
         across = _lengths(arrays, stored, 1) if widths is None else sizes(widths, "widths")
         return tile_matrix({at: A.array for at, A in arrays.items()}, down, across, ranks)
 
-    made = validate_on_all(ranks, build, lambda M: f"tiles of shape {M.shape}")
-    _check_owners(made, *types)
-    return made
+    M = validate_on_all(ranks, build, lambda M: f"tiles of shape {M.shape}")
+    _check_owners(M, *types)
+    return M
 
 
 def from_scalapack(
@@ -186,15 +186,15 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
     if stored.is_tensor:
         return _band_of_tensor(array, kl, ku, m)
     down, right = array.strides
-    # The address of a_ij is that of AB[ku + i - j, j] for all i, j; only those in the band are ever read.
+    # The address of a_ij is that of AB[ku + i - j, j] for all i, j; only entries in the band are read.
     view = np.lib.stride_tricks.as_strided(array[ku:], (m, n), (down, right - down), writeable=False)
     return TileMatrix(whole(view).tiles, consecutive(m), consecutive(n), Solo(), Band(kl, ku))
 
 
 def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
-    """The same view of a tensor, which has no negative strides: of one that lies by rows a copy that lies by columns.
+    """Return the band matrix of a tensor, which is copied if it is stored by rows: tensors have no negative strides.
 
-    A view of the n + kl rows in which the band has entries; it ends where the storage does.
+    The view has the n + kl rows with entries of the band, so that it ends with the storage.
     """
     n = AB.shape[1]
     if AB.stride(1) < AB.stride(0):
@@ -205,12 +205,12 @@ def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
 
 
 def _check_owners(M: TileMatrix, dtype: str = "") -> None:
-    """Stop where two ranks give the same tile, or tiles of different types.  Collective."""
-    mine = [(tile.row0, tile.col0) for tile in M.tiles if 0 not in tile.A.shape]
+    """Raise an error if two ranks have the same tile, or tiles of different types. Collective."""
+    own_tiles = [(tile.row0, tile.col0) for tile in M.tiles if 0 not in tile.A.shape]
     owners: dict[tuple[int, int], int] = {}
     types: dict[str, int] = {}
     mistake = ""
-    for rank, (tiles, dtype_there) in enumerate(M.comm.gather_objects((mine, dtype)) or []):
+    for rank, (tiles, dtype_there) in enumerate(M.comm.gather_objects((own_tiles, dtype)) or []):
         if tiles:
             types.setdefault(dtype_there, rank)
         for first in tiles:
@@ -218,14 +218,14 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
                 both = f"ranks {owners[first]} and {rank} both have the tile that begins at {first}"
                 mistake = f"{both}; pass each tile on only one rank"
     if len(types) > 1:
-        found = ", ".join(f"{dtype} on rank {rank}" for dtype, rank in types.items())
-        mistake = f"all tiles of a matrix need the same dtype, but these have {found}; use one dtype"
+        given = ", ".join(f"{dtype} on rank {rank}" for dtype, rank in types.items())
+        mistake = f"all tiles of a matrix need the same dtype, but these have {given}; use one dtype"
     if mistake := M.comm.bcast_object(mistake):
         raise UsageError(mistake)
 
 
 def _tile(values: Any, at: Any) -> Input:
-    """A tile at a block row and block column."""
+    """Validate a tile and its index."""
     if not (isinstance(at, tuple) and len(at) == 2 and all(isinstance(k, Integral) for k in at)):
         raise UsageError(f"{at!r} is not the index of a tile; use (I, J), the block row and block column of the tile")
     A = dense(values, f"tile {at}")
@@ -235,7 +235,7 @@ def _tile(values: Any, at: Any) -> Input:
 
 
 def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
-    """Rows of tiles as {(I, J): tile}."""
+    """Return nested rows of tiles as {(I, J): tile}."""
     if len(lengths := {len(row) for row in rows}) > 1:
         raise UsageError(
             f"block rows have different lengths ({min(lengths)} and {max(lengths)} tiles); use None for a "
@@ -245,19 +245,19 @@ def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
 
 
 def _lengths(arrays: Mapping[tuple[int, int], Input], stored: Mapping[tuple[int, int], Any], axis: int) -> list[int]:
-    """The heights (widths) of the block rows (columns), each from its first tile."""
-    found: list[int] = []
+    """Return the heights of the block rows (axis 0) or the widths of the block columns, each from its first tile."""
+    all_lengths: list[int] = []
     for k in range(1 + max((at[axis] for at in stored), default=-1)):
         lengths = [A.shape[axis] for at, A in arrays.items() if at[axis] == k]
         if not lengths:
-            what = ("row", "heights") if axis == 0 else ("column", "widths")
-            raise UsageError(f"block {what[0]} {k} has no tile, so its size is unknown; add {what[1]}")
-        found.append(lengths[0])
-    return found
+            block, argument = ("row", "heights") if axis == 0 else ("column", "widths")
+            raise UsageError(f"block {block} {k} has no tile, so its size is unknown; add {argument}")
+        all_lengths.append(lengths[0])
+    return all_lengths
 
 
 def _fortran(stored: Input, lld: int, rows: int, columns: int) -> Any:
-    """The rows×columns part of a column-major array with leading dimension LLD: a view."""
+    """Return a view of the rows×columns part of a column-major array with leading dimension LLD."""
     local = stored.array
     if local.ndim == 1:
         need = lld * (columns - 1) + rows if columns and rows else 0

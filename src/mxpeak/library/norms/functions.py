@@ -10,7 +10,7 @@ import numpy as np
 from mxpeak.configs.norms import KINDS
 from mxpeak.kernels.choose import host_norms
 from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
-from mxpeak.library.norms.prepare import Options, dense, kind_name, prepare
+from mxpeak.library.norms.prepare import NormOptions, dense, kind_name, prepare
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
 from mxpeak.solvers.norms import PARTIAL
@@ -105,7 +105,7 @@ def norm(
         defaults = (uplo, diag, kl, ku, threads) == (None,) * 5
         if partial and defaults and (value := host_norms(1).small_norm(array, partial)) is not None:
             return value
-    (value,) = _norms(A, (kind,), Options(structure, uplo, diag, kl, ku, deterministic, threads, device)).values()
+    (value,) = _norms(A, (kind,), NormOptions(structure, uplo, diag, kl, ku, deterministic, threads, device)).values()
     return value
 
 
@@ -163,7 +163,7 @@ def norms(
     >>> mx.norms([[3.0, -4.0], [0.0, 1.0]]).inf
     7.0
     """
-    return Norms(**_norms(A, tuple(KINDS), Options(structure, uplo, diag, kl, ku, deterministic, threads, device)))
+    return Norms(**_norms(A, tuple(KINDS), NormOptions(structure, uplo, diag, kl, ku, deterministic, threads, device)))
 
 
 def column_norms(
@@ -222,7 +222,7 @@ def column_norms(
     >>> mx.column_norms([[3.0, -4.0], [4.0, 1.0]], "one")
     array([7., 5.])
     """
-    return _vector_norms(A, kind, "columns", Options(structure, uplo, diag, kl, ku, True, threads, device))
+    return _vector_norms(A, kind, "columns", NormOptions(structure, uplo, diag, kl, ku, True, threads, device))
 
 
 def row_norms(
@@ -281,10 +281,10 @@ def row_norms(
     >>> mx.row_norms([[3.0, -4.0], [4.0, 1.0]], "one")
     array([7., 5.])
     """
-    return _vector_norms(A, kind, "rows", Options(structure, uplo, diag, kl, ku, True, threads, device))
+    return _vector_norms(A, kind, "rows", NormOptions(structure, uplo, diag, kl, ku, True, threads, device))
 
 
-def _norms(A: Any, kinds: Sequence[Any], options: Options) -> dict[str, float]:
+def _norms(A: Any, kinds: Sequence[Any], options: NormOptions) -> dict[str, float]:
     """Return each kind of norm of A by its name. Collective over A's ranks."""
     call = prepare(A, kinds, "norm", options)
     compute = reproducible_norms if options.deterministic else four_stages.norms
@@ -292,7 +292,7 @@ def _norms(A: Any, kinds: Sequence[Any], options: Options) -> dict[str, float]:
         return compute(call.matrix, call.structure, call.kinds, call.kernels)
 
 
-def _vector_norms(A: Any, kind: Any, by: str, options: Options) -> Any:
+def _vector_norms(A: Any, kind: Any, by: str, options: NormOptions) -> Any:
     """Return the norm of every row or column in an array or a tensor. Collective over A's ranks."""
     if is_tensor(A):
         check_no_gradient(A, "A")

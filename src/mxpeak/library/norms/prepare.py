@@ -32,7 +32,7 @@ Matrix = TileMatrix | CyclicMatrix
 NAMES: dict[Any, str] = {**KIND_NAMES, 1: "one", math.inf: "inf"}
 
 
-class Options(NamedTuple):
+class NormOptions(NamedTuple):
     """The options of a norm function, as the user passed them."""
 
     structure: str
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
     restore: Callable[[Any], Any]
 
 
-def prepare(A: Any, kinds: Sequence[Any], function: str, options: Options) -> Prepared:
+def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -> Prepared:
     """Validate the arguments of a norm function and return its prepared matrix, consistently on all ranks of A.
 
     Nothing is copied, except integers, and matrices on another device than the kernels.
