@@ -273,7 +273,7 @@ class SparseBench(Bench[AnySparse]):
 
     @property
     def rt(self) -> float:
-        """The measuring time in seconds."""
+        """Return the measuring time in seconds."""
         return measuring_seconds(self.config)
 
     def measured(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:

@@ -36,17 +36,17 @@ class TimedSolves(Generic[AnySolve]):
 
     @property
     def count(self) -> int:
-        """The number of solves."""
+        """Return the number of solves."""
         return len(self.samples_s)
 
     @property
     def time_s(self) -> float:
-        """The total time of all solves."""
+        """Return the total time of all solves."""
         return sum(self.samples_s)
 
     @property
     def finite(self) -> bool:
-        """Whether no solve broke down."""
+        """Return whether no solve broke down."""
         return all(isfinite(solve.residual) for solve in self.solves)  # type: ignore[attr-defined]
 
     def motif(self, name: str) -> dict[str, Any]:
@@ -83,12 +83,12 @@ class MeasuredStorage(Generic[AnySolve]):
 
     @property
     def minimum_rate(self) -> float:
-        """The bytes per second that all motifs must move at least."""
+        """Return the bytes per second that all motifs must move at least."""
         return float(sum(self.timed.motif(name)["bytes"] for name in self.motifs)) / self.timed.time_s
 
     @property
     def limit(self) -> Limit:
-        """The read bandwidth, or the highest rate of the solves and of their products if that is higher."""
+        """Return the read bandwidth, or the highest rate of the solves and of their products if that is higher."""
         limit, spmv = self.readings.including(self.solves_name, self.minimum_rate), self.timed.motif("spmv")
         return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
 

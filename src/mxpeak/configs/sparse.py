@@ -84,12 +84,12 @@ class SparseConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """The number of ranks that the given sides of the process grid need."""
+        """Return the number of ranks that the given sides of the process grid need."""
         return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:
-        """The points of a rank's box in x, y and z; None if the user set none."""
+        """Return the points of a rank's box in x, y and z; None if the user set none."""
         if self.nx is not None:
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):

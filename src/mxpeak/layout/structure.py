@@ -36,7 +36,7 @@ class Band:
 
     @property
     def transposed(self) -> Band:
-        """The band of the same entries in the transposed matrix."""
+        """Return the band of the same entries in the transposed matrix."""
         return Band(self.above, self.below)
 
     def within(self, other: Band) -> bool:
@@ -84,17 +84,17 @@ class Structure:
 
     @property
     def transposed(self) -> Structure:
-        """The structure of the transposed matrix."""
+        """Return the structure of the transposed matrix."""
         return Structure(self.name, self.n, self.m, self.band.transposed, self.mirrored, self.ones, self.real)
 
     @property
     def diagonal(self) -> int:
-        """The length of the diagonal."""
+        """Return the length of the diagonal."""
         return min(self.m, self.n)
 
     @property
     def entries(self) -> int:
-        """The number of entries that are read."""
+        """Return the number of entries that are read."""
         return self.band.entries(self.m, self.n) + (self.diagonal if self.mirrored else 0)
 
 

@@ -55,7 +55,7 @@ class Change:
 
     @property
     def regressed(self) -> bool:
-        """Whether the case became slower or failed."""
+        """Return whether the case became slower or failed."""
         return self.verdict in ("slower", "failed")
 
 
@@ -69,7 +69,7 @@ class Skipped:
 
     @property
     def text(self) -> str:
-        """The difference, and both cases."""
+        """Return the difference, and both cases."""
         return f"{self.reason}: {self.before} and {self.after}"
 
 

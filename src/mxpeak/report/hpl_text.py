@@ -79,7 +79,7 @@ class HplText(OwnReport):
 
     @property
     def checks(self) -> bool:
-        """Whether solutions are checked."""
+        """Return whether solutions are checked."""
         return bool(self._settings["threshold"] > 0)
 
     def header(self) -> None:

@@ -49,7 +49,7 @@ class Spectral:
 
     @property
     def passed(self) -> bool:
-        """Whether CG took no more iterations than expected."""
+        """Return whether CG took no more iterations than expected."""
         return self.unpreconditioned <= EXPECTED and self.preconditioned <= EXPECTED_PRECONDITIONED
 
 
@@ -62,7 +62,7 @@ class Symmetry:
 
     @property
     def passed(self) -> bool:
-        """Whether both are symmetric; False for NaN."""
+        """Return whether both are symmetric; False for NaN."""
         return self.spmv <= 1.0 and self.mg <= 1.0
 
 
@@ -74,17 +74,17 @@ class SetResiduals:
 
     @property
     def mean(self) -> float:
-        """The mean of the residuals."""
+        """Return the mean of the residuals."""
         return sum(self.samples) / len(self.samples)
 
     @property
     def variance(self) -> float:
-        """The variance of the residuals, Σ (sample - mean)² / samples."""
+        """Return the variance of the residuals, Σ (sample - mean)² / samples."""
         return sum((sample - self.mean) ** 2 for sample in self.samples) / len(self.samples)
 
     @property
     def passed(self) -> bool:
-        """Whether all residuals are finite and equal except for rounding."""
+        """Return whether all residuals are finite and equal except for rounding."""
         return all(map(isfinite, self.samples)) and self.variance < VARIANCE
 
 

@@ -57,7 +57,7 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
 
     @property
     def passed(self) -> bool:
-        """Whether CG reached the residual of the reference, and all tests passed."""
+        """Return whether CG reached the residual of the reference, and all tests passed."""
         tests = (self.spectral.passed, self.symmetry.passed, self.norms.passed)
         return self.converged.outcome == Outcome.SOLVED and all(tests)
 

@@ -52,7 +52,7 @@ class MatrixFile:
         return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
-        """Whether the matrix fits into every node's memory with the widest possible format."""
+        """Return whether the matrix fits into every node's memory with the widest possible format."""
         return self.node_need(self._parts(config, storage), ranks, budget) <= budget.limit
 
     def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:

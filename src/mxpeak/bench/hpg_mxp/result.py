@@ -50,14 +50,14 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Whether the mixed solver reached its residual, and the double solver reached or set the aim."""
+        """Return whether the mixed solver reached its residual, and the double solver reached or set the aim."""
         double = self.double.solve
         set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED
 
     @property
     def penalty(self) -> float:
-        """The penalty factor min(1, n_d / n_ir)."""
+        """Return the penalty factor min(1, n_d / n_ir)."""
         n_d, n_ir = self.double.solve.steps, self.mixed.solve.steps
         return 1.0 if n_ir <= n_d else n_d / n_ir
 
@@ -78,7 +78,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
 
     @property
     def passed(self) -> bool:
-        """Whether the validation passed, and no timed solve broke down."""
+        """Return whether the validation passed, and no timed solve broke down."""
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:

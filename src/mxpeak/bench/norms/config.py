@@ -43,32 +43,32 @@ class NormsCase(GridCase):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of norms that one pass computes."""
+        """Return the kinds of norms that one pass computes."""
         return tuple(KINDS) if self.kind == "all" else (self.kind,)
 
     @property
     def complex(self) -> bool:
-        """Whether the entries are complex."""
+        """Return whether the entries are complex."""
         return self.dtype.startswith("complex")
 
     @property
     def precision(self) -> Precision:
-        """The format of an entry, or of its real and imaginary parts."""
+        """Return the format of an entry, or of its real and imaginary parts."""
         return PRECISIONS[DTYPES[self.dtype]]
 
     @property
     def itemsize(self) -> int:
-        """The number of bytes of an entry."""
+        """Return the number of bytes of an entry."""
         return self.precision.bytes * (2 if self.complex else 1)
 
     @property
     def size(self) -> str:
-        """The tag of the case with its size, block size and grid."""
+        """Return the tag of the case with its size, block size and grid."""
         return f"{self.tag} M={self.m} N={self.n} NB={self.nb} {self.P}x{self.Q}"
 
     @property
     def tag(self) -> str:
-        """The kind, structure, type and layout of the case, such as: one general float64 C."""
+        """Return the kind, structure, type and layout of the case, such as: one general float64 C."""
         widths = [f"{name}={value}" for name, value in (("kl", self.kl), ("ku", self.ku)) if value is not None]
         words = [self.kind, self.structure, self.uplo, "unit" if self.diag == "unit" else None, *widths]
         words += [self.dtype, self.layout, "deterministic" if self.deterministic else None]

@@ -41,7 +41,7 @@ class TimedNorms:
 
     @property
     def best(self) -> int:
-        """The index of the fastest run."""
+        """Return the index of the fastest run."""
         return self.samples_s.index(min(self.samples_s))
 
 
@@ -55,7 +55,7 @@ class NormCheck:
 
     @property
     def worst(self) -> str:
-        """The kind with the largest error, or one that fails."""
+        """Return the kind with the largest error, or one that fails."""
 
         def order(kind: str) -> tuple[bool, float, float]:
             return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]
@@ -64,7 +64,7 @@ class NormCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether every norm is within its threshold."""
+        """Return whether every norm is within its threshold."""
         return self.counted and all(map(self._passes, self.errors))
 
     def _passes(self, kind: str) -> bool:
