@@ -36,7 +36,7 @@ from mxpeak.perf.simulation.machines import Machine, machine_from
 from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.runtime.launch import start
 from mxpeak.runtime.tuned import append
-from mxpeak.verbs.tune.job import Job, perform, probe_of
+from mxpeak.verbs.tune.job import TuneJob, perform, probe_of
 from mxpeak.verbs.tune.probe import INNER, MESSAGES, SIDE, probes
 
 Record = dict[str, Any]
@@ -83,7 +83,7 @@ def take_turns(journal: Path, n: int) -> None:
     """Kernels and runs in turns, as one of the ranks that `measure` has started; rank 0 writes down what they take."""
     comm = start()
     left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
-    job = Job(
+    job = TuneJob(
         ranks=comm.size,
         threads=THREADS[comm.size],
         device="cpu",

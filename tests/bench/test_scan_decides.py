@@ -9,14 +9,24 @@ from itertools import combinations, product
 
 import pytest
 
-from mxpeak.verbs.scan.decide import ENOUGH, FACTOR, SIGMA, Measured, Unclear, Verdict, decide, deviation, spread
+from mxpeak.verbs.scan.decide import (
+    ENOUGH,
+    FACTOR,
+    SIGMA,
+    RankRates,
+    UndecidedRates,
+    Verdict,
+    decide,
+    deviation,
+    spread,
+)
 
 TOLERANCE = 0.05
 
 
-def ranks_of(rates: Sequence[Sequence[float]], kind: str = "k") -> list[Measured]:
+def ranks_of(rates: Sequence[Sequence[float]], kind: str = "k") -> list[RankRates]:
     """A rank for each row of rates, all with the same bits."""
-    return [Measured(rank, kind, {"lu": row}, {"lu": ["a"] * len(row)}) for rank, row in enumerate(rates)]
+    return [RankRates(rank, kind, {"lu": row}, {"lu": ["a"] * len(row)}) for rank, row in enumerate(rates)]
 
 
 def slow(rates: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> list[int]:
@@ -25,7 +35,7 @@ def slow(rates: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> list
 
 def of_bits(*bits: str) -> Verdict:
     """The verdict on ranks whose bits are the letters of a word each, a letter a round."""
-    return decide([Measured(r, "k", {"lu": [1.0] * len(b)}, {"lu": list(b)}) for r, b in enumerate(bits)], TOLERANCE)
+    return decide([RankRates(r, "k", {"lu": [1.0] * len(b)}, {"lu": list(b)}) for r, b in enumerate(bits)], TOLERANCE)
 
 
 @pytest.mark.parametrize("ranks", range(1, 10))
@@ -65,7 +75,7 @@ def open_questions(rates: Sequence[Sequence[float]]) -> list[tuple[str, tuple[in
     """The reasons why rates leave open which ranks are slow, with the ranks concerned."""
     verdict = decide(ranks_of(rates), TOLERANCE)
     assert (verdict.status == "undecided") == (bool(verdict.undecided) and not verdict.slow)
-    return [(found.reason, found.ranks) for found in verdict.undecided if isinstance(found, Unclear)]
+    return [(found.reason, found.ranks) for found in verdict.undecided if isinstance(found, UndecidedRates)]
 
 
 def test_two_slow_ranks_of_four_are_not_alike_but_undecided() -> None:
@@ -73,7 +83,7 @@ def test_two_slow_ranks_of_four_are_not_alike_but_undecided() -> None:
         verdict = decide(ranks_of([[76.0 if rank in chosen else 100.0] * 5 for rank in range(4)]), TOLERANCE)
         assert (verdict.status, verdict.slow) == ("undecided", [])
         (found,) = verdict.undecided
-        assert isinstance(found, Unclear)
+        assert isinstance(found, UndecidedRates)
         assert (found.reason, found.ranks) == ("spread", (0, 1, 2, 3))
         assert found.spread == pytest.approx(SIGMA * 12 / 88)
 
@@ -109,7 +119,7 @@ def test_a_named_slow_rank_is_no_open_question() -> None:
     verdict = decide(ranks_of([[60.0], [90.0], [95.0], [100.0], [105.0], [110.0]]), TOLERANCE)
     assert verdict.status == "different"
     ((found),) = verdict.undecided
-    assert isinstance(found, Unclear)
+    assert isinstance(found, UndecidedRates)
     assert (found.reason, found.ranks) == ("spread", (1, 2, 3, 4, 5))
 
 
@@ -161,14 +171,14 @@ def test_the_deviation_is_the_median_distance() -> None:
 
 def test_kinds_are_not_compared_with_each_other() -> None:
     old = ranks_of([[50.0]] * 4, "old")
-    new = [Measured(4 + r, "new", {"lu": [100.0]}, {"lu": ["b"]}) for r in range(4)]
+    new = [RankRates(4 + r, "new", {"lu": [100.0]}, {"lu": ["b"]}) for r in range(4)]
     verdict = decide([*old, *new], TOLERANCE)
     assert verdict.status == "alike"
     assert [(group.kind, group.ranks) for group in verdict.groups] == [("old", (0, 1, 2, 3)), ("new", (4, 5, 6, 7))]
 
 
 def test_each_measure_has_its_own_verdict() -> None:
-    ranks = [Measured(r, "k", {"lu": [100.0 - 50 * (r == 1)], "read": [9.0 - 5 * (r == 2)]}, {}) for r in range(5)]
+    ranks = [RankRates(r, "k", {"lu": [100.0 - 50 * (r == 1)], "read": [9.0 - 5 * (r == 2)]}, {}) for r in range(5)]
     assert [(found.rank, found.measure) for found in decide(ranks, TOLERANCE).slow] == [(1, "lu"), (2, "read")]
 
 

@@ -17,7 +17,15 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
 from mxpeak.report.plots import Axis, Series, loglog
 from mxpeak.verbs.study import run as study
-from mxpeak.verbs.study.run import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
+from mxpeak.verbs.study.run import (
+    StudyPlan,
+    draw,
+    gmres,
+    largest_pivot,
+    lu_without_pivoting,
+    residual_norms,
+    uniform_system,
+)
 
 U = 2.0**-53
 
@@ -132,7 +140,7 @@ def test_a_mildly_scaled_diagonal_makes_a_preconditioner_necessary(name):
 
 def test_a_run_holds_every_case_and_no_nan():
     heard: list[tuple[str, int, int]] = []
-    plan = Plan(("pivots", "norms", "gmres"), orders=(30, 1, 2, 30), seeds=2, scales=(0.7, 2.0))
+    plan = StudyPlan(("pivots", "norms", "gmres"), orders=(30, 1, 2, 30), seeds=2, scales=(0.7, 2.0))
     body = study.run(plan, argv=["study"], on_case=lambda *news: heard.append(news))
     assert json.loads(json.dumps(body, allow_nan=False))["schema"] == "mxpeak.study/1"
     assert heard[-1] == ("gmres", 6, 6)
@@ -155,7 +163,7 @@ def test_an_order_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch):
     with pytest.raises(
         ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes .11.9 GiB., but only 1 GiB.*-N 5700"
     ):
-        study.run(Plan(("pivots",), orders=(100, 20000)))
+        study.run(StudyPlan(("pivots",), orders=(100, 20000)))
 
 
 # --- the command line ---------------------------------------------------------------------------------------------

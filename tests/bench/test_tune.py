@@ -23,16 +23,24 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import resolve
 from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.runtime.tuned import Store, append
-from mxpeak.verbs.tune.candidates import Candidate, Layout, largest, layouts, lu_candidates, ordered, sparse_candidates
+from mxpeak.verbs.tune.candidates import (
+    Candidate,
+    RankLayout,
+    largest,
+    layouts,
+    lu_candidates,
+    ordered,
+    sparse_candidates,
+)
 from mxpeak.verbs.tune.groups import Stopped
-from mxpeak.verbs.tune.job import Job, line, perform, probe_of, trial_texts
+from mxpeak.verbs.tune.job import TuneJob, line, perform, probe_of, trial_texts
 from mxpeak.verbs.tune.operands import near_one
 from mxpeak.verbs.tune.plan import TunePlan
 from mxpeak.verbs.tune.probe import _usual, probes
 from mxpeak.verbs.tune.run import Tuner
 from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS
 
-ONE, TWO = Layout(1, 2), Layout(2, 1)
+ONE, TWO = RankLayout(1, 2), RankLayout(2, 1)
 
 
 class Invented:
@@ -42,7 +50,7 @@ class Invented:
         self.rate_of, self.left, self.stops = rate_of, most, stops
         self.done: list[dict[str, Any]] = []
 
-    def do(self, job: Job) -> None:
+    def do(self, job: TuneJob) -> None:
         beside = {"ranks": job.ranks, "threads": job.threads, "device": job.device}
         for task in job.tasks:
             if self.left == 0:
@@ -72,7 +80,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "tuned", {"cpu_model": "invented"})
 
 
-def plan(*names: str, layouts: tuple[Layout, ...] = (ONE,), **changed: Any) -> TunePlan:
+def plan(*names: str, layouts: tuple[RankLayout, ...] = (ONE,), **changed: Any) -> TunePlan:
     size = {"n": 2048, "nx": 48}
     return TunePlan(**{"benchmarks": names, "layouts": layouts, "budget_s": 3600.0, "size": size, **changed})
 
@@ -274,7 +282,7 @@ def test_one_rank_has_no_grid_broadcast_or_split_to_search() -> None:
 
 
 def test_several_nodes_search_their_part_of_the_grid() -> None:
-    found = lu_candidates("hpl-mxp", Layout(16, 1, nodes=4), 8192, 320, on_gpu=False)
+    found = lu_candidates("hpl-mxp", RankLayout(16, 1, nodes=4), 8192, 320, on_gpu=False)
     assert {one.settings["node_grid"] for one in found if "node_grid" in one.settings} >= {"2x2", "1x4"}
 
 
@@ -307,11 +315,11 @@ def test_boxes_have_about_as_many_points_and_keep_the_rules() -> None:
 
 def test_cores_are_shared_in_a_few_ways_the_default_first() -> None:
     assert layouts(2, several=True) == [ONE, TWO]
-    assert layouts(1, several=True) == [Layout(1, 1)]
-    assert layouts(64, several=False) == [Layout(1, 64)]
+    assert layouts(1, several=True) == [RankLayout(1, 1)]
+    assert layouts(64, several=False) == [RankLayout(1, 64)]
     many = layouts(64, several=True)
-    assert many[0] == Layout(1, 64)
-    assert Layout(64, 1) in many
+    assert many[0] == RankLayout(1, 64)
+    assert RankLayout(64, 1) in many
     assert len(many) <= 4
 
 
@@ -329,7 +337,7 @@ class Here:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def do(self, job: Job) -> None:
+    def do(self, job: TuneJob) -> None:
         perform(job, Solo(), self.said.append)
 
 
@@ -360,7 +368,7 @@ def test_ranks_of_unequal_nodes_repeat_what_they_do_together_equally_often() -> 
 @pytest.mark.parametrize("name", ["hpl", "hpl-mxp", "hpcg"])
 def test_kernels_and_a_benchmark_are_really_measured(store: Store, name: str, tmp_path: Path) -> None:
     group = Here()
-    body = tuned(store, group, name, layouts=(Layout(1, 1),), size={"n": 256, "nx": 16}, scale=32)
+    body = tuned(store, group, name, layouts=(RankLayout(1, 1),), size={"n": 256, "nx": 16}, scale=32)
     assert {r["name"] for r in body["curves"]} >= {"gemm", "trsm", "factor", "fact", "ld", "read", "sweep", "solve"}
     assert all(r["seconds"] > 0 for r in body["curves"])
     assert all(one["passed"] for one in body["trials"]), [one.get("failed") for one in body["trials"]]
@@ -415,7 +423,7 @@ def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:
         "settings": {"grid": "3x5"},
         "phase": "search",
     }
-    job = Job(
+    job = TuneJob(
         ranks=1, threads=1, device="cpu", kernels="auto", tasks=[task], journal=str(store.journal_file), until_unix=4e9
     )
     Here().do(job)
@@ -426,7 +434,7 @@ def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:
 
 def test_a_trial_is_told_in_flags_that_its_benchmark_has() -> None:
     for name, size in (("hpl", {"n": 64}), ("hpl-mxp", {"n": 64}), ("hpg-mxp", {"nx": 16}), ("hpcg", {"nx": 16})):
-        job = Job(ranks=1, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
+        job = TuneJob(ranks=1, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
         task = {"mode": "official", "size": size, "settings": {}}
         config = BENCHMARKS[name].config
         settings = resolve(config, trial_texts(BENCHMARKS[name], task, job), {}, {})
@@ -434,7 +442,7 @@ def test_a_trial_is_told_in_flags_that_its_benchmark_has() -> None:
 
 
 def test_no_task_is_begun_after_its_time(store: Store) -> None:
-    job = Job(
+    job = TuneJob(
         ranks=1,
         threads=1,
         device="cpu",

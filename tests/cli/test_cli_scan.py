@@ -14,7 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
 from mxpeak.runtime import launch, placement
 from mxpeak.verbs.scan import run as scan_run
-from mxpeak.verbs.scan.command import asked
+from mxpeak.verbs.scan.command import scan_settings
 from tests.support.ranks import Ended, commands_here
 from tests.support.scans import scan_body
 
@@ -116,13 +116,13 @@ def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("nb = 64\nrounds = 2\n[scan]\nrounds = 7\nwrite-exclude = 'x'\n[hpl]\nnb = 1\n")
     environ = {"MXPEAK_WARMUP": "none", "MXPEAK_NB": "96"}
-    found = asked(parsed(["scan", "--config", str(file), "--tolerance", "3%"]), environ)
+    found = scan_settings(parsed(["scan", "--config", str(file), "--tolerance", "3%"]), environ)
     assert (found.config.rounds, found.config.nb, found.config.warmup) == (7, 96, "none")
     assert found.config.tolerance == pytest.approx(0.03)
     assert found.output.write_exclude == "x"
     assert found.origins["nb"] == "variable"
     with pytest.raises(UsageError, match="the variable MXPEAK_ROUND is unknown; did you mean MXPEAK_ROUNDS"):
-        asked(parsed(["scan"]), {"MXPEAK_ROUND": "1"})
+        scan_settings(parsed(["scan"]), {"MXPEAK_ROUND": "1"})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.cli.main import main
 from mxpeak.verbs.compare.interleaved_table import compared_in_turns
-from mxpeak.verbs.compare.paired_comparison import Turns, around_median
+from mxpeak.verbs.compare.paired_comparison import PairedRates, around_median
 
 #: A command that leaves a result as `mxpeak run` does: its rate grows with every run, be it of A or of B.
 FAKE = """\
@@ -40,11 +40,11 @@ def test_the_interval_of_the_median_holds_nine_cases_of_ten(n: int, cut: int) ->
 
 
 def test_a_machine_that_drifts_is_no_noise() -> None:
-    drifting = Turns((100.0, 80.0, 60.0), (110.0, 88.0, 66.0))
+    drifting = PairedRates((100.0, 80.0, 60.0), (110.0, 88.0, 66.0))
     assert drifting.medians == (80.0, 88.0)
     assert drifting.change == pytest.approx(0.1)
     assert drifting.noise == pytest.approx(0.0)
-    assert Turns((100.0, 100.0), (100.0, 130.0)).noise == pytest.approx(0.15)
+    assert PairedRates((100.0, 100.0), (100.0, 130.0)).noise == pytest.approx(0.15)
 
 
 def test_cases_are_compared_by_their_medians_and_one_that_failed_once_has_failed() -> None:

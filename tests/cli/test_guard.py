@@ -25,14 +25,14 @@ from mxpeak.records import Result
 from mxpeak.report.html import html_report
 from mxpeak.report.text import verdict
 from mxpeak.spans import Step
-from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.forecast import ProgressForecast
 from mxpeak.watch.guard import Guard
 from mxpeak.watch.progress import Progress
 from tests.support.cli import Bench, Comm, hpl_result, use_fakes
 from tests.support.result_file import VALIDATOR
 
 #: 100 flops, the first half of them twice as fast.
-RECORDED = Forecast([10.0, 30.0], [50.0, 100.0])
+RECORDED = ProgressForecast([10.0, 30.0], [50.0, 100.0])
 
 
 def step(done: float, elapsed_s: float, total: float = 100.0) -> Step:
@@ -63,14 +63,14 @@ def test_the_progress_line_says_how_the_run_stands_beside_it(elapsed_s: float, s
 
 def test_what_came_after_the_last_step_is_no_part_of_a_forecast() -> None:
     steps = {"elapsed_s": [10.0, 30.0, 99.0], "done_flops": [50.0, 100.0, 100.0]}
-    found = Forecast.of({"telemetry": {"steps": steps}})
+    found = ProgressForecast.of({"telemetry": {"steps": steps}})
     assert found is not None
     assert found.seconds(100.0) == 30.0
-    assert Forecast.of({"telemetry": {}}) is None
+    assert ProgressForecast.of({"telemetry": {}}) is None
 
 
 def test_a_simulation_is_called_by_its_name_and_kept_within_bounds() -> None:
-    simulated = Forecast([float(k) for k in range(1, 1001)], [2.0 * k for k in range(1, 1001)], simulated=True)
+    simulated = ProgressForecast([float(k) for k in range(1, 1001)], [2.0 * k for k in range(1, 1001)], simulated=True)
     assert simulated.compared(550.0, 1000.0) == "10 % slower than simulated"
     kept = simulated.section()
     assert kept["source"] == "simulated"
@@ -93,7 +93,7 @@ def test_the_model_says_when_flops_should_be_done() -> None:
 # --- the guard --------------------------------------------------------------------------------------------------
 
 
-def guarded(target: float, pace: float, forecast: Forecast | None = None) -> tuple[int, str] | None:
+def guarded(target: float, pace: float, forecast: ProgressForecast | None = None) -> tuple[int, str] | None:
     """The step at which a run of 100 flops at an even pace is ended, and why; None: it is not."""
     guard = Guard(target)
     guard.forecast = forecast
@@ -132,7 +132,7 @@ def test_a_slow_beginning_ends_no_run_that_can_make_up_for_it() -> None:
 
 
 def test_the_rest_may_be_as_fast_as_the_baseline_was() -> None:
-    slow_then_fast = Forecast([40.0, 45.0], [50.0, 100.0])
+    slow_then_fast = ProgressForecast([40.0, 45.0], [50.0, 100.0])
     alone, beside = guarded(2.0, 1.5), guarded(2.0, 1.5, slow_then_fast)
     assert alone is not None
     assert beside is not None

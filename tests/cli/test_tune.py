@@ -12,12 +12,12 @@ import pytest
 from mxpeak.cli.main import main
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import UsageError
-from mxpeak.perf.tuned import Book, Winner
+from mxpeak.perf.tuned import Winner, Winners
 from mxpeak.runtime.tuned import this_store
 from mxpeak.verbs.tune import job as jobs
 from mxpeak.verbs.tune.command import budget_seconds
-from mxpeak.verbs.tune.groups import Spawned, Standing, Stopped
-from mxpeak.verbs.tune.job import Job, perform
+from mxpeak.verbs.tune.groups import LaunchedRanks, StartedRanks, Stopped
+from mxpeak.verbs.tune.job import TuneJob, perform
 from mxpeak.verbs.tune.probe import probes
 from tests.support.result_file import VALIDATOR
 
@@ -34,7 +34,7 @@ def tuned_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are done in this process, and their kernels are small."""
-    monkeypatch.setattr(Spawned, "do", lambda self, job: perform(job, Solo(), lambda text: None))
+    monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
     monkeypatch.setattr(
         jobs, "probes", lambda ranks, low, *, on_gpu, scale: probes(ranks, low, on_gpu=on_gpu, scale=32)
     )
@@ -139,10 +139,10 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
 def test_an_interrupted_tune_says_that_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(self: Spawned, job: Job) -> None:
+    def interrupted(self: StartedRanks, job: TuneJob) -> None:
         raise Stopped(130)
 
-    monkeypatch.setattr(Spawned, "do", interrupted)
+    monkeypatch.setattr(StartedRanks, "do", interrupted)
     assert "the next mxpeak tune continues" in told(capsys, 130, *SMALL)
 
 
@@ -152,7 +152,7 @@ def test_fresh_forgets(
     store = this_store()
     store.note([{"kind": "kernel", "name": "gemm"}])
     put(settings={"nb": "64"})
-    monkeypatch.setattr(Spawned, "do", lambda self, job: None)
+    monkeypatch.setattr(StartedRanks, "do", lambda self, job: None)
     assert main([*SMALL, "--fresh", "--quiet"]) == 0
     assert store.journal()[0] == [one for one in store.journal()[0] if one["kind"] == "plan"]
     assert store.book()[0].winners == {}
@@ -174,7 +174,7 @@ def put(**changed: Any) -> None:
         size={"n": 256},
         settings={},
     )
-    book = Book(store.facts)
+    book = Winners(store.facts)
     book.add(replace(winner, **changed))
     store.write_book(book)
 
@@ -244,9 +244,9 @@ def test_standing_ranks_do_jobs_until_they_are_dismissed(monkeypatch: pytest.Mon
         def bcast_object(self, obj: Any, root: int = 0) -> Any:
             return self.words.pop(0)
 
-    job = Job(ranks=2, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
-    done: list[Job] = []
+    job = TuneJob(ranks=2, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
+    done: list[TuneJob] = []
     monkeypatch.setattr("mxpeak.verbs.tune.groups.perform", lambda job, comm, say: done.append(job))
-    Standing(Scripted([job, job, None]), print).serve()
+    LaunchedRanks(Scripted([job, job, None]), print).serve()
     assert done == [job, job]
-    assert Job(**json.loads(json.dumps(asdict(job)))) == job
+    assert TuneJob(**json.loads(json.dumps(asdict(job)))) == job

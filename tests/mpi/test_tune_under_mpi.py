@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from mxpeak.perf.tuned import read_journal
 from mxpeak.runtime import tuned
-from mxpeak.verbs.tune.job import Job
+from mxpeak.verbs.tune.job import TuneJob
 from mxpeak.verbs.tune.probe import probes
 from tests.support.ranks import StandingRanks, mpi_rank, needs_mpi
 
@@ -27,7 +27,7 @@ def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) 
         "phase": "search",
         "settings": {"nb": "16", "grid": "2x1", "split": "0.5"},
     }
-    job = Job(
+    job = TuneJob(
         ranks=2,
         threads=1,
         device="cpu",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.perf.energy import Gpu, Meter, Used, energy, processors, why_unknown
+from mxpeak.perf.energy import EnergyMeter, EnergyUsed, NvmlCounter, energy, processors, why_unknown
 
 RANGE = 262_143_328_850
 
@@ -69,28 +69,28 @@ def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:
     (counter,) = processors(tmp_path)
     assert counter.joules() is None
     assert processors(tmp_path / "elsewhere") == []
-    meter = Meter([counter], None)
+    meter = EnergyMeter([counter], None)
     meter.begin()
     meter.end(2.0)
-    assert meter.used == Used(2.0)
+    assert meter.used == EnergyUsed(2.0)
 
 
 def test_a_meter_adds_up_regions_and_nothing_between() -> None:
-    meter = Meter([Counter(1.0, 4.0, 10.0, 12.0), Counter(0.0, 1.0, 1.0, 1.0)], Counter(5.0, 25.0, 25.0, 40.0))
+    meter = EnergyMeter([Counter(1.0, 4.0, 10.0, 12.0), Counter(0.0, 1.0, 1.0, 1.0)], Counter(5.0, 25.0, 25.0, 40.0))
     for seconds in (2.0, 1.0):
         meter.begin()
         meter.end(seconds)
-    assert meter.used == Used(3.0, 6.0, "told", 35.0, {"other": 41.0})
+    assert meter.used == EnergyUsed(3.0, 6.0, "told", 35.0, {"other": 41.0})
     meter.clear()
-    assert meter.used == Used(0.0, 0.0, "told", 0.0)
+    assert meter.used == EnergyUsed(0.0, 0.0, "told", 0.0)
 
 
 def test_one_look_that_fails_leaves_all_unknown() -> None:
-    meter = Meter([Counter(1.0, None, 2.0, 3.0)], None)
+    meter = EnergyMeter([Counter(1.0, None, 2.0, 3.0)], None)
     for _ in range(2):
         meter.begin()
         meter.end(1.0)
-    assert meter.used == Used(2.0, None)
+    assert meter.used == EnergyUsed(2.0, None)
 
 
 def test_counters_are_looked_at_while_the_region_lasts() -> None:
@@ -102,7 +102,7 @@ def test_counters_are_looked_at_while_the_region_lasts() -> None:
             return 1.0
 
     seen, counter = threading.Event(), Endless()
-    meter = Meter([counter], None, look_s=0.001)
+    meter = EnergyMeter([counter], None, look_s=0.001)
     meter.begin()
     assert seen.wait(timeout=60.0)
     meter.end(1.0)
@@ -122,12 +122,12 @@ def test_what_was_used_since_the_last_look_goes_to_the_phase_under_way() -> None
     for fails in (False, True):
         seen, places = threading.Event(), iter(["panel", "gemm", "gemm", "gemm", "", *["swap"] * 10**6])
         counter = Rising()
-        meter = Meter([counter], None, look_s=1e-4, doing=lambda places=places: next(places))
+        meter = EnergyMeter([counter], None, look_s=1e-4, doing=lambda places=places: next(places))
         meter.begin()
         assert seen.wait(timeout=60.0)
         meter.end(None if fails else 1.0)
         if fails:
-            assert meter.used == Used(0.0, 0.0), "a region that failed does not count"
+            assert meter.used == EnergyUsed(0.0, 0.0), "a region that failed does not count"
             continue
         phases = dict(meter.used.phases)
         assert (phases["panel"], phases["gemm"], phases["other"]) == (1.0, 3.0, 1.0)
@@ -137,9 +137,9 @@ def test_what_was_used_since_the_last_look_goes_to_the_phase_under_way() -> None
 def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
     found = energy(
         [
-            ("a", Used(2.0, 100.0, "gpu 0", 300.0, {"gemm": 390.0, "swap": 10.0})),
-            ("a", Used(2.0, None, "gpu 0", 300.0, {"gemm": 300.0})),
-            ("b", Used(2.5, 150.0, "gpu 0", 450.0, {"swap": 600.0})),
+            ("a", EnergyUsed(2.0, 100.0, "gpu 0", 300.0, {"gemm": 390.0, "swap": 10.0})),
+            ("a", EnergyUsed(2.0, None, "gpu 0", 300.0, {"gemm": 300.0})),
+            ("b", EnergyUsed(2.5, 150.0, "gpu 0", 450.0, {"swap": 600.0})),
         ],
         4e12,
     )
@@ -158,15 +158,15 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
 @pytest.mark.parametrize(
     ("everybody", "known"),
     [
-        ([("a", Used(1.0, 5.0)), ("b", Used(1.0))], None),
-        ([("a", Used(1.0))], None),
-        ([("a", Used(0.0, 5.0))], None),
-        ([("a", Used(1.0, 5.0, "gpu", None))], (5.0, None, None)),
-        ([("a", Used(1.0, None, "gpu", 7.0))], (None, 7.0, None)),
-        ([("a", Used(1.0, 5.0))], (5.0, None, 5.0)),
+        ([("a", EnergyUsed(1.0, 5.0)), ("b", EnergyUsed(1.0))], None),
+        ([("a", EnergyUsed(1.0))], None),
+        ([("a", EnergyUsed(0.0, 5.0))], None),
+        ([("a", EnergyUsed(1.0, 5.0, "gpu", None))], (5.0, None, None)),
+        ([("a", EnergyUsed(1.0, None, "gpu", 7.0))], (None, 7.0, None)),
+        ([("a", EnergyUsed(1.0, 5.0))], (5.0, None, 5.0)),
     ],
 )
-def test_a_sum_is_known_where_all_of_its_parts_are(everybody: list[tuple[str, Used]], known: Any) -> None:
+def test_a_sum_is_known_where_all_of_its_parts_are(everybody: list[tuple[str, EnergyUsed]], known: Any) -> None:
     found = energy(everybody, None)
     if known is None:
         assert found is None
@@ -189,14 +189,14 @@ def test_a_gpu_tells_its_energy_through_nvml(monkeypatch: pytest.MonkeyPatch) ->
         nvmlDeviceGetTotalEnergyConsumption=lambda gpu: next(millijoules),
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    gpu = Gpu("0000:01:00.0")
+    gpu = NvmlCounter("0000:01:00.0")
     assert gpu.name == "GPU-0000:01:00.0"
     assert gpu.joules() == 7.5
 
 
 def test_without_nvml_a_gpu_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
-    assert Gpu("0000:01:00.0").joules() is None
+    assert NvmlCounter("0000:01:00.0").joules() is None
 
 
 class Silent:
@@ -220,7 +220,7 @@ def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
 
 
 def test_this_machine_can_be_asked() -> None:
-    meter = Meter(processors(), None)
+    meter = EnergyMeter(processors(), None)
     meter.begin()
     os.getpid()
     meter.end(1.0)
@@ -229,11 +229,11 @@ def test_this_machine_can_be_asked() -> None:
 
 def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None:
     counter = Counter(1.0, 5.0, 7.0)
-    meter = Meter([counter], None)
+    meter = EnergyMeter([counter], None)
     meter.begin()
     meter.end(None)
     assert "energy" not in [thread.name for thread in threading.enumerate()]
     meter.begin()
     meter.end(3.0)
-    assert meter.used == Used(3.0, 2.0, phases={"other": 2.0})
+    assert meter.used == EnergyUsed(3.0, 2.0, phases={"other": 2.0})
     assert counter.looks == 3

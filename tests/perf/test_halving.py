@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.verbs.tune.successive_halving import FINAL_RUNS, FINALISTS, Check, most_runs, next_turn, ranked
+from mxpeak.verbs.tune.successive_halving import FINAL_RUNS, FINALISTS, WinnerCheck, most_runs, next_turn, ranked
 
 NAMES = [f"c{k}" for k in range(12)]
 
@@ -91,13 +91,13 @@ def test_ties_are_won_by_whoever_came_first_and_the_unknown_is_last() -> None:
 def test_the_check_takes_what_is_no_slower(
     defaults: list[float], tuned: list[float], verdict: str, taken: bool
 ) -> None:
-    check = Check(tuple(defaults), tuple(tuned))
+    check = WinnerCheck(tuple(defaults), tuple(tuned))
     assert (check.verdict, check.taken) == (verdict, taken)
 
 
 @given(st.lists(st.floats(1.0, 1e6), min_size=3, max_size=7), st.lists(st.floats(1.0, 1e6), min_size=3, max_size=7))
 def test_what_is_taken_is_never_slower_by_its_median(defaults: list[float], tuned: list[float]) -> None:
-    check = Check(tuple(defaults), tuple(tuned))
+    check = WinnerCheck(tuple(defaults), tuple(tuned))
     first, second = check.medians
     assert check.taken == (second >= first)
     assert check.noise >= 0.0
@@ -105,11 +105,11 @@ def test_what_is_taken_is_never_slower_by_its_median(defaults: list[float], tune
 
 def test_one_disturbed_run_of_three_does_not_decide() -> None:
     for order in itertools.permutations([120.0, 121.0, 20.0]):
-        assert Check((100.0, 101.0, 99.0), order).taken
+        assert WinnerCheck((100.0, 101.0, 99.0), order).taken
 
 
 def test_a_section_has_no_infinity() -> None:
-    section = Check((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).section()
+    section = WinnerCheck((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).section()
     assert section["gain"] is None
     numbers = [value for part in section.values() if isinstance(part, dict) for value in part.values()]
     assert all(math.isfinite(value) for value in numbers if isinstance(value, float))

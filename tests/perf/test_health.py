@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.perf.health import CoreSensors, GpuSensors, Reading, sensors, summary
+from mxpeak.perf.health import CoreSensors, GpuSensors, SensorReading, sensors, summary
 from tests.support.machine import put
 
 CPU = "sys/devices/system/cpu/cpu{}/"
@@ -33,24 +33,24 @@ def two_cores(root: Path) -> Path:
 
 def test_the_slowest_core_speaks_for_a_rank_and_counts_add_up(tmp_path: Path) -> None:
     both = CoreSensors([0, 1], two_cores(tmp_path)).read()
-    assert both == Reading(1200.0, 3500.0, 7 + 0 + 2, None, 3 + 4, 0 + 1)
+    assert both == SensorReading(1200.0, 3500.0, 7 + 0 + 2, None, 3 + 4, 0 + 1)
     one = sensors([1], None, tmp_path)
-    assert one.read() == Reading(3400.0, 3500.0, 2, None, 7, 1)
+    assert one.read() == SensorReading(3400.0, 3500.0, 2, None, 7, 1)
     assert one.uuid is None
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
-    assert CoreSensors([0], tmp_path).read() == Reading()
+    assert CoreSensors([0], tmp_path).read() == SensorReading()
     put(tmp_path, {CPU.format(0) + "cpufreq/scaling_cur_freq": "<unknown>\n", MEMORY.format(0) + "ce_count": ""})
-    assert CoreSensors([0], tmp_path).read() == Reading()
-    assert set(summary([Reading(), Reading()]).values()) == {None}
+    assert CoreSensors([0], tmp_path).read() == SensorReading()
+    assert set(summary([SensorReading(), SensorReading()]).values()) == {None}
 
 
 def test_looks_become_the_lowest_clock_all_reasons_and_what_was_new() -> None:
     looks = [
-        Reading(1700.0, 1980.0, 5, ("sync boost",), 10, 0),
-        Reading(1200.0, 1980.0, 6, (), 12, 0),
-        Reading(1500.0, 1980.0, 9, ("application clocks", "sync boost"), 12, 1),
+        SensorReading(1700.0, 1980.0, 5, ("sync boost",), 10, 0),
+        SensorReading(1200.0, 1980.0, 6, (), 12, 0),
+        SensorReading(1500.0, 1980.0, 9, ("application clocks", "sync boost"), 12, 1),
     ]
     assert summary(looks) == {
         "clock_mhz": 1200.0,
@@ -110,7 +110,7 @@ def test_a_gpu_is_asked_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = sensors([0], "0000:1b:00.0")
     reasons = ("software power cap", "hardware thermal slowdown")
     assert gpu.uuid == "GPU-1234"
-    assert gpu.read() == Reading(1410, 1980, None, reasons, 3, None), "uncorrected errors are not told"
+    assert gpu.read() == SensorReading(1410, 1980, None, reasons, 3, None), "uncorrected errors are not told"
 
 
 def test_without_nvml_or_where_it_does_not_know_the_gpu_all_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,4 +119,4 @@ def test_without_nvml_or_where_it_does_not_know_the_gpu_all_is_none(monkeypatch:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(known={}))
     for gpu in (alone, GpuSensors("0000:2c:00.0"), GpuSensors("0000:1b:00.0")):
         assert gpu.uuid is None
-        assert gpu.read() == Reading()
+        assert gpu.read() == SensorReading()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.verbs.predict.validation_table import Row, rows
+from mxpeak.verbs.predict.validation_table import Figure, rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "published-results.md").read_text(encoding="utf-8")
 QUICK = [row for row in rows() if row.quick]
@@ -19,7 +19,7 @@ def test_every_published_row_stands_on_the_page_once() -> None:
 
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.what)
-def test_a_row_of_the_page_is_todays(row: Row) -> None:
+def test_a_row_of_the_page_is_todays(row: Figure) -> None:
     assert row.line() in PAGE, "copy the output of mxpeak simulate --table to the page"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.perf.tuned import BadBookError, Book, Wanted, Winner, read_book, read_journal, winner_for
+from mxpeak.perf.tuned import InvalidWinnersError, RunNeeds, Winner, Winners, read_journal, read_winners, winner_for
 
 FACTS = {"cpu_model": "Xeon", "mxpeak": "0.1.0"}
 HPL = Winner(
@@ -28,7 +28,7 @@ HPL = Winner(
 ANY = replace(HPL, ranks=2, threads=1, any_layout=True, settings={"nb": "128"})
 BOX = replace(HPL, benchmark="hpcg", size={"nx": 48, "ny": 48, "nz": 48}, settings={"storage": "sell"})
 MXP = replace(HPL, benchmark="hpl-mxp", precision="bf16")
-RUN = Wanted(benchmark="hpl", mode="official", device="cpu", ranks=1, threads=2)
+RUN = RunNeeds(benchmark="hpl", mode="official", device="cpu", ranks=1, threads=2)
 
 
 def test_a_winner_serves_its_own_layout_and_no_other() -> None:
@@ -84,15 +84,15 @@ def test_products_in_another_precision_are_another_search() -> None:
 
 
 def test_a_book_comes_back_as_it_was_written() -> None:
-    book = Book(FACTS)
+    book = Winners(FACTS)
     for winner in (HPL, ANY, BOX, MXP):
         book.add(winner)
-    assert read_book(book.text(), FACTS).winners == book.winners
+    assert read_winners(book.text(), FACTS).winners == book.winners
     assert len(book.winners) == 4
 
 
 def test_a_later_winner_takes_the_place_of_an_earlier_one() -> None:
-    book = Book(FACTS)
+    book = Winners(FACTS)
     book.add(HPL)
     book.add(replace(HPL, settings={}))
     assert [one.settings for one in book.winners.values()] == [{}]
@@ -121,8 +121,8 @@ def body(**changed: Any) -> str:
     ],
 )
 def test_what_is_no_book_of_this_machine_says_why(text: str, why: str) -> None:
-    with pytest.raises(BadBookError, match=why):
-        read_book(text, FACTS)
+    with pytest.raises(InvalidWinnersError, match=why):
+        read_winners(text, FACTS)
 
 
 def test_a_journal_leaves_out_lines_that_are_no_measurements() -> None:

@@ -14,7 +14,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Run, resolve, run_of
-from mxpeak.perf.tuned import Book, Winner
+from mxpeak.perf.tuned import Winner, Winners
 from mxpeak.runtime import tuned
 from mxpeak.runtime.tuned import Store, append, with_tuned
 
@@ -43,14 +43,14 @@ def here(nothing_tuned: Path) -> Store:
 
 
 def test_an_empty_store_has_nothing_and_complains_of_nothing(store: Store) -> None:
-    assert store.book() == (Book(store.facts), "")
+    assert store.book() == (Winners(store.facts), "")
     assert store.journal() == ([], "")
     assert store.tables() == {}
     store.clear()
 
 
 def test_what_is_written_is_read_again(store: Store) -> None:
-    book = Book(store.facts)
+    book = Winners(store.facts)
     book.add(HPL)
     store.write_book(book)
     assert store.book() == (book, "")
@@ -68,7 +68,7 @@ def test_a_corrupted_book_is_ignored_and_named(store: Store, content: bytes) -> 
 
 
 def test_a_book_of_another_machine_under_this_name_is_ignored(store: Store) -> None:
-    other = Book({"cpu_model": "another"})
+    other = Winners({"cpu_model": "another"})
     other.add(HPL)
     store.write(store.book_file, other.text())
     book, trouble = store.book()
@@ -78,7 +78,7 @@ def test_a_book_of_another_machine_under_this_name_is_ignored(store: Store) -> N
 
 def test_another_machine_in_the_same_folder_has_files_of_its_own(store: Store) -> None:
     other = Store(store.folder, {"cpu_model": "another"})
-    book = Book(other.facts)
+    book = Winners(other.facts)
     book.add(HPL)
     other.write_book(book)
     assert store.book()[0].winners == {}
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     blocked = Store(tmp_path / "file" / "folder", {})
     with pytest.raises(UsageError, match="MXPEAK_CACHE_DIR"):
-        blocked.write_book(Book({}))
+        blocked.write_book(Winners({}))
     with pytest.raises(UsageError, match="MXPEAK_CACHE_DIR"):
         append(blocked.journal_file, [{"kind": "kernel"}])
 
@@ -122,7 +122,7 @@ def asked(name: str, **flags: str) -> Run[RunConfig]:
 
 def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) -> tuple[dict[str, Any], list[str]]:
     """What of a run's settings is tuned, and the notes."""
-    book = Book(store.facts)
+    book = Winners(store.facts)
     for winner in winners:
         book.add(winner)
     store.write_book(book)

@@ -30,7 +30,7 @@ from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
 from mxpeak.foreign import UNSAFE
 from mxpeak.perf.simulation.machines import find_machine
-from mxpeak.perf.tuned import BadBookError, read_book
+from mxpeak.perf.tuned import InvalidWinnersError, read_winners
 from mxpeak.records import read_json
 from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import Part, read_part, write_part
@@ -302,7 +302,7 @@ def run_json(text: str, folder: Path) -> None:
 
 
 def book(text: str, folder: Path) -> None:
-    read_book(text, {})
+    read_winners(text, {})
 
 
 def command_line(text: str, folder: Path) -> None:
@@ -433,7 +433,7 @@ def at_door(name: str, text: str, folder: Path) -> str | None:
     _, door = DOORS[name]
     try:
         door(text, folder)
-    except (UsageError, BadBookError) as error:
+    except (UsageError, InvalidWinnersError) as error:
         said = str(error)
         assert said.strip()
         assert len(said) < 20_000, said[:300]

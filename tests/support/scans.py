@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mxpeak.perf.health import Reading, summary
+from mxpeak.perf.health import SensorReading, summary
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size
 from mxpeak.verbs.scan.run import Record, result
 
 #: What a GPU says of itself while it is held back.
-HOT = (Reading(1980.0, 1980.0, None, (), 4, 0), Reading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0))
+HOT = (
+    SensorReading(1980.0, 1980.0, None, (), 4, 0),
+    SensorReading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0),
+)
 
 
 def open_bits(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,7 +30,7 @@ def scan_body(
     a_host: int = 1,
     device: str = "cpu",
     uuid: str | None = None,
-    readings: tuple[Reading, ...] = (Reading(), Reading()),
+    readings: tuple[SensorReading, ...] = (SensorReading(), SensorReading()),
     kinds: str = "",
 ) -> dict[str, Any]:
     """Three rounds on ranks that are alike but for those that are slow by a factor, or have other bits."""

@@ -22,7 +22,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Run
-from mxpeak.perf.energy import Gpu, Meter, energy, processors, why_unknown
+from mxpeak.perf.energy import EnergyMeter, NvmlCounter, energy, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result
@@ -96,8 +96,8 @@ class Bench(Generic[AnyConfig]):
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
-        self._gpu = Gpu(bus) if bus else None
-        self._meter = Meter(self._packages or [], self._gpu, doing=self._phase)
+        self._gpu = NvmlCounter(bus) if bus else None
+        self._meter = EnergyMeter(self._packages or [], self._gpu, doing=self._phase)
 
     def begin(self, case: Any) -> None:
         """Record the beginning of a case."""

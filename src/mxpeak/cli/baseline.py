@@ -13,13 +13,13 @@ from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
 from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
-from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.forecast import ProgressForecast
 
 #: Keys of the problem that must agree if one run forecasts another; the ranks must agree as well.
 SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
-def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, Forecast]:
+def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]:
     """Return the forecast of every case of a request with --baseline."""
     config: Any = request.config
     if config.n is None:
@@ -29,7 +29,9 @@ def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, Forecast]:
     return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
 
 
-def simulated(request: RunRequest, comm: Communicator, say: Callable[[str], None]) -> Callable[[Any], Forecast | None]:
+def simulated(
+    request: RunRequest, comm: Communicator, say: Callable[[str], None]
+) -> Callable[[Any], ProgressForecast | None]:
     """Return a function that forecasts a case if `mxpeak tune` has measured this machine with these ranks and threads.
 
     Collective; only rank 0 uses the function, and it reports errors in the measurements.
@@ -49,14 +51,14 @@ def simulated(request: RunRequest, comm: Communicator, say: Callable[[str], None
         say(f"note: no forecast: {error}; run mxpeak tune to measure this machine again")
         return lambda case: None
 
-    def forecast(case: Any) -> Forecast | None:
+    def forecast(case: Any) -> ProgressForecast | None:
         found = progress_of(name, case, machine)
-        return None if found is None else Forecast(*found, simulated=True)
+        return None if found is None else ProgressForecast(*found, simulated=True)
 
     return forecast
 
 
-def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:
+def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, ProgressForecast]:
     """Return the forecast of every case from a file, or from the newest run in mxpeak-out/ (`last`)."""
     path = _newest(benchmark) if text == "last" else Path(text)
     recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
@@ -87,13 +89,13 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
         ) from None
 
 
-def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
+def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> ProgressForecast:
     """Return the forecast of a case from the newest result of the same problem."""
     others = [_differences(one, case, ranks) for one in recorded]
     for one, different in zip(reversed(recorded), reversed(others)):
         if not different:
             try:
-                found = Forecast.of(one)
+                found = ProgressForecast.of(one)
             except (TypeError, ValueError, AttributeError, KeyError) as error:
                 raise UsageError(
                     f"--baseline {path} has telemetry.steps that are not a table: {error}; use another FILE"

@@ -22,21 +22,21 @@ from mxpeak.report.summaries import case_text
 from mxpeak.runtime.nodes import node_name, nodes_of
 from mxpeak.spans import Observer
 from mxpeak.watch.events import SCHEMA, EventLog
-from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.forecast import ProgressForecast
 from mxpeak.watch.guard import Guard
 from mxpeak.watch.progress import Progress
 from mxpeak.watch.prometheus import Metrics
 from mxpeak.watch.watchdog import Watchdog
 
 #: A function that forecasts a case by a simulation; it returns None if a simulation is not possible.
-Simulated = Callable[[Any], Forecast | None]
+Simulated = Callable[[Any], ProgressForecast | None]
 
 
 class RunObservers:
     """The files that follow a run; only rank 0 has any."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
-        self.forecasts: Mapping[str, Mapping[Any, Forecast]] = {}
+        self.forecasts: Mapping[str, Mapping[Any, ProgressForecast]] = {}
         speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
         host = os.uname().nodename
         self.log = EventLog(Path(output.events)) if speaks and output.events else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mxpeak.cli.run_history import SO_FAR
+from mxpeak.cli.run_history import PARTIAL
 from mxpeak.records import Result, document, to_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVERY_S = 10.0
 
 
-class SoFarFile:
+class PartialResultsFile:
     """Keep the ended cases and the completed solves of the current one, as `aborted`, in a file on rank 0.
 
     The file is in the results folder until the results are written.
@@ -35,11 +35,11 @@ class SoFarFile:
             return
         try:
             results = [*ended, *([] if under_way is None else [under_way()])]
-            self._folder.replace(SO_FAR, to_json(document(results, several=True)))
+            self._folder.replace(PARTIAL, to_json(document(results, several=True)))
         except (OSError, ValueError) as error:  # the run continues without the file
             self._able = False
             self._session.log(
-                f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; if "
+                f"warning: cannot write {self._folder.path / PARTIAL}: {getattr(error, 'strerror', None) or error}; if "
                 "the run is killed, no result remains"
             )
         self._written_s = now
@@ -47,4 +47,4 @@ class SoFarFile:
     def clear(self) -> None:
         """Remove the file, because the results have been written or shown."""
         with suppress(OSError):  # `keep` has reported a folder that is not writable
-            self._folder.remove(SO_FAR)
+            self._folder.remove(PARTIAL)

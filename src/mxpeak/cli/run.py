@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import RunRequest, add_options, requests
-from mxpeak.cli.run_history import RESULT, SO_FAR
+from mxpeak.cli.run_history import PARTIAL, RESULT
 from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.run import OutputConfig, RunConfig
@@ -135,7 +135,7 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
     from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, results_folder
 
     output = wanted[0].output
-    names = [RESULT, PAGE, SO_FAR, *(r.report_name for r in wanted if r.report_name)]
+    names = [RESULT, PAGE, PARTIAL, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
         raise UsageError(
@@ -185,13 +185,13 @@ class Execution:
         watchdog: Watchdog | None,
     ):
         from mxpeak.cli.output import FaultTolerantStream
-        from mxpeak.cli.partial_results import SoFarFile
+        from mxpeak.cli.partial_results import PartialResultsFile
 
         self.name, self.folders, self.argv, self.session = name, folders, argv, session
         self.observers, self.watchdog = observers, watchdog
         self.stdout, self.stderr = FaultTolerantStream(sys.stdout), FaultTolerantStream(sys.stderr)
         self.displays: list[Display] = []
-        self.so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
+        self.so_far = PartialResultsFile(folders[0], session) if session.rank == 0 else None
 
     def run(self, wanted: list[RunRequest]) -> int:
         """Run all benchmarks, write the files and return the exit code. Collective."""

@@ -17,7 +17,7 @@ from mxpeak.records import PASSED, read_json, results_of
 from mxpeak.schema.check import mismatch
 
 #: Names of the result file, and of the file with the results so far.
-RESULT, SO_FAR = "result.json", "so-far.json"
+RESULT, PARTIAL = "result.json", "so-far.json"
 #: Folder of the results without --out.
 OUT = Path("mxpeak-out")
 #: File of the run that `mxpeak baseline set` stores.
@@ -95,7 +95,7 @@ def run_file(name: str) -> Path:
 
 def _in_folder(folder: Path) -> Path:
     """Return the result file of a folder, or the results so far of an interrupted run."""
-    whole, so_far = folder / RESULT, folder / SO_FAR
+    whole, so_far = folder / RESULT, folder / PARTIAL
     return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 

@@ -54,7 +54,7 @@ class Rapl:
         return MICRO * self._total
 
 
-class Gpu:
+class NvmlCounter:
     """A GPU of NVIDIA, read through NVML."""
 
     def __init__(self, pci_bus_id: str):
@@ -79,7 +79,7 @@ def processors(root: str | Path = "/") -> list[Counter]:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class EnergyUsed:
     """Joules that one rank has read over all timed regions, for the processors of its host and for its GPU.
 
     seconds    duration of the regions
@@ -94,7 +94,7 @@ class Used:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-class Meter:
+class EnergyMeter:
     """Measure the energy of consecutive timed regions.
 
     cpu      counters of this host's processors; empty on all ranks of a host except one
@@ -142,13 +142,13 @@ class Meter:
         _add(self._phases, self._region)
 
     @property
-    def used(self) -> Used:
+    def used(self) -> EnergyUsed:
         """Return the energy of all regions, with phases if the total is known."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         known = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
         phases = dict(self._phases) if known else {}
-        return Used(self._seconds, cpu, None if self._gpu is None else self._gpu.name, gpu, phases)
+        return EnergyUsed(self._seconds, cpu, None if self._gpu is None else self._gpu.name, gpu, phases)
 
     def _look(self) -> None:
         while not self._ended.wait(self._look_s):
@@ -211,7 +211,7 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
     return "; ".join(reasons)
 
 
-def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> dict[str, Any] | None:
+def energy(everybody: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:
     """Return the energy of all hosts over the timed regions, as results contain it, or None if nothing is readable.
 
     With GPUs, the sum needs the energy of both processors and GPUs.

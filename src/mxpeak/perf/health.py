@@ -32,7 +32,7 @@ SM_CLOCK, CORRECTED, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SensorReading:
     """One reading of cores or a GPU.
 
     clock_mhz, max_clock_mhz     clock of the slowest core, and the highest allowed clock
@@ -54,7 +54,7 @@ class Sensors(Protocol):
 
     uuid: str | None
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """Return the current reading."""
 
 
@@ -73,9 +73,9 @@ class CoreSensors:
         self._cores = [system / f"cpu/cpu{core}" for core in cores]
         self._memory = system / "edac/mc"
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """Return clocks from cpufreq, throttling of cores and packages, and memory errors from EDAC."""
-        return Reading(
+        return SensorReading(
             clock_mhz=_lowest(self._numbers("cpufreq/scaling_cur_freq"), KHZ_A_MHZ),
             max_clock_mhz=_lowest(self._numbers("cpufreq/cpuinfo_max_freq"), KHZ_A_MHZ),
             throttled=self._throttled(),
@@ -105,10 +105,10 @@ class GpuSensors:
         found = self.ask("nvmlDeviceGetUUID")
         self.uuid: str | None = found.decode() if isinstance(found, bytes) else found
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """Return clocks, reasons for throttling, and memory errors."""
         bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return Reading(
+        return SensorReading(
             clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
             max_clock_mhz=self.ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
             reasons=None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit),
@@ -150,7 +150,7 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
     return sensors.uuid or pci_bus_id, joules
 
 
-def summary(readings: Sequence[Reading]) -> dict[str, Any]:
+def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
     """Return the lowest clock, all reasons, and the increase of each count over several readings."""
     first, last = readings[0], readings[-1]
     clocks = [one.clock_mhz for one in readings if one.clock_mhz is not None]

@@ -48,7 +48,7 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunNeeds:
     """The properties of a run that decide whether a winner applies.
 
     ranks, threads   None if the launcher decides; then those of the winner
@@ -67,7 +67,7 @@ class Wanted:
     precision: tuple[str, ...] | None = None
 
 
-def winner_for(winners: Iterable[Winner], wanted: Wanted) -> tuple[Winner | None, str]:
+def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
     """Return the winner for a run; or None, with the reason if only the size does not fit."""
     found = [
         one
@@ -83,11 +83,11 @@ def winner_for(winners: Iterable[Winner], wanted: Wanted) -> tuple[Winner | None
     return None, reasons[0] if reasons else ""
 
 
-def _on_layout(winner: Winner, wanted: Wanted) -> bool:
+def _on_layout(winner: Winner, wanted: RunNeeds) -> bool:
     return wanted.ranks in (None, winner.ranks) and wanted.threads in (None, winner.threads)
 
 
-def misfit(winner: Winner, wanted: Wanted) -> str:
+def misfit(winner: Winner, wanted: RunNeeds) -> str:
     """Return the reason why a winner does not apply to a run of its benchmark; empty if it applies."""
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
@@ -108,7 +108,7 @@ def misfit(winner: Winner, wanted: Wanted) -> str:
 
 
 @dataclass(slots=True)
-class Book:
+class Winners:
     """The winners for one fingerprint, by key."""
 
     facts: Mapping[str, Any]
@@ -124,26 +124,26 @@ class Book:
         return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
-class BadBookError(ValueError):
+class InvalidWinnersError(ValueError):
     """A file that is not a valid list of winners for this machine; the text describes the error."""
 
 
-def read_book(text: str, facts: Mapping[str, Any]) -> Book:
-    """Return the winners that `Book.text` wrote on a machine with these facts; raise BadBookError otherwise."""
+def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
+    """Return the winners from the text of a file; raise InvalidWinnersError if it is invalid or of another machine."""
     try:
         body = read_json(text)
     except ValueError as error:
-        raise BadBookError(f"it is not JSON: {error}") from None
+        raise InvalidWinnersError(f"it is not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         found = body.get("schema") if isinstance(body, dict) else type(body).__name__
-        raise BadBookError(f"its schema is {found!r}, not {SCHEMA!r}")
+        raise InvalidWinnersError(f"its schema is {found!r}, not {SCHEMA!r}")
     if body.get("fingerprint") != facts:
-        raise BadBookError("it was written on another machine, or with other software")
+        raise InvalidWinnersError("it was written on another machine, or with other software")
     try:
         winners = [_winner(one) for one in body["winners"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadBookError(f"a winner is not valid: {error}") from None
-    return Book(facts, {one.key: one for one in winners})
+        raise InvalidWinnersError(f"a winner is not valid: {error}") from None
+    return Winners(facts, {one.key: one for one in winners})
 
 
 #: Type of each field of a winner.

@@ -24,7 +24,7 @@ from mxpeak.kernels.host.engine.cache import cache_directory
 from mxpeak.options import AnyRun, Run, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
 from mxpeak.perf.host import one_core_each, total_memory_bytes
-from mxpeak.perf.tuned import BadBookError, Book, Wanted, Winner, read_book, read_journal, winner_for
+from mxpeak.perf.tuned import InvalidWinnersError, RunNeeds, Winner, Winners, read_journal, read_winners, winner_for
 
 
 def store_folder() -> Path:
@@ -67,14 +67,14 @@ class Store:
                 found[int(ranks), int(threads)] = path
         return found
 
-    def book(self) -> tuple[Book, str]:
+    def book(self) -> tuple[Winners, str]:
         """Return the fastest settings, and the problem with their file; an unreadable file counts as empty."""
         try:
-            return read_book(self.book_file.read_text(encoding="utf-8"), self.facts), ""
+            return read_winners(self.book_file.read_text(encoding="utf-8"), self.facts), ""
         except FileNotFoundError:
-            return Book(self.facts), ""
-        except (OSError, UnicodeDecodeError, BadBookError) as error:
-            return Book(self.facts), f"{self.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"
+            return Winners(self.facts), ""
+        except (OSError, UnicodeDecodeError, InvalidWinnersError) as error:
+            return Winners(self.facts), f"{self.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"
 
     def journal(self) -> tuple[list[dict[str, Any]], str]:
         """Return all measurements, and the problem with their file."""
@@ -92,7 +92,7 @@ class Store:
             with suppress(FileNotFoundError):
                 path.unlink()
 
-    def write_book(self, book: Book) -> None:
+    def write_book(self, book: Winners) -> None:
         """Replace the fastest settings."""
         self.write(self.book_file, book.text())
 
@@ -190,7 +190,7 @@ def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict
     return {name: known[name].parse(text) for name, text in texts.items()}
 
 
-def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
+def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> RunNeeds:
     """Return the request for tuned settings. Under a launcher the ranks are fixed, and the threads follow from them."""
     from mxpeak.runtime.launch import launched, launcher
 
@@ -203,7 +203,7 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
         threads = max(1, cores // ranks)
     is_open = found is None and alone and (config.ranks, config.threads) == (None, None) and config.comm != "solo"
     device = device_of(config.kernels, config.device)
-    return Wanted(
+    return RunNeeds(
         benchmark=benchmark,
         mode=getattr(config, "mode", "official"),
         device=device,

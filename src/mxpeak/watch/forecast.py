@@ -1,4 +1,4 @@
-"""Forecast the progress of a run from a recorded or simulated run of the same problem."""
+"""ProgressForecast the progress of a run from a recorded or simulated run of the same problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 MOST_POINTS = 200
 
 
-class Forecast:
+class ProgressForecast:
     """Elapsed seconds and completed flops of another run, interpolated linearly.
 
     simulated    whether the other run was simulated, not measured
@@ -23,7 +23,7 @@ class Forecast:
         self._elapsed = [seconds for _, seconds in points]
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> Forecast | None:
+    def of(cls, result: Mapping[str, Any]) -> ProgressForecast | None:
         """Return the forecast from a recorded result, or None if it has no steps.
 
         It ends with the last step, because the steps of the new run exclude refinement as well.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mxpeak.records import rate_text, three_digits
 from mxpeak.spans import Step
-from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.forecast import ProgressForecast
 
 #: Shares of the work: over which a rate is taken, and before which nothing is decided; and how many rates it takes: a
 #: cold start is no verdict.
@@ -22,7 +22,7 @@ class Guard:
     """Watch the steps of a computation; `reason` says why to stop it."""
 
     def __init__(self, target_flops: float):
-        self.forecast: Forecast | None = None
+        self.forecast: ProgressForecast | None = None
         self._target = target_flops
         self.start("", 0.0)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from mxpeak.records import rate_text, three_digits
 from mxpeak.runtime.parent_watch import terminal_width
 from mxpeak.spans import Step
-from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.forecast import ProgressForecast
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -37,7 +37,7 @@ class Progress:
     """Show progress on `stream`, and keep up to 200 samples of (elapsed_s, done_flops)."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
-        self.forecast: Forecast | None = None
+        self.forecast: ProgressForecast | None = None
         self.samples: list[tuple[float, float]] = []
         self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream

@@ -9,7 +9,7 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
-from mxpeak.verbs.compare.paired_comparison import Turns
+from mxpeak.verbs.compare.paired_comparison import PairedRates
 
 #: Keys of a result whose medians are compared.
 RATES = ("rate_flops", "rate_bytes", "rate")
@@ -25,7 +25,7 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
         first, second = (
             next(case for case in cases if case[0] is body) for cases, body in ((firsts, one), (seconds, other))
         )
-        turns = Turns(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
+        turns = PairedRates(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
         known = all(turns.before) and all(turns.after)
         changes.append(judged(middle(first), middle(second), tolerance, turns.noise if known else None))
         rates.append({"name": changes[-1].name, "before": list(turns.before), "after": list(turns.after)})

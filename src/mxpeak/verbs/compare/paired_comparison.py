@@ -12,7 +12,7 @@ SURE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class PairedRates:
     """Rates of two commands by round; both rates of a round were measured one right after the other.
 
     change    second median divided by the first, minus one

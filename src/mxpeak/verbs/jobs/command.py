@@ -30,14 +30,14 @@ OTHERS = ("scan", "peak")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """Resources and command of a job."""
 
     benchmark: str
     nodes: int
-    ranks_a_node: int
-    cores_a_rank: int | None
-    gpus_a_node: int | None
+    ranks_per_node: int
+    cores_per_rank: int | None
+    gpus_per_node: int | None
     time: str
     partition: str | None
     account: str | None
@@ -47,7 +47,7 @@ class Job:
     @property
     def ranks(self) -> int:
         """Return the number of ranks."""
-        return self.nodes * self.ranks_a_node
+        return self.nodes * self.ranks_per_node
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +97,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             f"GPU needs the same number of ranks; use --ranks-per-node {args.gpus_per_node}"
         )
     _check(args.full_parser(), args.benchmark, args.flags)
-    job = Job(
+    job = SlurmJob(
         args.benchmark, args.nodes, ranks, args.cpus_per_rank, args.gpus_per_node, args.time, args.partition,
         args.account, args.launcher, tuple(args.flags),
     )  # fmt: skip
@@ -120,20 +120,20 @@ def _name(word: str) -> str:
     return word.split("=")[0] if word.startswith("--") else word[:2]
 
 
-def script(job: Job) -> str:
+def script(job: SlurmJob) -> str:
     """Return the job script."""
     return "\n".join([*_header(job), "", *_environment(), "", *_launch(job)]) + "\n"
 
 
-def _header(job: Job) -> list[str]:
+def _header(job: SlurmJob) -> list[str]:
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=mxpeak-{job.benchmark}",
         f"#SBATCH --nodes={job.nodes}",
-        f"#SBATCH --ntasks-per-node={job.ranks_a_node}",
+        f"#SBATCH --ntasks-per-node={job.ranks_per_node}",
     ]
-    lines += [f"#SBATCH --cpus-per-task={job.cores_a_rank}"] if job.cores_a_rank else []
-    lines += [f"#SBATCH --gpus-per-node={job.gpus_a_node}"] if job.gpus_a_node else []
+    lines += [f"#SBATCH --cpus-per-task={job.cores_per_rank}"] if job.cores_per_rank else []
+    lines += [f"#SBATCH --gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []
     lines += [f"#SBATCH --time={job.time}"]
     lines += [f"#SBATCH --partition={job.partition}"] if job.partition else []
     lines += [f"#SBATCH --account={job.account}"] if job.account else []
@@ -157,10 +157,10 @@ def _environment() -> list[str]:
     ]
 
 
-def _launch(job: Job) -> list[str]:
+def _launch(job: SlurmJob) -> list[str]:
     verb = job.benchmark if job.benchmark in OTHERS else f"run {job.benchmark}"
     own = list(job.flags)
-    if job.gpus_a_node and not any(word.split("=")[0] == "--device" for word in own):
+    if job.gpus_per_node and not any(word.split("=")[0] == "--device" for word in own):
         own += ["--device", "cuda"]
     if job.benchmark not in OTHERS and not any(word.split("=")[0] == "--out" for word in own):
         out = f' --out "mxpeak-out/$SLURM_JOB_ID-{job.benchmark}"'
@@ -170,15 +170,15 @@ def _launch(job: Job) -> list[str]:
     return {"srun": _srun, "mpiexec": _mpiexec, "torchrun": _torchrun}[job.launcher](job, command)
 
 
-def _srun(job: Job, command: str) -> list[str]:
-    flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_a_node}"]
+def _srun(job: SlurmJob, command: str) -> list[str]:
+    flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
     lines = []
-    if job.cores_a_rank:
+    if job.cores_per_rank:
         lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task, so repeat it.")
-        flags.append(f"--cpus-per-task={job.cores_a_rank}")
+        flags.append(f"--cpus-per-task={job.cores_per_rank}")
     lines.append("# mxpeak binds each rank to its cores, but keeps a binding by srun.  --dry-run on a node shows them.")
     flags.append("--cpu-bind=none")
-    if job.gpus_a_node:
+    if job.gpus_per_node:
         lines.append(
             "# Each rank sees all GPUs: rank r of a node uses GPU r, and cores near that GPU if Linux lists them."
         )
@@ -186,7 +186,7 @@ def _srun(job: Job, command: str) -> list[str]:
     return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
 
 
-def _mpiexec(job: Job, command: str) -> list[str]:
+def _mpiexec(job: SlurmJob, command: str) -> list[str]:
     return [
         "# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.",
         "# mxpeak binds each rank, so Open MPI must not.",
@@ -194,14 +194,14 @@ def _mpiexec(job: Job, command: str) -> list[str]:
     ]
 
 
-def _torchrun(job: Job, command: str) -> list[str]:
-    cores = f" --cpus-per-task={job.ranks_a_node * job.cores_a_rank}" if job.cores_a_rank else ""
+def _torchrun(job: SlurmJob, command: str) -> list[str]:
+    cores = f" --cpus-per-task={job.ranks_per_node * job.cores_per_rank}" if job.cores_per_rank else ""
     return [
         "# One torchrun per node starts its ranks, which connect to the first node.  mxpeak binds them to cores:",
         "# srun would bind torchrun, and so all ranks of a node, to the cores of one task.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\",
-        f"  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_a_node} \\",
+        f"  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_per_node} \\",
         '  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\',
         f"  -m mxpeak {command} --comm torch",
     ]

@@ -25,7 +25,7 @@ SC22 = "frontier-2022"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Figure:
     """A published figure.
 
     printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
@@ -136,21 +136,21 @@ def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse
 # --- the rows ---------------------------------------------------------------------------------------------------
 
 
-def rows() -> list[Row]:
+def rows() -> list[Figure]:
     """Return all rows by machine."""
     return [*_summit_rows(), *_frontier_rows(), *_crusher_rows(), *_sparse_rows()]
 
 
 def _gain_row(
     what: str, printed: float, machine: str, better: LuRun, worse: LuRun, formula: bool = False, quick: bool = True
-) -> Row:
+) -> Figure:
     by_formula = (lambda: gain(formula_rate, machine, better, worse)) if formula else None
     where = "OLCF V-E"
-    return Row(what, where, printed, "%", lambda: gain(rank_rate, machine, better, worse), by_formula, quick=quick)
+    return Figure(what, where, printed, "%", lambda: gain(rank_rate, machine, better, worse), by_formula, quick=quick)
 
 
-def _efficiency_row(what: str, printed: float, machine: str, large: LuRun, small: LuRun) -> Row:
-    return Row(
+def _efficiency_row(what: str, printed: float, machine: str, large: LuRun, small: LuRun) -> Figure:
+    return Figure(
         what,
         "OLCF VI-A",
         printed,
@@ -161,8 +161,8 @@ def _efficiency_row(what: str, printed: float, machine: str, large: LuRun, small
     )
 
 
-def _full(what: str, printed: float, machine: str, run: LuRun, set_by: bool) -> Row:
-    return Row(
+def _full(what: str, printed: float, machine: str, run: LuRun, set_by: bool) -> Figure:
+    return Figure(
         what,
         "OLCF VI-B",
         printed,
@@ -174,7 +174,7 @@ def _full(what: str, printed: float, machine: str, run: LuRun, set_by: bool) -> 
     )
 
 
-def _summit_rows() -> list[Row]:
+def _summit_rows() -> list[Figure]:
     best, column, side = summit(54), summit(54, (6, 1)), 54
     rings = [summit(side, bcast=name) for name in RINGS]
 
@@ -190,8 +190,8 @@ def _summit_rows() -> list[Row]:
         _full("Summit, 162², N = 13,685,760, as printed", 1.411, "summit", summit(162, local=84480), set_by=False),
         _efficiency_row("Summit, 2916 over 36 GPUs, column-major", 91.4, "summit", column, summit(6, (6, 1))),
         _efficiency_row("Summit, 2916 over 36 GPUs, 3×2 per node", 104.6, "summit", best, summit(6)),
-        Row("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", ring(max), quick=False),
-        Row("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", ring(min), quick=False),
+        Figure("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", ring(max), quick=False),
+        Figure("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", ring(min), quick=False),
         _gain_row("Summit, port binding, broadcast", 35.6, "summit", *port("lib"), formula=True, quick=False),
         _gain_row("Summit, port binding, 1ringM", 59.7, "summit", *port("1ringM"), formula=True, quick=False),
         _gain_row("Summit, 3×2 over 6×1 per node", 14.1, "summit", best, column, formula=True, quick=False),
@@ -199,7 +199,7 @@ def _summit_rows() -> list[Row]:
     ]
 
 
-def _frontier_rows() -> list[Row]:
+def _frontier_rows() -> list[Figure]:
     column = {name: frontier(32, (8, 1), name) for name in (*RINGS, "lib")}
 
     def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
@@ -217,13 +217,13 @@ def _frontier_rows() -> list[Row]:
         _efficiency_row(
             "Frontier, 16384 over 64 GCDs, column-major", 92.2, SC22, frontier(128, (8, 1)), frontier(8, (8, 1))
         ),
-        Row("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", ring(max)),
-        Row("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
+        Figure("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", ring(max)),
+        Figure("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
         _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, SC22, *staged("2ringM")),
         _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, SC22, *staged("lib")),
         _gain_row("Frontier, 2×4 over 8×1 per node", 2.7, SC22, best, column["2ringM"], formula=True),
         _gain_row("Frontier, best over poorest settings", 94.6, SC22, best, poorest),
-        Row(
+        Figure(
             "Frontier, 9216 nodes, list of June 2023",
             "TOP500",
             9.95,
@@ -235,7 +235,7 @@ def _frontier_rows() -> list[Row]:
     ]
 
 
-def _crusher_rows() -> list[Row]:
+def _crusher_rows() -> list[Figure]:
     log = openmxp(32, 32, 4014080)
     node = rochpl(1, 4, 2, (4, 2))
     many = rochpl(128, 32, 32, (1, 8))
@@ -254,25 +254,25 @@ def _crusher_rows() -> list[Row]:
         return 100 * float(done.step_s[done.hidden_until()]) / done.time_s
 
     return [
-        Row(
+        Figure(
             "Crusher, 32², N = 4,014,080, a GCD", "OpenMxP's log", 133.753, "TFLOP/s",
             lambda: rank_rate("crusher", log) / 1e12, lambda: formula_rate("crusher", log) / 1e12, set_by=True,
         ),
-        Row(
+        Figure(
             "Crusher, HPL on one node", "rocHPL IV-A", 153.0, "TFLOP/s",
             lambda: of("crusher", node).rate_flops / 1e12, set_by=True,
         ),
-        Row("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running, set_by=True),
-        Row("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps, set_by=True),
-        Row("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time, set_by=True),
-        Row(
+        Figure("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running, set_by=True),
+        Figure("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps, set_by=True),
+        Figure("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time, set_by=True),
+        Figure(
             "Crusher, HPL on 128 nodes", "rocHPL IV-B", 17.75, "PFLOP/s",
             lambda: of("crusher", many).rate_flops / 1e15, quick=False,
         ),
     ]  # fmt: skip
 
 
-def _sparse_rows() -> list[Row]:
+def _sparse_rows() -> list[Figure]:
     def ratio(nodes: int) -> float:
         return of_sparse(nodes).rate_flops / of_sparse(nodes, "fp64").rate_flops
 
@@ -280,17 +280,17 @@ def _sparse_rows() -> list[Row]:
         return 100 * of_sparse(9408).rate_flops / of_sparse(1).rate_flops / 9408
 
     return [
-        Row(
+        Figure(
             "Frontier, HPG-MxP on 1 node", "ORNL 4.1, 17.23 / 78 % / 9408", 2.348, "TFLOP/s",
             lambda: of_sparse(1).rate_flops / 1e12, set_by=True,
         ),
-        Row(
+        Figure(
             "Frontier, HPG-MxP on 9408 nodes", "ORNL 4.1", 17.23, "PFLOP/s",
             lambda: of_sparse(9408).rate_flops / 1e15, set_by=True,
         ),
-        Row("Frontier, HPG-MxP, 9408 nodes over 1", "ORNL 4.1", 78.0, "% of", efficiency, set_by=True),
-        Row("Frontier, HPG-MxP, mixed over double", "ORNL 4.1", 1.6, "times", lambda: ratio(1)),
-        Row(
+        Figure("Frontier, HPG-MxP, 9408 nodes over 1", "ORNL 4.1", 78.0, "% of", efficiency, set_by=True),
+        Figure("Frontier, HPG-MxP, mixed over double", "ORNL 4.1", 1.6, "times", lambda: ratio(1)),
+        Figure(
             "Frontier, HPCG on 9408 nodes", "ORNL 4.1", 10.4, "PFLOP/s",
             lambda: of_sparse(9408, "fp64", "hpcg").rate_flops / 1e15,
         ),

@@ -48,13 +48,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Run[ScanConfig]):
+class ScanRun(Run[ScanConfig]):
     """Configuration and output options of a scan."""
 
     output: ScanOutput
 
 
-def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
+def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanRun:
     """Return the settings of a scan by precedence; read the --config file."""
     check_variables(environ)
     file = args.config or environ.get("MXPEAK_CONFIG")
@@ -63,12 +63,12 @@ def asked(args: argparse.Namespace, environ: Mapping[str, str]) -> Asked:
     settings = resolve(ScanConfig, vars(args), environ, {k: v for k, v in values.items() if k not in shown})
     output = resolve(ScanOutput, vars(args), environ, {k: v for k, v in values.items() if k in shown})
     run = run_of(ScanConfig, settings)
-    return Asked(config=run.config, origins=run.origins, output=run_of(ScanOutput, output).config)
+    return ScanRun(config=run.config, origins=run.origins, output=run_of(ScanOutput, output).config)
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Scan the ranks of a launcher, or those of this host. Collective after the ranks have started."""
-    wanted = read_on_root(args, session, lambda: asked(args, os.environ))
+    wanted = read_on_root(args, session, lambda: scan_settings(args, os.environ))
     code = join_ranks(wanted.config, argv, session, local_ranks=_parts_here)
     return _scan(wanted, argv, session) if code is None else code
 
@@ -91,7 +91,7 @@ def _check_files(output: ScanOutput) -> None:
         check_file(Path(output.write_exclude), taken, "--write-exclude")
 
 
-def _scan(wanted: Asked, argv: list[str], session: Session) -> int:
+def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     from mxpeak.cli.display import PlainProgress
     from mxpeak.verbs.scan.run import run
 

@@ -45,7 +45,7 @@ ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RankRates:
     """Measurements of one rank: a rate per measure and round, and the bits per result and round."""
 
     rank: int
@@ -77,7 +77,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowRank:
     """A slow rank: its median as a share of the reference, and its number of slow rounds."""
 
     rank: int
@@ -88,7 +88,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongBits:
     """A rank whose bits of a result `differ` from the majority, or `change` between rounds."""
 
     rank: int
@@ -97,7 +97,7 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class UndecidedBits:
     """A result without correct bits: there is `no majority`, or the bits `change` on most ranks."""
 
     kind: str
@@ -107,7 +107,7 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True)
-class Unclear:
+class UndecidedRates:
     """Ranks that may or may not be slow in a measure.
 
     reason    `spread`, `scatter` or `faster`
@@ -124,7 +124,7 @@ class Unclear:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PeerGroup:
     """Ranks of the same kind, and the spread of each measure over them."""
 
     kind: str
@@ -136,10 +136,10 @@ class Group:
 class Verdict:
     """The slow, wrong and undecided ranks of a scan."""
 
-    groups: Sequence[Group]
-    slow: Sequence[Slow]
-    wrong: Sequence[Wrong]
-    undecided: Sequence[Undecided | Unclear]
+    groups: Sequence[PeerGroup]
+    slow: Sequence[SlowRank]
+    wrong: Sequence[WrongBits]
+    undecided: Sequence[UndecidedBits | UndecidedRates]
 
     @property
     def status(self) -> str:
@@ -154,18 +154,18 @@ class Verdict:
         return sorted({one.rank for one in self.slow} | {one.rank for one in self.wrong})
 
 
-def decide(ranks: Sequence[Measured], tolerance: float) -> Verdict:
+def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
     """Compare all ranks of each kind, and return the slow and wrong ones."""
-    by_kind: dict[str, list[Measured]] = {}
+    by_kind: dict[str, list[RankRates]] = {}
     for one in ranks:
         by_kind.setdefault(one.kind, []).append(one)
-    groups: list[Group] = []
-    slow: list[Slow] = []
-    wrong: list[Wrong] = []
-    undecided: list[Undecided | Unclear] = []
+    groups: list[PeerGroup] = []
+    slow: list[SlowRank] = []
+    wrong: list[WrongBits] = []
+    undecided: list[UndecidedBits | UndecidedRates] = []
     for kind, members in by_kind.items():
         spreads = {measure: spread([one.rates[measure] for one in members], tolerance) for measure in members[0].rates}
-        groups.append(Group(kind, tuple(one.rank for one in members), spreads))
+        groups.append(PeerGroup(kind, tuple(one.rank for one in members), spreads))
         for measure, found in spreads.items():
             named = slow_ranks(members, measure, found)
             slow += named
@@ -196,9 +196,9 @@ def deviation(values: Sequence[float]) -> float:
     return median(abs(value - middle) for value in values)
 
 
-def slow_ranks(members: Sequence[Measured], measure: str, found: Spread) -> list[Slow]:
+def slow_ranks(members: Sequence[RankRates], measure: str, found: Spread) -> list[SlowRank]:
     """Return the ranks that are slow in more than half of the rounds."""
-    slow: list[Slow] = []
+    slow: list[SlowRank] = []
     if found.least is None:
         return slow
     for one in members:
@@ -206,13 +206,13 @@ def slow_ranks(members: Sequence[Measured], measure: str, found: Spread) -> list
         below = sum(rate < found.least for rate in rates)
         if 2 * below > len(rates):
             rate = median(rates)
-            slow.append(Slow(one.rank, measure, rate, rate / found.reference, below))
+            slow.append(SlowRank(one.rank, measure, rate, rate / found.reference, below))
     return slow
 
 
 def unclear(
-    members: Sequence[Measured], measure: str, found: Spread, tolerance: float, slow: Collection[int]
-) -> list[Unclear]:
+    members: Sequence[RankRates], measure: str, found: Spread, tolerance: float, slow: Collection[int]
+) -> list[UndecidedRates]:
     """Return the reasons why ranks that are not slow do not agree either; empty if they agree."""
     if (sigma := found.sigma) is None:
         return []
@@ -220,11 +220,11 @@ def unclear(
     above = reference + max(FACTOR * sigma, tolerance * reference)
     middle = {one.rank: median(one.rates[measure]) for one in members if one.rank not in slow}
 
-    def because(reason: str, ranks: Sequence[int]) -> list[Unclear]:
+    def because(reason: str, ranks: Sequence[int]) -> list[UndecidedRates]:
         if not ranks:
             return []
         share = max((middle[rank] / reference for rank in ranks), key=lambda one: abs(one - 1.0))
-        return [Unclear(members[0].kind, measure, reason, tuple(ranks), sigma / reference, share)]
+        return [UndecidedRates(members[0].kind, measure, reason, tuple(ranks), sigma / reference, share)]
 
     if sigma > tolerance * reference:
         return because("spread", list(middle))
@@ -235,7 +235,7 @@ def unclear(
     return because("scatter", scattered) + because("faster", faster)
 
 
-def odd_bits(members: Sequence[Measured], result: str) -> tuple[list[Wrong], list[Undecided]]:
+def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits], list[UndecidedBits]]:
     """Return the ranks whose bits change or differ from the majority, or the results without correct bits.
 
     If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
@@ -244,11 +244,11 @@ def odd_bits(members: Sequence[Measured], result: str) -> tuple[list[Wrong], lis
     steady = {one.rank: one.bits[result][0] for one in members if len(set(one.bits[result])) == 1}
     changing = tuple(one.rank for one in members if one.rank not in steady)
     if len(changing) > 1 and 2 * len(changing) > len(members):
-        return [], [Undecided(kind, result, "change", changing)]
-    wrong = [Wrong(rank, result, "change") for rank in changing]
+        return [], [UndecidedBits(kind, result, "change", changing)]
+    wrong = [WrongBits(rank, result, "change") for rank in changing]
     if not steady:
         return wrong, []
     bits, count = Counter(steady.values()).most_common(1)[0]
     if 2 * count <= len(steady):
-        return wrong, [Undecided(kind, result, "no majority", tuple(steady))]
-    return wrong + [Wrong(rank, result, "differ") for rank, mine in steady.items() if mine != bits], []
+        return wrong, [UndecidedBits(kind, result, "no majority", tuple(steady))]
+    return wrong + [WrongBits(rank, result, "differ") for rank, mine in steady.items() if mine != bits], []

@@ -33,7 +33,7 @@ from mxpeak.records import Caution, size_text
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
-from mxpeak.verbs.scan.decide import Measured, decide
+from mxpeak.verbs.scan.decide import RankRates, decide
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
 
 SCHEMA = "mxpeak.scan/1"
@@ -200,7 +200,7 @@ def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
     """Return the section of the result file from the records of all ranks."""
-    measured = [Measured(rank, one.kind, one.rates, one.bits) for rank, one in enumerate(records)]
+    measured = [RankRates(rank, one.kind, one.rates, one.bits) for rank, one in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
     place = {

@@ -69,9 +69,9 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     }
     if session.rank != 0:
         return ExitCode.VALID
-    from mxpeak.verbs.study.run import Plan, run
+    from mxpeak.verbs.study.run import StudyPlan, run
 
-    plan = Plan(studies=studies, **{name: value for name, value in given.items() if value is not None})
+    plan = StudyPlan(studies=studies, **{name: value for name, value in given.items() if value is not None})
     folder = _prepare(args)
     try:
         body = run(plan, argv=argv, on_case=_Progress(session))

@@ -48,7 +48,7 @@ BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """Studies, orders and number of seeds of a call; None selects the defaults of each study."""
 
     studies: tuple[str, ...]
@@ -67,7 +67,9 @@ class Plan:
 Listener = Callable[[str, int, int], None]
 
 
-def run(plan: Plan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None) -> dict[str, Any]:
+def run(
+    plan: StudyPlan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None
+) -> dict[str, Any]:
     """Run all studies of the plan, and return the content of study.json without NaN and infinity."""
     _check_memory(plan)
     body: dict[str, Any] = {
@@ -84,7 +86,7 @@ def run(plan: Plan, *, argv: Sequence[str] = (), on_case: Listener = lambda stud
     return body
 
 
-def _check_memory(plan: Plan) -> None:
+def _check_memory(plan: StudyPlan) -> None:
     n = max(n for study in plan.studies for n, _ in plan.cases(study))
     need, there = ARRAYS * 8 * n * n, available_memory_bytes()
     if there is not None and need > there:
@@ -95,7 +97,7 @@ def _check_memory(plan: Plan) -> None:
         )
 
 
-def _run_cases(study: str, plan: Plan, on_case: Listener) -> list[dict[str, Any]]:
+def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str, Any]]:
     cases = plan.cases(study)
     found = []
     for done, (n, seed) in enumerate(cases, start=1):

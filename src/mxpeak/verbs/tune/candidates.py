@@ -34,7 +34,7 @@ SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """Ranks, threads per rank, and nodes."""
 
     ranks: int
@@ -49,7 +49,7 @@ class Layout:
 class Candidate:
     """Settings on a layout."""
 
-    layout: Layout
+    layout: RankLayout
     settings: Mapping[str, str]
 
     @property
@@ -58,15 +58,15 @@ class Candidate:
         return " ".join([str(self.layout), *(f"{name}={text}" for name, text in sorted(self.settings.items()))])
 
 
-def layouts(cores: int, *, several: bool) -> list[Layout]:
+def layouts(cores: int, *, several: bool) -> list[RankLayout]:
     """Return layouts for the cores of a node: first one rank, then one rank per core, then some in between."""
     counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
-    return [Layout(ranks, max(1, cores // ranks)) for ranks in kept]
+    return [RankLayout(ranks, max(1, cores // ranks)) for ranks in kept]
 
 
-def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
+def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
     """Return the combinations of NB, grid, broadcast, split (HPL) and node grid; the defaults first.
 
     On a GPU each candidate sets NB, because the default NB for the small matrix of a trial is too small.
@@ -98,7 +98,7 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
     return sorted(found, key=lambda pair: (max(pair), pair[0]))
 
 
-def _node_grids(P: int, Q: int, layout: Layout) -> list[str]:
+def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
     """Return the parts of the grid per node; "" is the order of ranks."""
     if layout.nodes == 1:
         return [""]
@@ -115,7 +115,7 @@ def ordered(
     """
     defaults = [one for one in candidates if not one.settings]
     rest = [one for one in candidates if one.settings]
-    seconds, turns, seen = {one.key: seconds_of(one) for one in rest}, dict[str, int](), dict[Layout, int]()
+    seconds, turns, seen = {one.key: seconds_of(one) for one in rest}, dict[str, int](), dict[RankLayout, int]()
     for one in rest:
         turns[one.key] = seen[one.layout] = seen.get(one.layout, 0) + 1
     known = [one for one in rest if seconds[one.key] is not None]
@@ -163,7 +163,7 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
 
 
 def sparse_candidates(
-    benchmark: str, layout: Layout, mode: str, side: int, *, on_gpu: bool, boxes: bool
+    benchmark: str, layout: RankLayout, mode: str, side: int, *, on_gpu: bool, boxes: bool
 ) -> list[Candidate]:
     """Return storages with smoothers, process grids and, if `boxes`, shapes of boxes; the defaults first.
 

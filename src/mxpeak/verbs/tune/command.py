@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
     from mxpeak.comm.base import Communicator
     from mxpeak.runtime.tuned import Store
-    from mxpeak.verbs.tune.candidates import Layout
-    from mxpeak.verbs.tune.groups import Standing
+    from mxpeak.verbs.tune.candidates import RankLayout
+    from mxpeak.verbs.tune.groups import LaunchedRanks
     from mxpeak.verbs.tune.plan import TunePlan
 
 EXAMPLES = """\
@@ -144,10 +144,10 @@ def budget_seconds(text: str) -> float:
 def _job(file: str, session: Session) -> int:
     """Perform a job as one of its ranks."""
     from mxpeak.runtime.launch import start
-    from mxpeak.verbs.tune.job import Job, perform
+    from mxpeak.verbs.tune.job import TuneJob, perform
 
     try:
-        job = Job(**json.loads(Path(file).read_text(encoding="utf-8")))
+        job = TuneJob(**json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"--job {file} is reserved for ranks that mxpeak tune starts: {error}; remove --job") from None
     session.comm = start(job.comm)
@@ -164,12 +164,12 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
     from mxpeak.runtime.launch import confirm
     from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
-    from mxpeak.verbs.tune.candidates import Layout
-    from mxpeak.verbs.tune.groups import Standing
+    from mxpeak.verbs.tune.candidates import RankLayout
+    from mxpeak.verbs.tune.groups import LaunchedRanks
 
     confirm(args.comm, args.ranks, comm)
-    layout = Layout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
-    group = Standing(comm, _silent if args.quiet else session.log)
+    layout = RankLayout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
+    group = LaunchedRanks(comm, _silent if args.quiet else session.log)
     if comm.rank != 0:
         group.serve()
         return int(comm.bcast_object(None))
@@ -185,11 +185,11 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
         comm.bcast_object(code)
 
 
-def _lead(args: argparse.Namespace, session: Session, standing: Standing | None, layout: Layout | None) -> int:
+def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | None, layout: RankLayout | None) -> int:
     """Plan, tune, and print the result on rank 0."""
     from mxpeak.cli.output import check_file
     from mxpeak.runtime.tuned import this_store
-    from mxpeak.verbs.tune.groups import Spawned, Stopped
+    from mxpeak.verbs.tune.groups import StartedRanks, Stopped
     from mxpeak.verbs.tune.run import Tuner
 
     if args.json not in (None, "-"):
@@ -201,19 +201,19 @@ def _lead(args: argparse.Namespace, session: Session, standing: Standing | None,
     say = _silent if args.quiet else session.log
     say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
     try:
-        body = Tuner(plan, store, standing or Spawned(), say).run()
+        body = Tuner(plan, store, standing or StartedRanks(), say).run()
     except Stopped as stopped:
         session.log("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
         return stopped.code
     return _show(args, session, plan, store, body)
 
 
-def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
+def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
     """Return the plan of a call, with the layouts of this machine or of the launcher."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.runtime.launch import can_start_ranks
     from mxpeak.runtime.tuned import device_of
-    from mxpeak.verbs.tune.candidates import Layout, layouts
+    from mxpeak.verbs.tune.candidates import RankLayout, layouts
     from mxpeak.verbs.tune.plan import TunePlan
 
     cores, where = max(1, len(one_core_each())), device_of(args.kernels, args.device)
@@ -221,7 +221,7 @@ def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
         found = [layout]
     elif args.ranks is not None or args.threads is not None or where != "cpu" or args.comm == "solo":
         ranks = args.ranks or 1
-        found = [Layout(ranks, args.threads or max(1, cores // ranks))]
+        found = [RankLayout(ranks, args.threads or max(1, cores // ranks))]
     else:
         found = layouts(cores, several=can_start_ranks())
     size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}

@@ -11,7 +11,7 @@ from typing import Protocol
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.launch import spawn
-from mxpeak.verbs.tune.job import Job, perform
+from mxpeak.verbs.tune.job import TuneJob, perform
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
@@ -22,17 +22,17 @@ class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
         self.code = code
 
 
-class Group(Protocol):
+class RankPool(Protocol):
     """A group of ranks that performs jobs."""
 
-    def do(self, job: Job) -> None:
+    def do(self, job: TuneJob) -> None:
         """Perform a job, which writes its measurements to its journal."""
 
 
-class Spawned:
+class StartedRanks:
     """Starts local ranks per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
 
-    def do(self, job: Job) -> None:
+    def do(self, job: TuneJob) -> None:
         """Start the ranks, and wait for them."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
@@ -51,13 +51,13 @@ class Spawned:
             )
 
 
-class Standing:
+class LaunchedRanks:
     """All ranks of a launcher; the others wait in `serve` for the jobs of rank 0."""
 
     def __init__(self, comm: Communicator, say: Callable[[str], None]):
         self._comm, self._say = comm, say
 
-    def do(self, job: Job) -> None:
+    def do(self, job: TuneJob) -> None:
         """Perform a job on all ranks."""
         self._comm.bcast_object(job)
         perform(job, self._comm, self._say)

@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TuneJob:
     """Tasks for a group of ranks.
 
     until_unix   time after which no task starts
@@ -50,7 +50,7 @@ class Job:
         return asdict(self)
 
 
-def perform(job: Job, comm: Communicator, say: Callable[[str], None]) -> None:
+def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> None:
     """Perform all tasks that start in time, and record them on rank 0. Collective over comm."""
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
@@ -61,14 +61,14 @@ def perform(job: Job, comm: Communicator, say: Callable[[str], None]) -> None:
                     say(line(record))
 
 
-def _time_left(job: Job, comm: Communicator) -> bool:
+def _time_left(job: TuneJob, comm: Communicator) -> bool:
     return bool(comm.bcast_object(time.time() < job.until_unix))
 
 
 # --- probes -----------------------------------------------------------------------------------------------------
 
 
-def _probes(job: Job, task: Task, comm: Communicator) -> Any:
+def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
     """Measure each kernel that is not in the journal. Collective."""
     run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
     config = run.config
@@ -88,7 +88,7 @@ def _probes(job: Job, task: Task, comm: Communicator) -> Any:
         placement.release()
 
 
-def _layout(job: Job) -> dict[str, Any]:
+def _layout(job: TuneJob) -> dict[str, Any]:
     return {"ranks": job.ranks, "threads": job.threads, "device": job.device}
 
 
@@ -105,7 +105,7 @@ def probe_of(record: Record) -> dict[str, Any]:
 # --- trials -----------------------------------------------------------------------------------------------------
 
 
-def trial_texts(benchmark: Benchmark, task: Task, job: Job) -> dict[str, str]:
+def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str]:
     """Return the settings of a short run as texts: no measured limit, one solve, and the size of the trial."""
     texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
     texts |= {name: str(n) for name, n in task["size"].items()}
@@ -120,7 +120,7 @@ def trial_texts(benchmark: Benchmark, task: Task, job: Job) -> dict[str, str]:
     return {**texts, **task["settings"]}
 
 
-def _trial(job: Job, task: Task, comm: Communicator) -> Any:
+def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
     """Run a benchmark once, and yield its record; a failed run has the rate 0. Collective."""
     benchmark = BENCHMARKS[task["benchmark"]]
     record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}

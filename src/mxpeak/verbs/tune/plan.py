@@ -14,7 +14,7 @@ from mxpeak.verbs.tune.candidates import (
     ORDERS,
     SIDES,
     Candidate,
-    Layout,
+    RankLayout,
     default_nb,
     largest,
     lu_candidates,
@@ -43,7 +43,7 @@ class TunePlan:
     """
 
     benchmarks: Sequence[str]
-    layouts: Sequence[Layout]
+    layouts: Sequence[RankLayout]
     budget_s: float
     mode: str = "official"
     device: str = "cpu"
@@ -62,7 +62,7 @@ class TunePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
+class SearchPlan:
     """Size of the trials, candidates with the defaults first, and notes on omitted candidates."""
 
     size: dict[str, int]
@@ -70,9 +70,13 @@ class Race:
     notes: list[str]
 
 
-def race(
-    plan: TunePlan, benchmark: str, layouts: Sequence[Layout], machines: Mapping[Layout, Machine], seconds: float
-) -> Race:
+def plan_search(
+    plan: TunePlan,
+    benchmark: str,
+    layouts: Sequence[RankLayout],
+    machines: Mapping[RankLayout, Machine],
+    seconds: float,
+) -> SearchPlan:
     """Plan a search of these seconds, with fewer, larger trials rather than many small ones."""
     trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
     most = FEWEST
@@ -86,12 +90,12 @@ def race(
 def _lu(
     plan: TunePlan,
     benchmark: str,
-    layouts: Sequence[Layout],
-    machines: Mapping[Layout, Machine],
+    layouts: Sequence[RankLayout],
+    machines: Mapping[RankLayout, Machine],
     trial_s: float,
     most: int,
     until: float,
-) -> Race:
+) -> SearchPlan:
     """Choose an order whose simulated run takes `trial_s`, and sort the candidates by simulated time."""
     machine, low = machines.get(layouts[0]), "fp64"
     if benchmark == "hpl-mxp":
@@ -110,17 +114,17 @@ def _lu(
             return None
         return lu_seconds(benchmark, one, n, nb, low, here)
 
-    return Race({"n": n}, ordered(found, seconds_of, most), [])
+    return SearchPlan({"n": n}, ordered(found, seconds_of, most), [])
 
 
 def _sparse(
     plan: TunePlan,
     benchmark: str,
-    layouts: Sequence[Layout],
-    machines: Mapping[Layout, Machine],
+    layouts: Sequence[RankLayout],
+    machines: Mapping[RankLayout, Machine],
     trial_s: float,
     most: int,
-) -> Race:
+) -> SearchPlan:
     """Choose a cube whose simulated trial takes `trial_s`; include shapes of boxes if it has the default's size."""
     machine, sides = machines.get(layouts[0]), GPU_SIDES if plan.on_gpu else SIDES
     side = plan.size.get("nx") or sides[0]
@@ -133,6 +137,6 @@ def _sparse(
         for layout in layouts
         for one in sparse_candidates(benchmark, layout, plan.mode, side, on_gpu=plan.on_gpu, boxes=boxes)
     ]
-    return Race(
+    return SearchPlan(
         dict.fromkeys(("nx", "ny", "nz"), side), ordered(found, lambda one: None, most), [] if boxes else [left_out]
     )

@@ -18,17 +18,16 @@ from typing import Any
 
 from mxpeak.bench.registry import kind_of
 from mxpeak.errors import UsageError
-from mxpeak.perf.simulation.machine_from_measurements import Layout as Measured
-from mxpeak.perf.simulation.machine_from_measurements import machine_table, to_toml
+from mxpeak.perf.simulation.machine_from_measurements import Layout, machine_table, to_toml
 from mxpeak.perf.simulation.machines import Machine, machine_from
 from mxpeak.perf.tuned import Winner
 from mxpeak.records import rate_text
 from mxpeak.runtime.tuned import Store
-from mxpeak.verbs.tune.candidates import Candidate, Layout
-from mxpeak.verbs.tune.groups import Group
+from mxpeak.verbs.tune.candidates import Candidate, RankLayout
+from mxpeak.verbs.tune.groups import RankPool
 from mxpeak.verbs.tune.job import Record, Task, kernels_of, probe_of, typed
-from mxpeak.verbs.tune.plan import TunePlan, race
-from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, Check, next_turn
+from mxpeak.verbs.tune.plan import TunePlan, plan_search
+from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, next_turn
 from mxpeak.verbs.tune.trials import Trials
 
 #: Share of the budget for kernels, and share of a benchmark's part for its search.
@@ -44,13 +43,13 @@ LARGER = 2.0
 class Tuner:
     """One call of `mxpeak tune`."""
 
-    def __init__(self, plan: TunePlan, store: Store, group: Group, say: Callable[[str], None]):
+    def __init__(self, plan: TunePlan, store: Store, group: RankPool, say: Callable[[str], None]):
         self.plan, self.store, self.say = plan, store, say
         self.begin = time.time()
         self.notes: list[str] = []
         self.checks: dict[str, dict[str, Any]] = {}
         self.layouts = list(plan.layouts)
-        self.machines: dict[Layout, Machine] = {}
+        self.machines: dict[RankLayout, Machine] = {}
         self.trials = Trials(plan, store, group)
         self.book, trouble = store.book()
         for text in filter(None, (self.trials.problem, trouble)):
@@ -80,7 +79,7 @@ class Tuner:
 
     # --- kernels
 
-    def measure(self, layout: Layout) -> bool:
+    def measure(self, layout: RankLayout) -> bool:
         """Measure all kernels of a layout and write its table; return whether its ranks can start."""
         found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
@@ -98,7 +97,7 @@ class Tuner:
         self.make_table(layout)
         return True
 
-    def make_table(self, layout: Layout) -> None:
+    def make_table(self, layout: RankLayout) -> None:
         """Write the machine table of a layout for `mxpeak simulate --machine tuned`."""
         found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         steps = [
@@ -110,7 +109,7 @@ class Tuner:
             and r["iterations"]
         ]
         per_node = -(-layout.ranks // layout.nodes)
-        known = Measured(
+        known = Layout(
             title=f"this machine, {counted(layout.ranks, 'rank')} of {counted(layout.threads, 'thread')}",
             ranks=layout.ranks,
             threads=layout.threads,
@@ -186,7 +185,7 @@ class Tuner:
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
         """Plan a search, and record it so that a later call continues with the same candidates."""
-        found = race(self.plan, benchmark, self.layouts, self.machines, seconds)
+        found = plan_search(self.plan, benchmark, self.layouts, self.machines, seconds)
         for text in found.notes:
             self.note(text)
         plan = {
@@ -228,7 +227,7 @@ class Tuner:
             if (one["ranks"], one["threads"]) in known
         ]
 
-    def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> Check:
+    def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
         """Run the defaults and the candidate alternately, in as many pairs as there is time for."""
         default = self.candidates(plan)[0]
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
@@ -239,7 +238,7 @@ class Tuner:
                 break
         return self.check_of(benchmark, plan, challenger)
 
-    def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> Check:
+    def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> WinnerCheck:
         """Return the check from its complete pairs so far."""
         found = self.candidates(plan)
         if challenger is None:  # the candidate that was checked
@@ -247,11 +246,11 @@ class Tuner:
             challenger = checked[-1] if checked else found[0]
         rates = [self.trials.rates(benchmark, plan, one, "check") for one in (found[0], challenger)]
         pairs = min(map(len, rates))
-        return Check(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
+        return WinnerCheck(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
 
     # --- storage ---------------------------------------------------------------------------------------------------
 
-    def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: Check) -> None:
+    def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck) -> None:
         """Store the winner, and print the check."""
         one = challenger if check.taken else self.candidates(plan)[0]
         low = next(

@@ -20,14 +20,14 @@ KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextRuns:
     """The next runs in order, and the remaining candidates with the fastest first."""
 
     batch: list[str]
     alive: list[str]
 
 
-def next_turn(candidates: Sequence[str], samples: Samples) -> Turn:
+def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
     """Return the next runs: r runs of each remaining candidate in round r, then the fastest third enters round r + 1.
 
     The batch is empty if the search has ended. A candidate that failed once is removed.
@@ -38,10 +38,10 @@ def next_turn(candidates: Sequence[str], samples: Samples) -> Turn:
         lacking = {one: need - len(samples.get(one, ())) for one in alive}
         batch = [one for turn in range(need) for one in alive if lacking[one] > turn]
         if batch or not alive:
-            return Turn(batch, ranked(alive, samples))
+            return NextRuns(batch, ranked(alive, samples))
         alive = ranked(alive, samples)
         if len(alive) == 1 or (len(alive) <= FINALISTS and need >= FINAL_RUNS):
-            return Turn([], alive)
+            return NextRuns([], alive)
         alive, need = alive[: max(FINALISTS, math.ceil(len(alive) / KEPT))], need + 1
 
 
@@ -66,7 +66,7 @@ LEAST_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class WinnerCheck:
     """Rates of the defaults and of the fastest candidate in alternating runs after the search.
 
     spread     (largest - smallest rate) / median, for both

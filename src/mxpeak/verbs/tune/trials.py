@@ -6,16 +6,16 @@ import time
 from collections.abc import Sequence
 
 from mxpeak.runtime.tuned import Store
-from mxpeak.verbs.tune.candidates import Candidate, Layout
-from mxpeak.verbs.tune.groups import Group
-from mxpeak.verbs.tune.job import Job, Record, Task
+from mxpeak.verbs.tune.candidates import Candidate, RankLayout
+from mxpeak.verbs.tune.groups import RankPool
+from mxpeak.verbs.tune.job import Record, Task, TuneJob
 from mxpeak.verbs.tune.plan import TunePlan
 
 
 class Trials:
     """The records of all trials, and the means to run more."""
 
-    def __init__(self, plan: TunePlan, store: Store, group: Group):
+    def __init__(self, plan: TunePlan, store: Store, group: RankPool):
         self.plan, self.store, self.group = plan, store, group
         self.records, self.problem = store.journal()
 
@@ -69,11 +69,11 @@ class Trials:
             batch = batch[count:]
         return any(r.get("phase") == phase for r in self.records[before:])
 
-    def do(self, layout: Layout, tasks: list[Task], until: float) -> None:
+    def do(self, layout: RankLayout, tasks: list[Task], until: float) -> None:
         """Perform tasks on ranks of a layout, and read the new records."""
         plan = self.plan
         self.group.do(
-            Job(
+            TuneJob(
                 ranks=layout.ranks,
                 threads=layout.threads,
                 device=plan.device,
