@@ -142,7 +142,7 @@ def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dt
             W = dense.factor_storage(n, A.dtype)
             dense.scaled_copy(backend.array(A), None, W)
             with dense.computing():
-                F = dense.factor_unless(look, W)
+                F = dense.factor_with_early_exit(look, W)
             assert (F is None) == vain
         assert F is not None
         L, U = triangles(backend, F)

@@ -133,7 +133,7 @@ def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(small_lu_up_to:
         for each in (A, np.asfortranarray(A)):
             x, info = mx.solve(each, b)
             assert (info.precision, info.fallback, info.solved) == (found, False, True), decades
-            assert info.why == ("pivots fade" if found == "fp64" else "fastest at this order")
+            assert info.why == ("pivots decay" if found == "fp64" else "fastest at this order")
             assert ("solve" in info.times, "refine" in info.times) == (found == "fp64", found != "fp64")
             assert mx.lu_factor(each).precision == (found if sides == 1 else "fp64")
             assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)

@@ -82,10 +82,10 @@ class DenseKernels(Protocol):
         by one; sums are fp32.  |L U - P W| <= (2 u + n·u_32)·|L||U| to first order, u the precision's.
         """
 
-    def factor_unless(self, vain: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """`factor` of W in its own type; None where `vain(sizes)`, |u_kk| of the first n·PART pivots, says so.
+    def factor_with_early_exit(self, should_stop: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
+        """Return `factor` of W in its own type, or None if `should_stop(|u_kk|)` is true of the first n·PART pivots.
 
-        The host asks as soon as they are there and goes no further then; others ask when the LU is done.
+        The host calls `should_stop` as soon as these pivots are known; other backends call it after the LU.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:

@@ -71,9 +71,9 @@ class ReferenceDense:
                 W[k1:, k1:] -= _rounded(W[k1:, k0:k1], precision) @ _rounded(W[k0:k1, k1:], precision)
         return PivotedLU(W, rows, transposed=False, singular=singular)
 
-    def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
+    def factor_with_early_exit(self, should_stop: Callable[[Array], bool], W: Array) -> PivotedLU | None:
         F = self.factor(W, "fp32")
-        return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
+        return None if should_stop(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Array, *, transposed: bool = False) -> Array:
         X, n = np.array(B), len(B)

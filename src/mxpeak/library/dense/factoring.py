@@ -322,7 +322,7 @@ def factor(
             _make_ready(kernels, low, precision)
         with spans("factor"):
             if unless_fading:
-                lu = kernels.factor_unless(_fade(_largest_of_first_rows(W, xp), xp), W)
+                lu = kernels.factor_with_early_exit(_fade(_largest_of_first_rows(W, xp), xp), W)
             else:
                 lu = kernels.factor(W, precision)
     if lu is None:

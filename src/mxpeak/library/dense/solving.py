@@ -46,7 +46,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
 #: Why factors are fp64's where those of fp32 would be in vain.
-FADED = "pivots fade"
+FADED = "pivots decay"
 
 
 def solve(

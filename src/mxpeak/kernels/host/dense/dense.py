@@ -101,10 +101,10 @@ class HostDense:
             singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)
 
-    def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
+    def factor_with_early_exit(self, should_stop: Callable[[Array], bool], W: Array) -> PivotedLU | None:
         LU, pivots, m = W.T, np.empty(len(W), np.int32), int(PART * len(W))
         singular = lapack.getrf(LU[:, :m], pivots[:m])
-        if vain(abs(LU.diagonal()[:m])):
+        if should_stop(abs(LU.diagonal()[:m])):
             return None
         singular = lapack.getrf_rest(LU, pivots, m, singular)
         return PivotedLU(LU, pivots, transposed=True, singular=singular)

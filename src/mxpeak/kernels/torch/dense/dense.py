@@ -109,10 +109,10 @@ class TorchDense:
         rows, singular = pivoted_lu.factor_rounded(self.device, W, precision, self._width)
         return PivotedLU(W, rows, transposed=False, singular=int(singular))
 
-    def factor_unless(self, vain: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
+    def factor_with_early_exit(self, should_stop: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
         """Factor W without an early exit, because the library cannot stop half-way."""
         F = self.factor(W, "fp32")
-        return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
+        return None if should_stop(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Tensor, *, transposed: bool = False) -> Tensor:
         """Solve with F; triangular solves read row-major and column-major matrices without copies."""
