@@ -1,11 +1,11 @@
-"""Timed spans: the one way in which anything is timed or watched.
+"""Timed spans, with which all computations are timed and observed.
 
-A solver opens `with spans("update", flops=...)`; the totals become the phase table of the result, those after each
-step its table of steps, and observers such as the progress line see each finished step.  A span costs about a
+A solver opens `with spans("update", flops=...)`.  The totals become the phase table of the result, and those after each
+step its table of steps.  Observers such as the progress line receive each finished step.  A span costs about a
 microsecond, a step two.
 
-On a device work goes on in the background: a span is then from mark to mark in the order of the work, its length is
-looked up when somebody asks, and what runs at the same time as something else is counted in both.
+On a device, work runs in the background.  A span then extends from mark to mark in the order of the work, its length is
+read later, and phases that run at the same time count in full for both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step of a long computation: what is done, of how much, and when (seconds since its start)."""
+    """One finished step of a long computation: its index, the flops done, and the seconds since the start."""
 
     label: str
     index: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a computation stood after a step: when, flops done, and the seconds of each phase by then."""
+    """The state of a computation after a step: time, flops done, and the seconds of each phase so far."""
 
     index: int
     elapsed_s: float
@@ -50,9 +50,9 @@ class Row:
 
 
 class Rows:
-    """Rows of one computation, of which at most `MOST_ROWS` are kept: every one, every second, every fourth, ...
+    """Rows of one computation, at most `MOST_ROWS` of them: every row, then every second, every fourth, ...
 
-    A row holds totals, so what is left out goes to the next one that is kept.
+    A row contains totals, so the next row includes the time of rows that are dropped.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Rows:
         self._stride, self._count = 1, 0
 
     def add(self, step: Step, phases: Mapping[str, Phase]) -> None:
-        """A step is done."""
+        """Add the row of a finished step."""
         if self._count % self._stride == 0:
             self.kept.append(_row(step.index, step.elapsed_s, step.done_flops, phases))
         self._count += 1
@@ -69,7 +69,7 @@ class Rows:
             self._stride *= 2
 
     def end(self, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> None:
-        """The computation ended, with whatever came after its last step."""
+        """Add the row of the computation's end, which includes the work after its last step."""
         self.kept.append(_row(index, elapsed_s, done_flops, phases))
 
 
@@ -79,7 +79,7 @@ def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, P
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One span by itself, for a timeline: begin and end by the clock, on one of several lanes."""
+    """One single span for a timeline: its begin and end by the clock, and its lane."""
 
     name: str
     begin: float
@@ -88,52 +88,52 @@ class Event:
 
 
 class Stopwatch(Protocol):
-    """A clock of work that may go on in the background.
+    """A clock for work that may run in the background.
 
-    lag    how many steps of a computation may have been begun before the first of them has to have ended
+    lag    the number of steps that may begin before the first of them must have ended
     """
 
     lag: int
 
     def mark(self) -> Any:
-        """Now, in the order of the work."""
+        """Return the current point in the order of the work."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """The time between two marks; waits for the later one."""
+        """Return the time between two marks, after waiting for the later one."""
 
 
 class HostClock:
-    """The clock of work that is done once it has been asked for."""
+    """The clock for work that is complete when its call returns."""
 
     lag = 0
 
     def mark(self) -> float:
-        """Now."""
+        """Return the current time."""
         return perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Their difference."""
+        """Return the difference of two times."""
         return end - begin
 
 
 HOST = HostClock()
-#: Marks that may wait for somebody to ask before they are looked up.
+#: The number of marks that may wait before they are read.
 MOST_WAITING = 4096
-#: Rows of a computation that are kept, and events of a timeline unless `record` is told otherwise.
+#: Limits for the rows of a computation, and, by default, for the events of a timeline.
 MOST_ROWS, MOST_EVENTS = 200, 500_000
 
 
 class Observer(Protocol):
-    """Somebody who watches a run: called on rank 0 only, never inside a kernel."""
+    """An observer of a run; it is called only on rank 0, and never inside a kernel."""
 
     def start(self, label: str, total_flops: float) -> None:
-        """A computation of `total_flops` flops called `label` begins."""
+        """Observe the start of a computation of `total_flops` flops called `label`."""
 
     def step(self, step: Step) -> None:
-        """One more step is done."""
+        """Observe a finished step."""
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """The computation ended."""
+        """Observe the end of the computation."""
 
 
 class Span:
@@ -161,13 +161,13 @@ class Span:
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
+    """Phase totals of one rank, and the observers; also single events if `events` is a list.
 
     look          called at each step, on every rank; it may raise to end the computation
     running       whether a computation has begun and not ended
-    computations  how many computations have begun
-    beats         how often something has begun or ended: a thread may see by it whether the rank gets on
-    place         the innermost span that is open; empty between spans
+    computations  the number of computations that have begun
+    beats         the number of begins and ends so far, by which a thread can check whether the rank makes progress
+    place         the innermost open span; empty between spans
     longest_s     the longest time between two steps of the computation
     """
 
@@ -199,9 +199,9 @@ class Spans:
         return Span(self, name, flops, bytes)
 
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
-        """Book `time_s` seconds, measured elsewhere, as one call of phase `name`.
+        """Add `time_s` seconds, measured elsewhere, as one call of phase `name`.
 
-        They ended now, unless they were `scattered` over a longer time: no timeline can show those.
+        They end now, unless they were `scattered` over a longer time; a timeline cannot show scattered times.
         """
         self._count(name, flops, bytes).time_s += time_s
         if not scattered and self.events is not None:
@@ -209,7 +209,7 @@ class Spans:
             self._note(name, end - time_s, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
-        """One more call of a phase."""
+        """Count one more call of a phase."""
         phase = self._phases.get(name)
         if phase is None:
             phase = self._phases[name] = Phase()
@@ -219,17 +219,17 @@ class Spans:
         return phase
 
     def _end(self, name: str, begin: Any, end: Any) -> None:
-        """A span has ended: book it, at once or when its marks are past."""
+        """Book a span that has ended, at once or when its marks have passed."""
         if not self.stopwatch.lag:
             self._book(name, begin, end)
             return
         self._waiting.append((name, begin, end))
         self._ended += 1
-        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # past long since: nobody waits
+        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # long past, so this does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:
-        """The time between two marks belongs to a phase."""
+        """Add the time between two marks to a phase."""
         time_s = self.stopwatch.seconds(begin, end)
         self._phases[name].time_s += time_s
         if self.events is not None:
@@ -237,12 +237,12 @@ class Spans:
             self._note(name, at, at + time_s)
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
-        """Keep an event, if there is room for it."""
+        """Record an event if there is room for it."""
         if self.events is not None and len(self.events) < self._most_events:
             self.events.append(Event(name, begin, end, lane))
 
     def _look_up(self, waiting: int = 0) -> None:
-        """Book the marks that wait, all or the oldest, until so many are left."""
+        """Book the oldest waiting marks until `waiting` of them remain."""
         while len(self._waiting) > waiting:
             self._book(*self._waiting.popleft())
 
@@ -254,63 +254,63 @@ class Spans:
 
     @property
     def label(self) -> str:
-        """What is being computed."""
+        """The name of the computation."""
         return self._label
 
     @property
     def index(self) -> int:
-        """The last step that is done."""
+        """The index of the last finished step."""
         return self._last[0]
 
     @property
     def total_flops(self) -> float:
-        """How much is to be done."""
+        """The flops of the whole computation."""
         return self._total_flops
 
     @property
     def known_phases(self) -> dict[str, Phase]:
-        """The totals of each phase, without waiting for work that still goes on."""
+        """The totals of each phase that are known without waiting for running work."""
         return self._phases
 
     @property
     def rows(self) -> list[Row]:
-        """Where the computation stood after its steps, and at its end."""
+        """The rows of the table of steps, including that of the end."""
         return self._rows.kept
 
     @property
     def started(self) -> float:
-        """When the computation, or `record`, began: by the clock."""
+        """The time by the clock at which the computation, or `record`, began."""
         return self._started
 
     def record(self, most: int = MOST_EVENTS) -> float:
-        """Begin to keep single events, the first so many of them; returns the time by the clock."""
+        """Begin to record single events, at most `most` of them; return the time by the clock."""
         self.events, self._most_events = [], most
         self._started, self._start = self.clock(), self.stopwatch.mark()
         return self._started
 
     def recorded(self) -> list[Event]:
-        """The events since `record`, of which no more are kept."""
+        """Return the events since `record`, and stop recording."""
         self._look_up()
         events, self.events = self.events or [], None
         return events
 
     def travelled(self, name: str, begin: float) -> None:
-        """Note what has been under way since `begin`, by the clock, beside what was computed meanwhile."""
+        """Record communication that has been in flight since `begin`, by the clock, during other work."""
         if self.events is not None:
             self._note(name, begin, self.clock(), "halo")
 
     def time_of(self, name: str) -> float:
-        """The seconds of a phase; 0 if it did not occur."""
+        """Return the seconds of a phase, or 0 if it did not occur."""
         phase = self.phases.get(name)
         return phase.time_s if phase else 0.0
 
     @property
     def active_s(self) -> float:
-        """Seconds since `start`."""
+        """The seconds since `start`."""
         return self.clock() - self._started
 
     def start(self, label: str, total_flops: float) -> None:
-        """Begin a computation of `total_flops`: forget the phases of the one before, tell the observers."""
+        """Begin a computation of `total_flops`: clear the phases of the previous one and notify the observers."""
         self._waiting.clear()
         self._begun.clear()
         self._phases.clear()
@@ -324,13 +324,13 @@ class Spans:
             observer.start(label, total_flops)
 
     def expect(self, total_flops: float) -> None:
-        """The computation turns out to be of so many flops."""
+        """Correct the total flops of the computation."""
         self._total_flops = total_flops
 
     def step(self, index: int, count: int, done_flops: float) -> None:
-        """Step `index` of `count` has been begun: tell the observers of those that are done, and keep their times.
+        """Note the end of step `index` of `count`, notify the observers of finished steps, and record their times.
 
-        It waits for the one `lag` steps before, so that what they see is done, and the work does not pile up.
+        Wait for the step `lag` steps before, so that observers see finished work and the work does not accumulate.
         """
         self._begun.append((self.stopwatch.mark(), self._ended, index, count, done_flops))
         self._tell(self.stopwatch.lag)
@@ -352,7 +352,7 @@ class Spans:
                 self.look(step)
 
     def finish(self) -> None:
-        """Wait for what has been begun, and tell the observers that the computation ended."""
+        """Wait for all work, and notify the observers that the computation has ended."""
         self._tell(0)
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)

@@ -1,1 +1,1 @@
-"""Who owns what: pure integers, no arrays and no communication."""
+"""Data distributions and operation orders as integers, without arrays and communication."""

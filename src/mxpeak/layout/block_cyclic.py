@@ -1,6 +1,6 @@
-"""The block-cyclic distribution of one dimension: index ig lies in block ig // NB, block b on process b mod P.
+"""The block-cyclic distribution of one dimension: index ig belongs to block ig // NB, and block b to process b mod P.
 
-A matrix takes one `BlockCyclic` for its rows (over P process rows) and one for its columns (over Q columns).
+A matrix has one `BlockCyclic` for its rows (over P process rows) and one for its columns (over Q process columns).
 Local indices number a process's own entries in increasing global order, without gaps.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def numroc(n: int, nb: int, p: int, P: int) -> int:
-    """How many of n entries process p owns: full rounds of NB, plus its part of the last round.
+    """Return the number of n entries that process p owns: full rounds of NB, plus its part of the last round.
 
     The name is ScaLAPACK's: NUMber of Rows Or Columns.
     """
@@ -35,27 +35,27 @@ class BlockCyclic:
         return numroc(self.n, self.nb, self.p, self.P)
 
     def owner(self, ig: int) -> int:
-        """The process that owns global index ig."""
+        """Return the process that owns global index ig."""
         return ig // self.nb % self.P
 
     def to_local(self, ig: int) -> int:
-        """The local index, on its owner, of global index ig."""
+        """Return the local index of global index ig on its owner."""
         return ig // self.nb // self.P * self.nb + ig % self.nb
 
     def to_global(self, il: int) -> int:
-        """The global index of local index il of process p."""
+        """Return the global index of local index il of process p."""
         return (il // self.nb * self.P + self.p) * self.nb + il % self.nb
 
     def local_start(self, ig: int) -> int:
-        """The number of entries before global index ig that process p owns: where `ig:` begins locally."""
+        """Return the number of entries before global index ig that process p owns."""
         return numroc(ig, self.nb, self.p, self.P)
 
     def local_range(self, begin: int, end: int) -> slice:
-        """The local indices of process p that hold global begin:end (contiguous, since order is kept)."""
+        """Return the local indices of process p that correspond to global begin:end; they are contiguous."""
         return slice(self.local_start(begin), self.local_start(end))
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """(Local range, global range) of each block that process p owns."""
+        """Yield the local range and the global range of each block that process p owns."""
         for begin in range(0, self.local_size, self.nb):
             end = min(begin + self.nb, self.local_size)
             first = self.to_global(begin)

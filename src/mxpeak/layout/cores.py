@@ -1,4 +1,4 @@
-"""The cores of one node and its ranks: which rank computes on which cores."""
+"""Assign the cores and devices of one node to its ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mxpeak.errors import UsageError
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
-    """The cores of each local rank: contiguous parts, of which the first len(cores) mod ranks have one core more.
+    """Return the cores of each local rank: contiguous parts, the first len(cores) mod ranks of them one core larger.
 
-    With more ranks than cores each rank has one core, and some cores have several ranks: see `oversubscribed`.  They
-    take cores in turn, and move on by one where ranks of a process column, which make a panel together, would meet
-    again: after lcm(Q, C) ranks, of C cores, in the squarest grid of P x Q.
+    If there are more ranks than cores, each rank has one core and some cores have several ranks (see `oversubscribed`).
+    Cores are then assigned cyclically, with a shift by one core after lcm(Q, C) ranks for C cores, in the squarest grid
+    P x Q.  The shift separates ranks of one process column, which factor a panel together.
     """
     if not cores:
         raise UsageError("the list of cores is empty; use at least one core")
@@ -31,10 +31,10 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list[int]] | None:
-    """The cores of each local rank near its device: ranks near the same cores share them as `core_masks` has it.
+    """Return the cores of each local rank near its device; `core_masks` divides cores that several ranks are near to.
 
-    near[rank]: the cores near a rank's device, whether it may use them or not.  None where a rank would get no core of
-    its own there, or devices lie near cores that overlap: then nearness decides nothing.
+    near[rank] are the cores near a rank's device, allowed or not.  Return None if a rank would get no core of its own,
+    or if devices are near to overlapping sets of cores.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, beside in enumerate(near):
@@ -49,10 +49,11 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
 def split_masks(
     masks: Sequence[Sequence[int]], near: Sequence[Sequence[int]], rows: Sequence[int | None]
 ) -> list[list[int]]:
-    """Return the cores of each local rank: ranks that may all use the same cores share them out.
+    """Return the cores of each local rank, with cores that several ranks may use divided among these ranks.
 
-    masks[rank]: the cores that the launcher left to a rank; near[rank]: those near its device; rows[rank]: its process
-    row if its ranks compute in turn.  Only ranks that no launcher has bound take the cores of their row in turn.
+    masks[rank] are the cores that the launcher allows for a rank, near[rank] those near its device, and rows[rank] is
+    its process row if the ranks of a row compute in turn.  Only ranks that no launcher has bound share the cores of a
+    row.
     """
     groups = _alike(masks)
     found: dict[int, list[int]] = {}
@@ -66,11 +67,12 @@ def split_masks(
 
 
 def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:
-    """Return the device of each local rank: near its cores for as many ranks as possible, else in the order of ranks.
+    """Return the device of each local rank: near its cores for as many ranks as possible, otherwise in rank order.
 
-    masks[rank]: the cores that the launcher left to a rank; beside[device]: those near a device, none if the system
-    does not say.  Each device has as many ranks as any other, or one more.  Ranks that may use the same cores take
-    devices in their order, so the unbound rank r has device r.  A maximum matching by augmenting paths (Kuhn, 1955).
+    masks[rank] are the cores that the launcher allows for a rank; beside[device] are those near a device, none if the
+    system does not report them.  Each device has as many ranks as any other, or one more.  Ranks that may use the same
+    cores get devices in rank order, so the unbound rank r has device r.  The assignment is a maximum matching by
+    augmenting paths (Kuhn, 1955).
     """
     slots = [slot % len(beside) for slot in range(max(len(masks), len(beside)))]
     close = [[bool(set(mask) & set(beside[device])) for device in slots] for mask in masks]
@@ -78,7 +80,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
     def seat(rank: int, tried: set[int]) -> bool:
         near = [slot for slot in range(len(slots)) if close[rank][slot] and slot not in tried]
-        for slot in sorted(near, key=lambda slot: slot in taken):  # those that are free first
+        for slot in sorted(near, key=lambda slot: slot in taken):  # free slots first
             tried.add(slot)
             if slot not in taken or seat(taken[slot], tried):
                 taken[slot] = rank
@@ -102,11 +104,11 @@ def _alike(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
 
 
 def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[list[int]]:
-    """The cores of each local rank where the ranks of a process row compute one after the other (rocHPL, §III-B).
+    """Return the cores of each local rank if the ranks of a process row compute one after the other (rocHPL, §III-B).
 
-    A panel is factored by one process column, and the others wait for it: so a rank's first core is its own, and the
-    rest of its process row's cores serve each of the row's ranks in turn.  masks[rank]: its share of the node's cores,
-    rows[rank]: its process row.  Of C cores with p×q ranks each FACT has 1 + (C - pq)/p.
+    One process column factors a panel while the others wait.  So a rank's first core is its own, and the other cores of
+    its process row serve each rank of the row in turn. masks[rank] is its share of the node's cores, rows[rank] its
+    process row.  With C cores and p×q ranks, each FACT uses 1 + (C - pq)/p cores.
     """
     others: dict[int, list[int]] = {}
     for mask, row in zip(masks, rows):
@@ -115,12 +117,12 @@ def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[li
 
 
 def oversubscribed(cores: Collection[int], ranks: int) -> bool:
-    """Whether some core must serve two ranks at once, because there are more ranks than cores."""
+    """Return whether a core must serve two ranks at once because there are more ranks than cores."""
     return ranks > len(cores)
 
 
 def short_list(cores: Sequence[int]) -> str:
-    """Numbers of cores or ranks as a short list such as 0-3,8,10-11."""
+    """Format numbers of cores or ranks as a short list such as 0-3,8,10-11."""
     runs: list[list[int]] = []
     for core in sorted(set(cores)):
         if runs and core == runs[-1][1] + 1:

@@ -1,6 +1,6 @@
-"""Entries of generated matrices: pure functions of (seed, i, j), so that any block can be made anywhere, in any order.
+"""Entries of generated matrices: pure functions of (seed, i, j), so any rank can generate any block, in any order.
 
-lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (Netlib HPL's, and others')
+lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (used by Netlib HPL and others)
 gaussian      a_ij = scale·sqrt(-2 ln u)·cos(2 pi v), u and v from the two halves of the mixed X    (Box and Muller)
 unit-factors  A = L U, L unit lower with -alpha below, U unit upper with -beta above:        (Fasi and Higham 2021)
               a_ij = min(i, j)·alpha·beta + (-beta if i < j; 1 if i = j; -alpha if i > j)
@@ -16,7 +16,7 @@ from mxpeak.layout import lcg
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How the entries of a matrix with n rows come about; `first` is the draw of entry (0, 0)."""
+    """The rule for the entries of a matrix with n rows; `first` is the draw of entry (0, 0)."""
 
     kind: str
     n: int
@@ -28,7 +28,7 @@ class Entries:
     beta: float = 0.0
 
     def value(self, i: int, j: int) -> float:
-        """Entry (i, j): the definition that every backend's kernels are held against."""
+        """Return entry (i, j); every backend's kernels are tested against this definition."""
         if self.kind == "unit-factors":
             return min(i, j) * self.alpha * self.beta + (1.0 if i == j else -self.beta if i < j else -self.alpha)
         x = lcg.state(self.seed, self.first + i + j * self.n)
@@ -39,7 +39,7 @@ class Entries:
 
 
 def mixed(x: int) -> int:
-    """64 well mixed bits of a state of the generator, whose own low bits have short periods (xor-shift-multiply)."""
+    """Return 64 well mixed bits of a generator state, whose own low bits have short periods (xor-shift-multiply)."""
     x ^= x >> 32
     x = x * MIX & lcg.MASK
     return x ^ x >> 29
@@ -50,6 +50,6 @@ MIX = 0x94D049BB133111EB
 
 
 def normal(z: int) -> float:
-    """A standard normal number from 64 random bits: sqrt(-2 ln u)·cos(2 pi v) with u, v of 32 bits each, never 0."""
+    """Return a standard normal number from 64 random bits: sqrt(-2 ln u)·cos(2 pi v), u and v of 32 bits, never 0."""
     u, v = ((half + 0.5) * 2.0**-32 for half in (z >> 32, z & 0xFFFFFFFF))
     return sqrt(-2.0 * log(u)) * cos(2.0 * pi * v)

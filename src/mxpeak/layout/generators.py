@@ -1,16 +1,16 @@
-"""HPL-MxP's matrices by name: how their entries are drawn, and what stands on the diagonal.
+"""HPL-MxP's matrices by name: the distribution of their entries and of their diagonal.
 
     name          off the diagonal         on it
     sqrt-n        U[-1, 1]                 c·√n, c = 5/8                  mild scaling (Dongarra and Luszczek 2025)
     gaussian      N(0, 1/3)                c·√n, c = 5/8                  the same variance, another distribution
     ddd           U[-1, 1]                 theta·Σ|a_ij|, theta = 5/(4√n)  departure from diagonal dominance
-    fasi-higham   A = L(alpha) U(beta)     1 + i·alpha·beta               cond(A) in the infinity norm as asked
+    fasi-higham   A = L(alpha) U(beta)     1 + i·alpha·beta               a given cond(A) in the infinity norm
     dominant-n    U[-1, 1]                 n                              for debugging
     icl           U[-1/2, 1/2]             Σ|a_ij|                        the first reference code's; for tests
     hpl           U[-1/2, 1/2]             as drawn                       Netlib HPL's: needs pivoting
 
-Sums go over j != i.  U(beta) is unit upper triangular with -beta above its diagonal, L(alpha) unit lower with -alpha
-below: A's LU is known beforehand, and its condition number has a closed form.
+The sums are over j != i.  U(beta) is unit upper triangular with -beta above its diagonal, L(alpha) unit lower with
+-alpha below.  A's LU is known in advance, and its condition number has a closed form.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Generator:
     name: str
     entries: Entries
     right_side: Entries  # b_i = right_side.value(i, 0)
-    diagonal: float | None  # every a_ii, where constant
-    row_sum: float | None  # theta of a_ii = theta·Σ_{j != i} |a_ij|; where both are None, a_ii is as drawn
+    diagonal: float | None  # every a_ii, if constant
+    row_sum: float | None  # theta of a_ii = theta·Σ_{j != i} |a_ij|; if both are None, a_ii is as drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a generator is told: order, seed, c or theta of the diagonal (None: its default), condition number."""
+    """The parameters of a generator: order, seed, c or theta of the diagonal (None: its default), condition number."""
 
     n: int
     seed: int = 100
@@ -55,7 +55,7 @@ SCALED = ("sqrt-n", "gaussian", "ddd")
 
 
 def register(name: str, make: Callable[[Asked], Generator]) -> None:
-    """Make a generator known by this name: to `generator`, and to --generator."""
+    """Register a generator under a name, for `generator` and for --generator."""
     if name in MAKERS:
         raise ValueError(f"the generator {name} is already registered; use another name")
     MAKERS[name] = make
@@ -65,7 +65,7 @@ def register(name: str, make: Callable[[Asked], Generator]) -> None:
 def generator(
     name: str, n: int, *, seed: int = 100, scale: float | None = None, condition: float = 1000.0
 ) -> Generator:
-    """The generator of this name for order n; `scale` is c or theta, `condition` that of fasi-higham.
+    """Return the named generator for order n; `scale` is c or theta, `condition` applies to fasi-higham.
 
     b is column n of the same sequence (icl: a sequence of its own; fasi-higham: U[-1, 1]).
     """
@@ -80,7 +80,7 @@ def generator(
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
-    """U[-1, 1] for A, and the column after it for b."""
+    """Return the entries of A, U[-1, 1], and those of b, the next column."""
     A = Entries("lcg", n, seed=seed, scale=-2.0, shift=1.0)
     return A, _next_column(A)
 
@@ -109,10 +109,10 @@ def _gaussian(asked: Asked) -> Generator:
 
 
 def _ddd(asked: Asked) -> Generator:
-    """Return the matrix whose diagonal is a share theta of what dominance would take.
+    """Return the matrix whose diagonal is the part theta of a dominant one.
 
-    This is mxpeak's reading of "departure from diagonal dominance": the paper that names it gives no formula.
-    Σ|a_ij| is about n/2, so theta = 2·(5/8)/√n puts about (5/8)·√n there.
+    This is mxpeak's reading of "departure from diagonal dominance"; the paper that names it gives no formula. Σ|a_ij|
+    is about n/2, so theta = 2·(5/8)/√n makes the diagonal about (5/8)·√n.
     """
     n, theta = asked.n, asked.scale
     if theta is None:
@@ -124,7 +124,7 @@ def _ddd(asked: Asked) -> Generator:
             f"0 < theta < 1 (about {2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g} for N={n}), or --generator "
             "dominant-n"
         )
-    # A single entry has no others, whose sum 0 would make A singular: it stays as drawn.
+    # A single entry has no off-diagonal sum, and a diagonal of 0 would make A singular: it stays as drawn.
     return Generator("ddd", *_uniform(n, asked.seed), diagonal=None, row_sum=theta if n > 1 else None)
 
 
@@ -133,9 +133,10 @@ def _dominant_n(asked: Asked) -> Generator:
 
 
 def _icl(asked: Asked) -> Generator:
-    """Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have one sign.
+    """Return the first reference code's matrix, whose diagonal is just dominant.
 
-    With these seeds orders 1 to 3 are, and only those: they keep the diagonal unchanged.
+    Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have the same sign.  With these
+    seeds only orders 1 to 3 are singular; they keep the diagonal unchanged.
     """
     n = asked.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
@@ -169,9 +170,9 @@ MAKERS: dict[str, Callable[[Asked], Generator]] = {
 
 
 def unit_factors_beta(n: int, condition: float) -> float:
-    """Beta for which cond(A) is `condition`, by bisection: cond is 1 at beta = 0, and grows without bound.
+    """Return the beta for which cond(A) is `condition`, by bisection: cond is 1 at beta = 0 and grows without bound.
 
-    n = 1 leaves nothing to choose: A = (1).
+    For n = 1 there is no choice: A = (1).
     """
     if n == 1:
         return 0.0
@@ -189,12 +190,12 @@ def unit_factors_beta(n: int, condition: float) -> float:
 
 
 def unit_factors_condition(n: int, beta: float) -> float:
-    """||A||·||A^-1|| in the infinity norm, in O(1)."""
+    """Return ||A||·||A^-1|| in the infinity norm, in O(1)."""
     return unit_factors_norm(n, beta) * unit_factors_inverse_norm(n, beta)
 
 
 def unit_factors_inverse_norm(n: int, beta: float) -> float:
-    """||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1), q = (1 + alpha)(1 + beta).
+    """Return ||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1), q = (1 + alpha)(1 + beta).
 
     Both inverse factors are nonnegative, so the norm is the largest entry of x = U^-1 y with y = L^-1 e, that is
     y_i = (1 + alpha)^i.  It is x_0, since x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta >= alpha; and
@@ -203,13 +204,13 @@ def unit_factors_inverse_norm(n: int, beta: float) -> float:
     alpha = RATIO * beta
     q_less_1 = alpha + beta + alpha * beta
     exponent = (n - 1) * log1p(q_less_1)
-    if exponent > 700.0:  # e^709 is the largest double; no condition that can be asked for is near
+    if exponent > 700.0:  # e^709 is the largest double; every valid condition is far below
         return inf
     return 1.0 + beta * (1.0 + alpha) * expm1(exponent) / q_less_1 if q_less_1 else 1.0
 
 
 def unit_factors_norm(n: int, beta: float) -> float:
-    """||A||: the largest row sum.
+    """Return ||A||, the largest row sum.
 
     As a function of i the sums are quadratic between i = 1/beta and i = 1/alpha: convex before 1/alpha, and after it
     concave with their vertex at n - 1/2 + 1/beta, beyond the last row.  So the largest is at a break or at an end.
@@ -220,13 +221,13 @@ def unit_factors_norm(n: int, beta: float) -> float:
 
 
 def _row_sum(n: int, beta: float, i: int) -> float:
-    """alpha·Σ_{j<i} |1 - j·beta| + 1 + i·alpha·beta + (n-1-i)·beta·|1 - i·alpha|."""
+    """Return alpha·Σ_{j<i} |1 - j·beta| + 1 + i·alpha·beta + (n-1-i)·beta·|1 - i·alpha|."""
     alpha = RATIO * beta
-    positive = i if i * beta <= 1.0 else floor(1.0 / beta) + 1  # how many of the terms 1 - j·beta are not below 0
+    positive = i if i * beta <= 1.0 else floor(1.0 / beta) + 1  # the number of terms 1 - j·beta >= 0
     below = 2.0 * _partial(positive, beta) - _partial(i, beta)
     return alpha * below + 1.0 + i * alpha * beta + (n - 1 - i) * beta * abs(1.0 - i * alpha)
 
 
 def _partial(count: int, beta: float) -> float:
-    """Σ (1 - j·beta) over 0 <= j < count."""
+    """Return Σ (1 - j·beta) over 0 <= j < count."""
     return count - 0.5 * beta * count * (count - 1)

@@ -1,4 +1,4 @@
-"""Process grids of dense matrices: which rank stands where, and which blocks of ranks a node may have."""
+"""Process grids of dense matrices: the position of each rank, and the blocks of ranks that a node may have."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from mxpeak.errors import UsageError
 
-#: Rows and columns of a map worth printing; a larger grid is cut, and says so.
+#: The rows and columns of a printed map; a larger grid is cut, and the map notes this.
 MAP_ROWS, MAP_COLUMNS = 32, 16
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGrid:
-    """A P x Q grid of ranks, filled by rows or by columns, in blocks of one node where a node grid is given.
+    """A P x Q grid of ranks, filled by rows or by columns; with a node grid, in blocks of one node.
 
-    Without a node grid, row order puts rank r at (r div Q, r mod Q) and column order at (r mod P, r div P).
-    With a node grid p x q, each p*q consecutive ranks form one p x q block, and the blocks tile the grid; the order
-    holds inside a block and among the blocks.  The panel's column then meets more ranks of the same node, and less
-    traffic leaves it (rocHPL's -p and -q; Chalmers et al. 2023, III-B).
+    Without a node grid, row order puts rank r at (r div Q, r mod Q) and column order at (r mod P, r div P).  With a
+    node grid p x q, each p*q consecutive ranks form one p x q block, and the blocks tile the grid; the order applies
+    inside a block and among the blocks.  The panel's column then has more ranks on the same node, and less traffic
+    leaves the node (rocHPL's -p and -q; Chalmers et al. 2023, III-B).
     """
 
     P: int
@@ -44,7 +44,7 @@ class ProcessGrid:
         return self.P * self.Q
 
     def coords(self, rank: int) -> tuple[int, int]:
-        """The process row and column (p, q) of `rank`."""
+        """Return the process row and column (p, q) of `rank`."""
         if not 0 <= rank < self.size:
             raise IndexError(
                 f"rank {rank} is outside the process grid {self.P}x{self.Q} of {self.size} ranks; use a rank "
@@ -57,7 +57,7 @@ class ProcessGrid:
         return node_row * p + row, node_column * q + column
 
     def rank(self, p: int, q: int) -> int:
-        """The rank at process row `p` and column `q`: the inverse of `coords`."""
+        """Return the rank at process row `p` and column `q`."""
         if not (0 <= p < self.P and 0 <= q < self.Q):
             raise IndexError(
                 f"process ({p}, {q}) is outside the process grid {self.P}x{self.Q}; use coordinates from (0, 0) "
@@ -68,9 +68,9 @@ class ProcessGrid:
         return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
 
     def render(self, node_of_rank: Sequence[int] | None = None) -> str:
-        """A map of the ranks, as text: one line a process row, rules where two neighbours are on different nodes.
+        """Return a text map of the ranks, one line per process row, with rules between neighbors on different nodes.
 
-        Nodes are those of `node_of_rank` (a node number for each rank), else those of the node grid.
+        Nodes are given by `node_of_rank` (a node number per rank), or by the node grid.
         """
         if self.size == 1:
             return self._title()
@@ -131,18 +131,18 @@ def _division(whole: int, part: int) -> str:
 
 
 def nearest_node_grids(P: int, Q: int, p: int, q: int) -> list[tuple[int, int]]:
-    """The three node grids nearest to p x q that tile P x Q: those with as many ranks a node come first."""
+    """Return the three node grids nearest to p x q that tile P x Q, preferring those with as many ranks per node."""
     tiling = [(a, b) for a in divisors(P) for b in divisors(Q)]
     return sorted(tiling, key=lambda ab: (ab[0] * ab[1] != p * q, abs(ab[0] - p) + abs(ab[1] - q), ab))[:3]
 
 
 def node_grids(P: int, Q: int, ranks: int) -> list[tuple[int, int]]:
-    """All node grids of so many ranks that tile P x Q, those of few process rows first."""
+    """Return all node grids of `ranks` ranks that tile P x Q, in the order of their process rows."""
     return [(p, ranks // p) for p in divisors(P) if ranks % p == 0 and Q % (ranks // p) == 0]
 
 
 def divisors(n: int) -> list[int]:
-    """All that divide n, in ascending order."""
+    """Return all divisors of n in ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 

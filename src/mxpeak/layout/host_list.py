@@ -1,4 +1,4 @@
-"""Names of hosts as one word, as Slurm writes and reads them: node[003,007-009]."""
+"""Format host names in Slurm's syntax: node[003,007-009]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def host_list(names: Iterable[str]) -> str:
-    """The names in Slurm's syntax, each once; what follows a first dot is no part of a node's name there.
+    """Return each name once, in Slurm's syntax; the part after a first dot does not belong to the name of a node.
 
     >>> host_list(["node009", "node003", "node007", "node008.cluster", "login"])
     'login,node[003,007-009]'
@@ -24,7 +24,7 @@ def host_list(names: Iterable[str]) -> str:
 
 
 def _bracketed(prefix: str, numbers: list[str]) -> str:
-    """One prefix with all of its numbers: a run goes on while the next number is written with the same padding."""
+    """Format one prefix with all its numbers; a range ends where the padding changes."""
     runs: list[list[str]] = []
     for text in sorted(numbers, key=lambda text: (int(text), len(text))):
         if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):

@@ -1,8 +1,8 @@
-"""Local indices as global ones: blocks of NB consecutive indices, `jump` apart, the first at `first`.
+"""Map local indices to global ones: blocks of NB consecutive indices, `jump` apart, from `first` on.
 
     global(l) = first + (l // NB)·jump + l mod NB
 
-A whole matrix, a tile of one, and a block-cyclic part of one are all of this form.
+A whole matrix, a tile and a block-cyclic part all have this form.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class IndexMap:
     jump: int
 
     def to_global(self, il: Any) -> Any:
-        """The global index of local index il, or of each of an array of them."""
+        """Return the global index of local index il, or the global indices of an array of local ones."""
         return self.first + il // self.nb * self.jump + il % self.nb
 
     def before(self, ig: int) -> int:
-        """How many of the local indices are globally less than ig."""
+        """Return the number of local indices whose global index is less than ig."""
         rounds, rest = divmod(ig - self.first, self.jump)
         return min(max(rounds * self.nb + min(rest, self.nb), 0), self.size)
 
 
 def consecutive(size: int, first: int = 0) -> IndexMap:
-    """`size` indices one after the other from `first` on."""
+    """Return the map of `size` consecutive indices from `first` on."""
     return IndexMap(size, first, max(size, 1), max(size, 1))
 
 
 def block_cyclic(part: BlockCyclic) -> IndexMap:
-    """The indices that process p owns of a block-cyclic distribution."""
+    """Return the map of the indices that process p owns in a block-cyclic distribution."""
     return IndexMap(part.local_size, part.p * part.nb, part.nb, part.P * part.nb)

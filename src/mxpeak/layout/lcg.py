@@ -1,8 +1,8 @@
 """HPL's random numbers as a pure function of the position: a 64-bit linear congruential generator with jumps.
 
-X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64.  k steps at once are again of that form, X(d+k) = A_k·X(d) + C_k, so
-any number is reached by one multiply-add for each bit of d, and a whole block with one an entry.  Entry (i, j) of the
-N-row augmented matrix is draw 1 + i + j·N, and its value 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
+X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64.  k steps have the same form, X(d+k) = A_k·X(d) + C_k, so any number
+takes one multiply-add per bit of d, and a whole block takes one per entry.  Entry (i, j) of the N-row augmented matrix
+is draw 1 + i + j·N, and its value is 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MASK = 2**64 - 1
 
 
 def _squares() -> list[tuple[int, int]]:
-    """(A_k, C_k) for all k = 2^b < 2^64, the period, by repeated squaring: (A, C)∘(A, C) = (A², A·C + C)."""
+    """Return (A_k, C_k) for all k = 2^b < 2^64, the period, by repeated squaring: (A, C)∘(A, C) = (A², A·C + C)."""
     found = [(A1, C1)]
     for _ in range(63):
         A, C = found[-1]
@@ -25,7 +25,7 @@ _SQUARES = _squares()
 
 
 def state(seed: int, draw: int) -> int:
-    """X(draw)."""
+    """Return X(draw)."""
     x, bits, b = seed & MASK, draw & MASK, 0
     while bits:
         if bits & 1:
@@ -37,13 +37,13 @@ def state(seed: int, draw: int) -> int:
 
 
 def jump(steps: int) -> tuple[int, int]:
-    """(A_k, C_k) for k = steps: C_k is where k steps lead from 0, and A_k + C_k where they lead from 1."""
+    """Return (A_k, C_k) for k = steps: C_k is the state k steps after 0, and A_k + C_k the state k steps after 1."""
     C = state(0, steps)
     return (state(1, steps) - C) & MASK, C
 
 
 def states(seed: int, draw: int, count: int) -> list[int]:
-    """X(draw), X(draw+1), …: so many in a row."""
+    """Return `count` successive states X(draw), X(draw+1), …."""
     x = state(seed, draw)
     found = [x]
     for _ in range(count - 1):
@@ -53,5 +53,5 @@ def states(seed: int, draw: int, count: int) -> list[int]:
 
 
 def value(x: int) -> float:
-    """The number in (-1/2, 1/2] that belongs to state x; x is first rounded to a double, as HPL's sums round it."""
+    """Return the number in (-1/2, 1/2] of state x; x is first rounded to a double, as HPL's sums round it."""
     return 0.5 - float(x) * 2.0**-64

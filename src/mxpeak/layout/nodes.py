@@ -1,4 +1,4 @@
-"""A node grid against the nodes: which ranks of a process grid are on which host."""
+"""Compare a node grid with the nodes: the ranks of a process grid on each host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.grid import ProcessGrid, node_grids
 
-#: Hosts that an error names.
+#: The number of hosts that an error names.
 MOST_NAMED = 4
 
 
 def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
-    """Each block of the node grid has to be on one host, of `hosts` by rank: its ranks count as neighbours."""
+    """Raise an error unless each block of the node grid is on one host; `hosts` are by rank."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     for first in range(0, grid.size, p * q):
         ranks = range(first, first + p * q)
@@ -23,7 +23,7 @@ def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
 
 
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
-    """The node grids for nodes of so many ranks, nearest to the one that was asked for first, as options."""
+    """Return the node grids for nodes of `ranks` ranks as options, nearest to the requested one first."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     found = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
     return [f"--node-grid {a}x{b}" for a, b in found]

@@ -7,7 +7,7 @@ differ only in when a part's columns are brought up to date (rocHPL §III-A; HPL
     left    bring a part up to date by all parts to its left just before it is factored
     crout   bring the part's column up to date before, and the part's row of U after its factorization
 
-L1 is the jb×jb block that ends up holding L11 and U11; every rank of the process column keeps a copy of it.  A is the
+L1 is the jb×jb block in which L11 and U11 are built; every rank of the process column keeps a copy of it.  A is the
 rank's own part of the panel.  Every backend executes the same plan.
 """
 
@@ -40,7 +40,7 @@ class PanelOp(NamedTuple):
 
 @lru_cache(maxsize=256)
 def panel_plan(jb: int, nbmin: int, ndiv: int, rfact: str) -> tuple[PanelOp, ...]:
-    """All operations that factor a panel of jb columns, in order."""
+    """Return all operations that factor a panel of jb columns, in order."""
     return tuple(_factor(0, jb, nbmin, ndiv, rfact))
 
 
@@ -63,7 +63,7 @@ def _factor(c0: int, c1: int, nbmin: int, ndiv: int, rfact: str) -> Iterator[Pan
 
 
 def _parts(c0: int, c1: int, nbmin: int, ndiv: int) -> Iterator[tuple[int, int]]:
-    """c0:c1 in at most NDIV parts, each a multiple of NBMIN columns but for the last."""
+    """Yield c0:c1 in at most NDIV parts, each except the last a multiple of NBMIN columns."""
     units = -(-(c1 - c0) // nbmin)
     width = -(-units // ndiv) * nbmin
     for cm in range(c0, c1, width):

@@ -1,8 +1,8 @@
-"""A panel's sequential row swaps as one permutation, and who sends which row to whom.
+"""A panel's sequential row swaps as one permutation, and the rows that each process row sends to the others.
 
 LU with partial pivoting exchanges row j0+i with row pivots[i], for i = 0, 1, …, jb-1 in turn.  Applied to the rest of
-the matrix in one go, that takes rows into the block row j0 : j0+jb (they become U) and rows of the block row out to
-the places whose rows left (rocHPL §II, phase RS).
+the matrix at once, the swaps move rows into the block row j0 : j0+jb (they become U), and move rows of the block row to
+the places that these rows have left (rocHPL §II, phase RS).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class RowMoves:
 
 
 class RowOrder:
-    """P of P A = L U: `rows[i]` is the row of A that has come to be row i."""
+    """The permutation P of P A = L U: `rows[i]` is the row of A that has become row i."""
 
     def __init__(self, n: int):
         self.rows = list(range(n))
 
     def exchange(self, j0: int, pivots: Sequence[int]) -> None:
-        """The swaps of one panel, j0+i <-> pivots[i], in turn."""
+        """Apply the swaps of one panel, j0+i <-> pivots[i], in turn."""
         for row, pivot in enumerate(pivots, j0):
             self.rows[row], self.rows[pivot] = self.rows[pivot], self.rows[row]
 
     @property
     def inverse(self) -> list[int]:
-        """P^T: where each row of A has gone."""
+        """The new position of each row of A: P^T."""
         found = [0] * len(self.rows)
         for i, row in enumerate(self.rows):
             found[row] = i
@@ -48,9 +48,9 @@ class RowOrder:
 
 
 def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
-    """Follow the contents through the swaps j0+i <-> pivots[i], i = 0, 1, ….
+    """Return the net effect of the swaps j0+i <-> pivots[i], i = 0, 1, ….
 
-    `at[r]` is the original row whose content lies in row r now; only touched rows are held.
+    `at[r]` is the original row whose content is now in row r; it contains only rows that have moved.
     """
     jb = len(pivots)
     at: dict[int, int] = {}
@@ -84,7 +84,7 @@ class LocalMoves:
 
 
 def local_moves(moves: RowMoves, j0: int, rows: BlockCyclic) -> LocalMoves:
-    """Deal the moves over the process rows; process row rows.p learns its own local rows."""
+    """Return the moves by process row, with the local row indices of process row rows.p."""
     jb, P, me = len(moves.into_u), rows.P, rows.p
     u_rows: list[list[int]] = [[] for _ in range(P)]
     my_sources: list[int] = []

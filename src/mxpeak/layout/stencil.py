@@ -1,12 +1,12 @@
-"""The 27-point problem's points: which a rank owns, which its neighbours need, and which boxes are good ones.
+"""The points of the 27-point problem: those of each rank, those that its neighbors need, and good box sizes.
 
-Ranks stand in an npx×npy×npz grid, rank = (pz·npy + py)·npx + px, and each owns an nx×ny×nz box of the global
-gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x.  A point is coupled with those at most one step away in
-every direction, inside the domain.  So the couplings of a box are a product of three sums, one a dimension,
+The ranks form an npx×npy×npz grid, rank = (pz·npy + py)·npx + px, and each owns an nx×ny×nz box of the global
+gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x.  A point is coupled with all points of the domain at
+most one step away in every direction.  So the number of couplings is a product of three sums, one per dimension,
 
-    nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)   for the whole domain, whose first and last points lack a neighbour,
+    nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)   for the whole domain, whose first and last points lack a neighbor,
 
-and what a rank needs of others is the layer of points around its box: faces, edges and corners, one a neighbour.
+and a rank needs the layer of points around its box from others: faces, edges and corners, one per neighbor.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Triple = tuple[int, int, int]
 STENCIL, LEVELS = 27, 4
 #: Rules of both benchmarks: points of a local dimension, and shortest over longest side of boxes and process grids.
 LEAST_SIDE, LEAST_ASPECT = 16, 0.125
-#: The largest place of an entry that a 32-bit integer can say.
+#: The largest position of an entry in a 32-bit integer.
 INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rank next to this one, and what the two exchange: a face, edge or corner of either's box.
+    """An adjacent rank, and the points that both exchange: a face, edge or corner of either's box.
 
-    direction     where it lies: -1, 0 or 1 in x, y, z
-    shape         points in x, y, z of what is sent to it, and of what comes back
-    first         the first point sent, in this box's coordinates; x is fastest
-    recv_offset   where what comes from it stands in the halo, in the same order
+    direction     its position: -1, 0 or 1 in x, y, z
+    shape         points in x, y, z that are sent to it, and that are received
+    first         the first point that is sent, in this box's coordinates; x is fastest
+    recv_offset   the position in the halo of the points that it sends, in the same order
     """
 
     rank: int
@@ -47,12 +47,12 @@ class Neighbour:
 
     @property
     def count(self) -> int:
-        """How many points are sent, and received."""
+        """The number of points that are sent, and received."""
         return prod(self.shape)
 
     @property
     def first_received(self) -> Triple:
-        """The first point received, in this box's coordinates: just outside it."""
+        """The first point that is received, in this box's coordinates: just outside it."""
         return _triple(at + d for at, d in zip(self.first, self.direction))
 
 
@@ -83,7 +83,7 @@ class Box:
 
     @classmethod
     def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
-        """The box of `rank`, of this local shape, in this process grid."""
+        """Return the box of `rank`, of this local shape, in this process grid."""
         npx, npy, npz = grid
         if not 0 <= rank < prod(grid):
             raise IndexError(
@@ -114,12 +114,12 @@ class Box:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return prod(self.grid)
 
     @property
     def rows(self) -> int:
-        """Local points, which are this rank's rows."""
+        """The number of local points, which are this rank's rows."""
         return prod(self.shape)
 
     @property
@@ -144,32 +144,32 @@ class Box:
 
     @property
     def global_rows(self) -> int:
-        """Points of the whole domain."""
+        """The number of points of the whole domain."""
         return prod(self.global_shape)
 
     @property
     def global_nnz(self) -> int:
-        """Entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
+        """The number of entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
         return prod(3 * n - 2 for n in self.global_shape)
 
     @property
     def global_coarse_nnz(self) -> int:
-        """Entries of the rows at even points, which are the coarser level's: Π (3·gn/2 - 1), no side being odd."""
+        """The number of entries in the rows at even points, the next level's: Π (3·gn/2 - 1) for even sides."""
         self.coarser()
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 
     @property
     def origin(self) -> Triple:
-        """The global coordinates of its first point."""
+        """The global coordinates of the box's first point."""
         return self.px * self.nx, self.py * self.ny, self.pz * self.nz
 
     @property
     def halo(self) -> int:
-        """Points received from all neighbours."""
+        """The number of points received from all neighbors."""
         return sum(neighbour.count for neighbour in self.neighbours())
 
     def neighbours(self) -> tuple[Neighbour, ...]:
-        """The up to 26 ranks around this one, by rank: what comes from them fills the halo in this order."""
+        """Return the up to 26 adjacent ranks, in rank order; the halo has their points in this order."""
         found: list[Neighbour] = []
         offset = 0
         for dz, dy, dx in product((-1, 0, 1), repeat=3):
@@ -185,7 +185,7 @@ class Box:
         return tuple(found)
 
     def coarser(self) -> Box:
-        """The box of every second point."""
+        """Return the box of every second point."""
         for name, n in zip("xyz", self.shape):
             if n % 2:
                 raise UsageError(
@@ -195,7 +195,7 @@ class Box:
         return replace(self, nx=self.nx // 2, ny=self.ny // 2, nz=self.nz // 2)
 
     def levels(self, count: int = LEVELS) -> list[Box]:
-        """This box and the coarser ones, `count` in all."""
+        """Return this box and the coarser ones, `count` in total."""
         boxes = [self]
         while len(boxes) < count:
             boxes.append(boxes[-1].coarser())
@@ -217,7 +217,7 @@ def process_grid(ranks: int) -> Triple:
 
 
 def _grids(ranks: int) -> Iterator[Triple]:
-    """Every grid npx <= npy <= npz of so many ranks."""
+    """Yield every grid npx <= npy <= npz of `ranks` ranks."""
     for npx in divisors(ranks):
         yield from (
             (npx, npy, ranks // (npx * npy)) for npy in divisors(ranks // npx) if npx <= npy and npx * npy**2 <= ranks
@@ -225,18 +225,18 @@ def _grids(ranks: int) -> Iterator[Triple]:
 
 
 def _surface(grid: Triple) -> int:
-    """Of a box of unit cubes, halved."""
+    """Return half the surface of a box of unit cubes."""
     x, y, z = grid
     return x * y + x * z + y * z
 
 
 def aspect(shape: Triple) -> float:
-    """Shortest over longest side: 1 for a cube."""
+    """Return the shortest over the longest side: 1 for a cube."""
     return min(shape) / max(shape)
 
 
 def good_ranks(ranks: int) -> tuple[int, ...]:
-    """The nearest rank counts, below and above, whose process grid keeps the rule on its sides; itself if it does."""
+    """Return the nearest rank counts, below and above, whose process grid satisfies the rule on its sides."""
     if _good(ranks):
         return (ranks,)
     below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))
@@ -252,14 +252,14 @@ def _good(ranks: int) -> bool:
 
 
 def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
-    """The nearest sides, below and above, that can be halved levels - 1 times; n itself if it can."""
+    """Return the nearest sides, below and above, that can be halved levels - 1 times; n itself if it can."""
     step = 2 ** (levels - 1)
     below = n // step * step
     return (n,) if below == n else tuple(size for size in (below, below + step) if size)
 
 
 def largest_cube(levels: int = LEVELS) -> int:
-    """The side of the largest cubic box whose entries a 32-bit integer can count: 27·n³ <= 2^31 - 1."""
+    """Return the side of the largest cubic box whose entries a 32-bit integer can count: 27·n³ <= 2^31 - 1."""
     step: int = 2 ** (levels - 1)
     n = step
     while STENCIL * (n + step) ** 3 <= INT32_MAX:
@@ -268,7 +268,7 @@ def largest_cube(levels: int = LEVELS) -> int:
 
 
 def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
-    """Stop at a box that cannot be used, or, with `rules`, that HPCG's and HPG-MxP's rules do not take."""
+    """Raise an error for a box that cannot be used, or, with `rules`, that breaks HPCG's and HPG-MxP's rules."""
     _check_halving(box.shape, levels, LEAST_SIDE if rules else 1)
     if rules:
         _check_sides(box.shape)
@@ -332,7 +332,7 @@ def _ratio(what: str, shape: Triple) -> str:
 
 
 def times(shape: Triple) -> str:
-    """Three numbers as they are written: 2x2x4."""
+    """Format three numbers as in 2x2x4."""
     return "x".join(map(str, shape))
 
 

@@ -1,4 +1,4 @@
-"""FACT and LBCAST: factor a panel in its process column, bring it to all of its row (rocHPL §II, fig. 2a and 2b)."""
+"""FACT and LBCAST: factor a panel in its process column and broadcast it along process rows (rocHPL §II, fig. 2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mxpeak.spans import Spans
 
 @dataclass(frozen=True, slots=True)
 class PanelOptions:
-    """How panels are factored and broadcast: HPL's PFACT, RFACT, NBMIN, NDIV and BCAST."""
+    """HPL's parameters for factoring and broadcasting panels: PFACT, RFACT, NBMIN, NDIV and BCAST."""
 
     pfact: str = "right"
     rfact: str = "right"
@@ -29,23 +29,23 @@ class PanelOptions:
     bcast: str = "1ringM"
 
 
-#: Numbers of a cache line.
+#: The number of entries in a cache line.
 _LINE = {"fp64": 8, "fp32": 16}
 
 
 def _whole_lines(size: int, precision: str) -> int:
-    """A size rounded up to whole cache lines, so that what follows begins on one."""
+    """Round a size up to whole cache lines, so that the data after it begins on one."""
     return -(-size // _LINE[precision]) * _LINE[precision]
 
 
 class FactoredPanel:
-    """A panel on its way to this rank, and once it is here: L11 (with U11), L21_row and the row moves.
+    """A panel that is being sent to this rank, and after its arrival L11 (with U11), L21_row and the row moves.
 
-    One message holds it all: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows of this
-    process row, column by column.  Their first jb on the owner of the block row are dead; L21 is what lies below.
-    Pivots are row numbers among numbers of A's type: fp32 knows those below 2^24.
+    One message contains everything: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows
+    of this process row, column by column.  On the owner of the block row the first jb of these rows are unused; L21 is
+    below.  Pivots are row numbers in A's type: fp32 represents those below 2^24.
 
-    `ahead`: the host, which factors the panel for a device, sends the pivots alone before it: rows may travel by then.
+    ahead   whether the host, which factors the panel for a device, sends the pivots first, so that row swaps can begin
     """
 
     def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels, *, ahead: bool = False):
@@ -62,25 +62,25 @@ class FactoredPanel:
         self._message = buffer[: head + kernels.panel_size(m, jb, A.precision)]
         self._broadcast: Task | None = None
         self._numbers = kernels.host_numbers(jb + 1)
-        self._messenger: Task | None = None  # which brings the numbers of the pivots, ahead
+        self._messenger: Task | None = None  # the broadcast of the pivots, ahead of the panel
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
         self._work: Panel | None = None
 
     @staticmethod
     def buffer_size(A: DistMatrix, kernels: Kernels) -> int:
-        """Numbers in the longest message of this rank: L1, pivots, flag, and the rows of the first step."""
+        """Return the size of this rank's longest message: L1, pivots, flag, and the rows of the first step."""
         jb, stored = min(A.nb, A.rows.n), A.precision
         square, rows = (kernels.panel_size(m, jb, stored) for m in (jb, A.rows.local_size))
         return square + _whole_lines(jb + 1, stored) + rows
 
     def load(self, spans: Spans) -> None:
-        """Copy the panel's columns of A into the message, where they are factored; local to its process column."""
+        """Copy the panel's columns of A to the message, where they are factored; local to its process column."""
         with spans("copy"):
             self._kernels.copy(self._A[self.step.j0 :, self.step.j0 : self.step.j1], self.rows)
 
     def bring(self, options: PanelOptions, spans: Spans) -> None:
-        """Send the loaded panel on its way to where it is factored."""
+        """Begin to copy the loaded panel to the processor that factors it."""
         A, step = self._A, self.step
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
         il0 = A.rows.local_start(step.j0)
@@ -90,10 +90,10 @@ class FactoredPanel:
             )
 
     def factor(self, spans: Spans, look: Callable[[], object] = lambda: None) -> None:
-        """Factor the loaded panel within the message.  Collective over the process column that owns it.
+        """Factor the loaded panel in the message.  Collective over the process column that owns it.
 
-        Look after something else at every column, where a pivot is exchanged.
-        Overwrites the block row in A by L11 and U11; L21 is not needed there again.
+        Call `look` at every column, when a pivot is exchanged.  Overwrite the block row in A by L11 and U11; A's L21 is
+        not needed again.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
@@ -115,13 +115,13 @@ class FactoredPanel:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
 
     def keep_l(self, spans: Spans) -> None:
-        """Copy L21 of the factored panel into A, where a right-hand side that comes later needs it."""
+        """Copy L21 of the factored panel to A, for right-hand sides that follow later."""
         A, step = self._A, self.step
         with spans("copy"):
             self._kernels.copy(self.L21_row, A[step.j1 :, step.j0 : step.j1])
 
     def start_broadcast(self, options: PanelOptions) -> None:
-        """Send the panel on its way along the process rows.  Collective over all ranks."""
+        """Begin to broadcast the panel along the process rows.  Collective over all ranks."""
         row, q = self._A.grid.row, self.step.q
         if row.size > 1:
             if self._ahead:
@@ -129,16 +129,16 @@ class FactoredPanel:
             self._broadcast = Task(broadcast(options.bcast, row, self._message, q))
 
     def progress(self) -> bool:
-        """Drive the broadcast a little; whether it has ended here."""
+        """Drive the broadcast without waiting; return whether it has ended on this rank."""
         return all([task is None or task.test() for task in (self._messenger, self._broadcast)])
 
     def wait(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
-        """Have the panel here; look after something else until then."""
+        """Wait for the panel, and call `look` meanwhile."""
         self.wait_for_pivots(spans, look)
         self._wait_for(self._broadcast, spans, look)
 
     def wait_for_pivots(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
-        """Have the pivots here, which come ahead of the panel or with it."""
+        """Wait for the pivots, which arrive before the panel or with it, and call `look` meanwhile."""
         self._wait_for(self._messenger if self._ahead else self._broadcast, spans, look)
         if self._pivots is None:
             self.fetch_pivots()
@@ -153,24 +153,24 @@ class FactoredPanel:
                     task.wait_beside(look)
 
     def fetch_pivots(self) -> None:
-        """Begin to bring the pivots to the host, which needs them while the device is already busy with other work."""
+        """Begin to copy the pivots to the host, which needs them while the device continues with other work."""
         self._pivots = self._numbers.tolist if self._ahead else self._kernels.fetch(self._tail)
 
     @property
     def pivots(self) -> list[int]:
-        """The rows that the pivots came from, and 1 + the first column of the panel without one."""
+        """The source rows of the pivots, followed by 1 + the first column of the panel without a pivot, or 0."""
         assert self._pivots is not None, "the panel is here"
         return [int(row) for row in self._pivots()]
 
     @property
     def singular(self) -> int:
-        """1 + the global column that had no non-zero pivot; 0 if all had one."""
+        """1 + the global column without a non-zero pivot; 0 if all columns have one."""
         column = self.pivots[-1]
         return self.step.j0 + column if column else 0
 
     @property
     def moves(self) -> LocalMoves:
-        """The panel's row swaps as this process row sees them; worked out once the panel is here."""
+        """The panel's row swaps for this process row, computed when they are first used."""
         if self._moves is None:
             self._moves = local_moves(row_moves(self.step.j0, self.pivots[:-1]), self.step.j0, self._A.rows)
         return self._moves

@@ -1,22 +1,21 @@
-"""The proof that an LU was done: (A - LU) v for random signs v, against what rounding can have made of it.
+"""The proof of an LU: compare (A - LU) v for random signs v with the largest effect of rounding.
 
 Every product of the update is formed from two operands with independent rounding errors: relative ones of variance
 u_low²/6 (to nearest, significands spread evenly), or at the lower end of the format's range, absolute ones of variance
 q²/12 (q its least spacing).  For v of random signs, entry i of (A - LU) v is then a sum of independent terms, and its
-variance
+variance is
 
     sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
     t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k
 
-so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i.  In the brackets stand the
-sums in FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and
-the evaluation of the proof itself in FP64.  Where the entries are not random, equal ones err alike, and sums err in
-the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces
-NB/6 + N/(3·NB).
+so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i.  The brackets contain the sums in
+FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and the
+evaluation of the proof itself in FP64.  If the entries are not random, equal entries have equal errors, and sums have
+errors of one sign: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB).
 
-A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This one
-does not grow: with s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 % of
-||A v|| for fp16, and at N = 10^6, NB = 1024 the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
+A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This bound
+does not grow.  With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 %
+of ||A v|| for fp16, and at N = 10^6, NB = 1024 the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.solvers.scaling import Balance
 
-#: Random vectors that are tried.
+#: The number of random vectors.
 PROBES = 3
-#: How many sigma an entry may be off: of 10^8 normal numbers one exceeds 5.7, of 10^12 one exceeds 7.1.
+#: The largest deviation of an entry in sigma: of 10^8 normal numbers one exceeds 5.7, of 10^12 one exceeds 7.1.
 SIGMAS = 8.0
 
 
-#: Rows whose deviations are averaged, and the mean of (deviation / sigma)² that is still rounding.  Measured means lie
-#: between 0.01 and 0.6, up to 3.5 for fasi-higham of condition 1e15, where all entries of a factor are alike and so err
-#: together.  A mean of 192 squared normal numbers exceeds 2 with a probability below 1e-13.
+#: The number of rows per average, and the largest mean of (deviation / sigma)² due to rounding.  Measured means are
+#: between 0.01 and 0.6, up to 3.5 for fasi-higham of condition 1e15, whose factors have equal entries,
+#: so that errors add up.  A mean of 192 squared normal numbers exceeds 2 with a probability below 1e-13.
 GROUP, MEAN_SQUARE = 64, 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How (A - LU) v compares with what rounding explains; it fails unless error, worst and spread are within bounds.
+    """The comparison of (A - LU) v with the effect of rounding; it fails unless error, worst and spread are in bounds.
 
     error    ||(A - LU) v||_2 / ||A v||_2, of the worst probe
-    bound    SIGMAS·||sigma||_2 / ||A v||_2, of the best; at 1 or above it would prove nothing
+    bound    SIGMAS·||sigma||_2 / ||A v||_2, of the best probe; at 1 or above it would prove nothing
     worst    max_i |((A - LU) v)_i| / (SIGMAS·sigma_i); the limit is 1
-    spread   mean of (((A - LU) v)_i / sigma_i)² over 64 rows, of the worst 64, relative to its limit; the limit is 1
+    spread   mean of (((A - LU) v)_i / sigma_i)² over the worst 64 rows, relative to its limit; the limit is 1
     """
 
     passed: bool
@@ -67,9 +66,9 @@ class Proof:
 def prove(
     system: GeneratedSystem, factors: DistMatrix, low: str, kernels: Kernels, balance: Balance | None, seed: int
 ) -> Proof:
-    """Probe A - LU (R A C - LU where rows and columns were balanced).  About 10·N² flops.  Collective over the grid.
+    """Probe A - LU, or R A C - LU if rows and columns were balanced.  About 10·N² flops.  Collective over the grid.
 
-    The seed must be one that nobody could know while the factors were made: factors can be bent to satisfy three known
+    The seed must be unknown while the factors are computed, because factors can be adapted to satisfy three known
     vectors.
     """
     prover = _Prover(system, factors, kernels, balance)
@@ -87,14 +86,14 @@ def prove(
 
 
 class _Prover:
-    """The passes over L and U; vectors lie over the rows or over the columns, as everywhere."""
+    """The passes over L and U; vectors are over the rows or over the columns."""
 
     def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
         self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance
         self.equations = DistSpace(kernels, system.grid.all, system.rows.local_size, counts=system.grid.q == 0)
 
     def probe(self, seed: int, sigma: float, weights: Vector, squares: Vector) -> tuple[float, float, float]:
-        """Error, bound and largest deviation for one v; the squared deviations are added to `squares`."""
+        """Return error, bound and largest deviation for one v, and add the squared deviations to `squares`."""
         kernels, equations = self.kernels, self.equations
         v = kernels.xp.zeros(self.system.cols.local_size)
         kernels.signs(v, self.system.cols, seed)
@@ -102,13 +101,13 @@ class _Prover:
         norm = equations.norm(e)
         kernels.add_scaled(e, -1.0, self.times_LU(v))
         error, bound = (equations.norm(e) / norm, SIGMAS * sigma / norm) if norm else (nan, nan)
-        e = kernels.xp.multiply(e, weights)  # from here in units of sigma
+        e = kernels.xp.multiply(e, weights)  # in units of sigma
         worst = equations.max_abs(e) / SIGMAS
         kernels.add_scaled(squares, 1.0 / PROBES, kernels.xp.square(e))
         return error, bound, worst
 
     def variance(self, low: str) -> Vector:
-        """sigma² over the rows."""
+        """Return sigma² over the rows."""
         kernels, xp, n, nb = self.kernels, self.kernels.xp, self.system.n, self.factors.nb
         t = self.triangle("upper", xp.ones(self.system.cols.local_size), "squared")
         s = self.products(self.system.on_columns(t))
@@ -125,28 +124,28 @@ class _Prover:
         return variance
 
     def products(self, t: Vector) -> Vector:
-        """s over the rows, for t over the columns."""
+        """Return s over the rows, for t over the columns."""
         if self.system.random:
             return self.triangle("lower", t, "squared")
         xp = self.kernels.xp
         return xp.square(self.triangle("lower", xp.sqrt(t), "absolute"))
 
     def times_A(self, v: Vector) -> Vector:
-        """A v, or R A C v."""
+        """Return A v, or R A C v."""
         if self.balance is None:
             return self.system.multiply(v)
         xp = self.kernels.xp
         return xp.multiply(self.balance.R, self.system.multiply(xp.multiply(self.balance.C, v)))
 
     def times_LU(self, v: Vector) -> Vector:
-        """L U v = w + (L - I) w with w = U v."""
+        """Return L U v = w + (L - I) w with w = U v."""
         w = self.triangle("upper", v)
         y = self.triangle("lower", self.system.on_columns(w))
         self.kernels.add_scaled(y, 1.0, w)
         return y
 
     def triangle(self, part: str, x: Vector, form: str = "plain") -> Vector:
-        """T x, |T| x or (T∘T) x over the rows, T = U or L - I."""
+        """Return T x, |T| x or (T∘T) x over the rows, T = U or L - I."""
         y = self.kernels.xp.zeros(self.system.rows.local_size)
         rows, cols = self.system.rows, self.system.cols
         self.kernels.add_triangle_matvec(y, self.factors.local, x, rows, cols, part, form)
@@ -154,7 +153,7 @@ class _Prover:
         return y
 
     def spread(self, squares: Vector) -> float:
-        """The worst mean of a group of rows, as a share of what is allowed: few terms scatter more."""
+        """Return the worst mean of a group of rows relative to its limit, which is larger for smaller groups."""
         values = squares.tolist()
         worst = 0.0
         for begin in range(0, len(values), GROUP):

@@ -1,9 +1,9 @@
 """RS: apply a panel's row swaps to a section of columns and assemble U there (rocHPL §II, fig. 2c).
 
-Two forms: within one process row the rows move in place, and U is the block row itself.  Otherwise the owner of the
-block row scatters the rows that leave it, and all gather the rows that become U (scatterv and allgatherv, of different
-rows and so at the same time).  Gathering and scattering are separate from the communication between them, so that an
-update can hide it (§III-C).
+With one process row, the rows move in place, and U is the block row itself.  Otherwise the owner of the block row
+scatters the rows that leave it, and all ranks gather the rows that become U (scatterv and allgatherv; the rows differ,
+so both run at the same time).  Gathering and scattering rows in memory are separate from the communication between
+them, so that an update can hide the communication (§III-C).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ TAG = 7200
 
 @dataclass(frozen=True, slots=True)
 class SwapOptions:
-    """HPL's SWAP: binary exchange, spread and roll (long), or binary up to a width (mix)."""
+    """HPL's SWAP: binary exchange, spread and roll (long), or binary exchange up to a width (mix)."""
 
     swap: str = "mix"
     threshold: int = 64
 
     def binary(self, columns: int) -> bool:
-        """Whether a section of so many local columns is swapped by binary exchange."""
+        """Return whether a section of `columns` local columns is swapped by binary exchange."""
         return self.swap == "bin" or (self.swap == "mix" and columns <= self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Memory for one section at a time: U, the rows that become U by process row, and the rows that leave the block.
+    """Memory for one section: U, the rows that become U by process row, and the rows that leave the block.
 
-    Sections whose rows travel at the same time have buffers and message tags of their own.
+    Sections whose rows are in flight at the same time have separate buffers and message tags.
     """
 
     tag: int
@@ -47,7 +47,7 @@ class SwapBuffers:
 
 
 def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) -> SwapBuffers | None:
-    """Buffers for section 0, 1, … of up to so many local columns; none where rows move in place."""
+    """Return the buffers of a section with at most `columns` local columns, or None if rows move in place."""
     if A.grid.P == 1:
         return None
     size = A.nb * columns
@@ -56,10 +56,13 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
 
 
 class RowSwap:
-    """The row swaps of one panel on local columns c0:c1.  Call gather, start, (progress,) finish, in this order.
+    """The row swaps of one panel on local columns c0:c1; call gather, start and finish in this order.
 
-    Afterwards `U` is the block row's new content: all jb rows of it on every rank of the process column, in A where the
-    block row lies.  `gathered` is a mark behind the gathering.
+    Afterwards `U` is the new content of the block row, on every rank of the process column; on the block row's owner it
+    is in A.
+
+    gathered   a mark after the gathering in the device's work
+    updated    the number of columns, from c0, that UPDATE has finished; None until U12 is solved for
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class RowSwap:
         return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
 
     def gather(self, spans: Spans) -> None:
-        """Copy the rows to be sent out of A; after it, A's section may be changed elsewhere, but not here."""
+        """Copy the rows to be sent out of A; other operations may then change A's section."""
         moves, kernels = self._moves, self._kernels
         with spans("laswp"):
             if self._buffers is None:
@@ -106,7 +109,7 @@ class RowSwap:
         self.gathered = kernels.stopwatch.mark()
 
     def _cut(self, buffer: Any, rows: list[list[int]]) -> list[Any]:
-        """One contiguous piece a process row."""
+        """Return one contiguous piece of a buffer per process row."""
         pieces, begin = [], 0
         for part in rows:
             end = begin + len(part) * self.columns
@@ -119,9 +122,9 @@ class RowSwap:
             self._kernels.gather_rows(source, self._kernels.indices(rows), self._shaped(piece, len(rows)))
 
     def start(self, options: SwapOptions, before: RowSwap | None = None) -> None:
-        """Send the rows on their way, once those of another section have come.  Collective over the process column.
+        """Begin to send the rows, after those of another section have arrived.  Collective over the process column.
 
-        Where a stream does the waiting they leave at once: a message goes behind what its stream has when it is posted.
+        If a stream does the waiting, send at once, because a message follows all work that its stream already has.
         """
         if self._buffers is None or self.columns == 0:
             return
@@ -132,15 +135,15 @@ class RowSwap:
         self._task = Task(steps if first is None or first.in_stream else behind(first, steps))
 
     def progress(self) -> bool:
-        """Drive the communication a little; whether it has ended here."""
+        """Drive the communication without waiting; return whether it has ended on this rank."""
         return self._task is None or self._task.test()
 
     def ready(self) -> bool:
-        """Drive it a little; whether nobody waits any more for the rows, or a device's stream would."""
+        """Drive the communication; return whether the host no longer has to wait for it."""
         return self._task is None or self._task.test() or self._task.in_stream
 
     def finish(self, spans: Spans) -> None:
-        """Wait for the rows; write those that came into A, and assemble U."""
+        """Wait for the rows, write those that moved into A, and assemble U."""
         if self._buffers is None or self.columns == 0:
             return
         with spans("laswp"):

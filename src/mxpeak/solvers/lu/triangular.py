@@ -1,12 +1,12 @@
 """Triangular solves with a block-cyclic L or U, which may be stored in a lower precision than the FP64 vectors.
 
-Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are known already.  The sum over the columns
-of one process row is one reduction along it, then x_k goes along its process column, and every rank there adds its own
-T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.  Of several right-hand
-sides, a column each, the blocks are solved together: products of matrices, in as many messages.
+Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are already known.  One reduction along a
+process row sums over its columns, then x_k is broadcast along its process column, and every rank there adds its own
+T_ik x_k to its part of the sums.  For T^T the roles of process rows and columns are exchanged.  Several right-hand
+sides, one per column, are solved together, by products of matrices and in the same number of messages.
 
-Hosts sum up a block row's products before its turn, along whole rows of T: memory is read along them twice as fast as
-down blocks of columns.
+Hosts sum a block row's products just before its turn, along whole rows of T, because memory is read along rows twice as
+fast as along blocks of columns.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 
 class Diagonal(Protocol):
-    """What solves with the diagonal blocks of a triangle."""
+    """A solver for the diagonal blocks of a triangle."""
 
     def __call__(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
-        """x = T^-1 x (T^-T x) in place, T the block of a step."""
+        """Overwrite x by T^-1 x (T^-T x), T the block of a step."""
 
 
 def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
-    """x = U^-1 b̂ for [U | b̂], b̂ the last column of A: how HPL ends.
+    """Return x = U^-1 b̂ for [U | b̂], b̂ the last column of A: the last part of HPL.
 
-    Returns x's entries of this rank's own columns, the same on every rank of a process column.  A is not changed; N²
-    flops.  Collective over the grid.
+    The result contains the entries of x for this rank's own columns, the same on every rank of a process column.  A is
+    not changed; N² flops.  Collective over the grid.
     """
     N, xp = A.rows.n, kernels.xp
     s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_start(N))
@@ -47,16 +47,16 @@ def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
 
 
 class Factored:
-    """[L\\U] on a grid, its diagonal blocks made ready by the first solve for those that follow."""
+    """The factors [L\\U] on a grid; the first solve prepares the diagonal blocks for the following ones."""
 
     def __init__(self, A: DistMatrix, kernels: Kernels):
         self._A, self._kernels = A, kernels
         self._ready: dict[tuple[str, int], BlockSolver] = {}
 
     def solve(self, r: Vector) -> Any:
-        """U^-1 L^-1 r for r over the rows (the same along every process row); the result over the columns.
+        """Return U^-1 L^-1 r over the columns, for r over the rows (the same along every process row).
 
-        2·N² flops in fp64 for each right-hand side.  Collective over the grid.
+        2·N² flops in fp64 per right-hand side.  Collective over the grid.
         """
         A, kernels = self._A, self._kernels
         s, x = self._zeros(A.rows, r), self._zeros(A.cols, r)
@@ -68,7 +68,7 @@ class Factored:
         return x
 
     def solve_transposed(self, c: Vector) -> Any:
-        """L^-T U^-T c for c over the columns (the same along every process column); over the rows."""
+        """Return L^-T U^-T c over the rows, for c over the columns (the same along every process column)."""
         A, kernels = self._A, self._kernels
         s, x = self._zeros(A.cols, c), self._zeros(A.rows, c)
         if A.grid.p == 0:
@@ -79,7 +79,7 @@ class Factored:
         return x
 
     def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
-        """As many vectors of zeros as there are right-hand sides."""
+        """Return one vector of zeros per right-hand side."""
         return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:
@@ -95,12 +95,12 @@ class Factored:
 def _solve(
     A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool, transposed: bool = False
 ) -> None:
-    """x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is used up.
+    """Compute x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is overwritten.
 
-    s lies over T's rows, in parts that add up along the process rows; x over its columns.  Of T_ik x_k the rows of the
-    next block come first: its reduction can begin.  A round is as many steps as there are process columns, each of
-    which has one x_k in it; with what lies beyond the round all of them multiply at its end, at the same time and while
-    the next x_k is made elsewhere.  Were it done at once, each would wait in the next reduction for the one before it.
+    s is over T's rows, in parts that add up along the process rows; x is over its columns.  The rows of T_ik x_k in the
+    next block come first, so its reduction can begin.  A round has as many steps as there are process columns, each of
+    which has one x_k in it.  At the end of a round all of them multiply the rows beyond it, at the same time and while
+    the next x_k is computed elsewhere.  Without rounds, each would wait in the next reduction for the one before it.
     """
     if not transposed and not kernels.background:
         _solve_by_rows(A, s, x, kernels, solve, lower=lower)
@@ -118,7 +118,7 @@ def _solve(
         T = A.local[columns, rows] if transposed else A.local[rows, columns]
         kernels.add_matvec(s[rows], T, x[columns], transposed=transposed)
 
-    owed: slice | None = None  # this rank's columns of a round, as long as they are multiplied with single blocks alone
+    owed: slice | None = None  # this rank's columns of a round, until the round's product with all other rows
     for number, (step, following) in enumerate(zip(steps, [*steps[1:], None])):
         owner = (step.q, step.p) if transposed else (step.p, step.q)
         mine, own = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
@@ -143,16 +143,16 @@ def _solve(
 
 
 def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool) -> None:
-    """x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j): a process row goes from one of its block rows to its next.
+    """Compute x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j), while each process row prepares its next block row.
 
-    That one is multiplied with all that is known by then, while the other process rows do the same with theirs; what
-    these make known before its turn is added block by block.
+    A process row multiplies its next block row by all known blocks of x, while the other process rows do the same with
+    theirs.  Blocks that become known before its turn are added individually.
     """
     grid, N = A.grid, A.rows.n
     steps = lu_steps(N, A.nb, grid.P, grid.Q)
     if not lower:
         steps.reverse()
-    ahead = deque(step for step in steps if step.p == grid.p)  # this process row's
+    ahead = deque(step for step in steps if step.p == grid.p)  # the steps of this process row
     for step in steps:
         own, sending = A.cols.local_range(step.j0, step.j1), None
         if step.p == grid.p:
