@@ -1,4 +1,4 @@
-"""What the LU benchmarks share: orders that fill the memory, limits, warm-ups, repeated solves."""
+"""The common part of the LU benchmarks: orders that fill the memory, limits, warm-ups, repeated solves."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from mxpeak.solvers.abft.lu_faults import Checked
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.spans import Phase, Spans
 
-#: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
+#: The largest block whose GEMM rate is measured; larger blocks have the same rate.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
-#: Products that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
+#: Products of a GPU between two readings of the clock, because a single one takes hardly longer than a reading.
 GPU_PROBES = 8
-#: The order of a run before the clock on a GPU, at least: kernels have other forms for few rows.
+#: The smallest order of a run before the clock on a GPU: for few rows, kernels have other forms.
 GPU_WARM_N = 24 * 1024
-#: The kernels whose matrices lie in the host's memory.
+#: The kernels whose matrices are in the host's memory.
 IN_HOST_MEMORY = ("host", "reference")
 
 AnyCase = TypeVar("AnyCase", bound=LuCase)
-#: The product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
+#: A product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
 Probed = tuple[int, int, int, int, str]
 
 
@@ -68,19 +68,19 @@ class Solve(Protocol):
 
     @property
     def spans(self) -> Spans:
-        """Where they went."""
+        """The seconds of its phases."""
 
     @property
     def witness(self) -> GrowthReport:
-        """What its diagonal blocks say."""
+        """The growth of its diagonal blocks."""
 
     @property
     def bits(self) -> str:
-        """With --soak, what tells this rank's factors and solution from others."""
+        """With --soak, the digest of this rank's factors and solution."""
 
     @property
     def checked(self) -> Checked | None:
-        """With --abft, what the checksums said."""
+        """With --abft, the result of the checksums."""
 
 
 AnySolve = TypeVar("AnySolve", bound=Solve)
@@ -95,14 +95,14 @@ class Measured:
     phase: float | None
 
     def limit(self, name: str, rate: float) -> Limit:
-        """Return the limit of a case that ran at `rate`, which counts as reached too."""
+        """Return the limit of a case that ran at `rate`, which also counts as reached."""
         limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
         return limit if self.phase is None else limit.including("gemm", self.phase)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs(Generic[AnySolve]):
-    """The solves of one case, with what its limit is made of, the best one's phases, and bytes over all ranks."""
+    """The solves of one case, the data for its limit, the best solve's phases, and bytes over all ranks."""
 
     solves: list[AnySolve]
     measured: Measured
@@ -112,19 +112,19 @@ class Runs(Generic[AnySolve]):
 
     @property
     def best(self) -> AnySolve:
-        """The fastest."""
+        """The fastest solve."""
         return min(self.solves, key=lambda one: one.time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(Generic[AnyCase, AnySolve]):
-    """What tells one LU benchmark from the other.
+    """The differences between the LU benchmarks.
 
-    check        raises what cannot be run, given configuration and ranks
+    check        raises an error for configurations that cannot be run
     footprint    the bytes of a case, on a GPU or not
-    precision    in which its products are made: that of the limit
-    solve        one timed solve of a case on its grid, with these spans
-    result       what the solves of a case become, on the grid's rank 0
+    precision    the precision of its products, and of the limit
+    solve        runs one timed solve of a case on its grid, with these spans
+    result       makes a result from the solves of a case, on the grid's rank 0
     """
 
     check: Callable[[Any, Communicator], object]
@@ -135,7 +135,7 @@ class Problem(Generic[AnyCase, AnySolve]):
 
 
 class LuBench(Bench[LuConfig]):
-    """What all cases of one run share."""
+    """The state shared by all cases of one run."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -156,27 +156,27 @@ class LuBench(Bench[LuConfig]):
         return int(self.comm.bcast_object(n))
 
     def keeper(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
-        """Who keeps this matrix, if it is to be kept.  Collective over the grid."""
+        """Return the checkpointer of this matrix, or None without --checkpoint.  Collective over the grid."""
         return None if self.kept is None else FolderCheckpointer(self.kept, A, self.kernels, spans, self.ending)
 
     @property
     def before_s(self) -> float:
-        """Seconds of the clock before this process, of a run that has been resumed."""
+        """The seconds on the clock before this process, in a resumed run."""
         return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:
-        """Whether ranks pass panels on, or networks want to be driven: then an update looks at what it hides.
+        """Return whether updates must poll for messages, because ranks forward panels or networks need it.
 
-        On one node with Q <= 2 nobody forwards and memory carries the message: no look is worth a cut.  Messages from
-        a device are begun by looks.
+        On one node with Q <= 2 no rank forwards, and memory transfers the message; polling is then not worth a cut in
+        the update.  Messages from a device begin only when they are polled.
         """
         return self.placement.nodes > 1 or case.Q > 2 or (self.config.on_gpu and case.P > 1)
 
     def warm_up_n(self, case: LuCase) -> int:
-        """The order of the run that comes before the clock; 0: none.
+        """Return the order of the run before the clock, or 0 for none.
 
-        On a device always one, for libraries begin and kernels compile when first used, unless --warmup none.  It ends
-        with a block of the same size as the case itself: kernels are compiled for what divides their sizes.
+        A device always needs one, unless --warmup is none: libraries start and kernels compile when first used.  It
+        ends with a block of the same size as the case itself, because kernels are compiled for divisors of their sizes.
         """
         if self.config.warmup != "full" and (not self.config.on_gpu or self.config.warmup == "none"):
             return 0
@@ -193,7 +193,7 @@ class LuBench(Bench[LuConfig]):
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
         """Measure GEMM on all ranks of the grid at once: their flops over the slowest one's time.
 
-        The size only bounds the blocks: if it is small, so are they.  Collective over the grid.
+        The size bounds the blocks; a small case has small blocks.  Collective over the grid.
         """
         P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
@@ -203,7 +203,7 @@ class LuBench(Bench[LuConfig]):
             for _ in range(times):
                 probe()
             self.kernels.wait()
-            grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
+            grid.all.barrier()  # wait for the last rank: ranks that share a core run one after the other
 
         return reading(lambda: self.slowest(multiply, grid.all), times * P * Q * 2.0 * m * k * nb, run_s, LEAST_S)
 
@@ -212,7 +212,7 @@ class LuBench(Bench[LuConfig]):
     ) -> tuple[Reading | None, Reading | None]:
         """Run between a reading of the limit before and one after.  Collective over the grid.
 
-        Within a series a reading also serves the next cases for a while; after the last case there is always one.
+        Within a series, a reading also serves the next cases for a while; after the last case there is always one.
         """
         if self.config.warmup == "none":
             run()
@@ -228,12 +228,12 @@ class LuBench(Bench[LuConfig]):
 
 
 def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of an LU benchmark.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    """Run every case of an LU benchmark; mistakes raise on every rank before the first run.  Collective over comm."""
     return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **told)
 
 
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
-    """Each case with its result; None where it does not fit.  Collective."""
+    """Yield each case with its result, or None if it does not fit.  Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
     _check_checkpoint(bench, len(cases))
     check_abft(bench)
@@ -255,7 +255,7 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
-    """Stop at what cannot be kept."""
+    """Raise an error for runs that --checkpoint does not support."""
     if bench.config.checkpoint is None:
         return
     if cases > 1 or bench.config.repeat > 1 or bench.config.soak is not None:
@@ -273,7 +273,7 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
 
 
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
-    """The bytes of a case; with --checkpoint, of a copy of the matrix too, from which it is written."""
+    """Return the footprint of a case, with --checkpoint including the copy from which the matrix is written."""
     need = problem.footprint(case, config.on_gpu)
     if config.checkpoint is None:
         return need
@@ -286,7 +286,7 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
 
 
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
-    """Orders for a configuration that leaves them open: one that suits its largest case."""
+    """Return orders for a configuration without any: one that suits its largest case."""
     if bench.config.n is not None:
         return None
 
@@ -311,7 +311,7 @@ def _quick_machine(
 def _quick_n(
     machine: quick.Machine, budget: Budget, footprint: Footprint, nb: int, case: LuCase
 ) -> tuple[int, list[Caution]]:
-    """Return the order of a quick run; a smaller one, with a caution, if it does not fit into what is free now."""
+    """Return the order of a quick run, or a smaller one with a caution if it does not fit in the free memory."""
     n = machine.order(budget.share_n(machine.share, footprint, nb, case.P, case.Q))
     most = budget.default_n(footprint, nb, case.P, case.Q)
     if n <= most:
@@ -328,7 +328,7 @@ def _quick_n(
 def _checkpointed(
     problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
 ) -> Result | None:
-    """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
+    """Run a case while its folder of checkpoints, if there is one, is locked.  Collective over the grid."""
     kept = opened(bench.config, case, grid.all, bench.name)
     try:
         for caution in () if kept is None else kept.cautions:
@@ -348,9 +348,9 @@ def _result(
     *,
     last: bool,
 ) -> Result | None:
-    """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
+    """Warm up and solve `--repeat` times; the best time counts, and all solves must pass.
 
-    Collective over the grid; the result is whole on its rank 0.
+    Collective over the grid; the result is complete on its rank 0.
     """
     solves: list[AnySolve] = []
     own_gemm: list[Phase] = []
@@ -412,7 +412,7 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
 
 
 def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """A solve that is not the fastest, with that one's spans: of thousands of runs all would take much memory."""
+    """Replace the spans of a solve that is not the fastest, because thousands of solves would need much memory."""
     best = min(before, key=lambda other: other.time_s, default=one)
     if one.time_s <= best.time_s:
         return one
@@ -421,7 +421,7 @@ def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
-    """Where an LU ceased to be finite, if one did: the block, its rows and columns, and who holds it."""
+    """Return a caution for an LU with non-finite entries: the block, its rows and columns, and its owner."""
     found = next((one for one in witnesses if one.not_finite is not None), None)
     if found is None or found.not_finite is None:
         return []
@@ -474,7 +474,7 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
 
 @dataclass(frozen=True, slots=True)
 class GemmProbe:
-    """C = C - A B, to be called and timed."""
+    """The product C = C - A B, which can be called and timed."""
 
     kernels: Kernels
     C: Matrix
@@ -482,14 +482,14 @@ class GemmProbe:
     B: Matrix
 
     def __call__(self) -> None:
-        """One product."""
+        """Compute one product."""
         self.kernels.subtract_product(self.C, self.A, self.B)
 
 
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
-    """C = C - A B from C = 0 on, C m×n and k columns in A, operands in a precision.
+    """Return the product C = C - A B for C = 0, C m×n and k columns in A, operands in a precision.
 
-    A and B are random numbers: products of equal ones draw less power, and are faster than those of an LU.
+    A and B are random, because products of equal numbers need less power and are faster than those of an LU.
     """
     stored = stored_as(precision)
     C = kernels.matrix(m, n, stored)

@@ -1,4 +1,4 @@
-"""Official counts of flops and bytes, each with its source.  Rates are counts over seconds, so they stand here once."""
+"""Official counts of flops and bytes, each with its source; all rates are based on these counts."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ FP64_BYTES = 8
 
 
 def hpl_flops(n: int) -> float:
-    """The flops HPL credits for solving a system of order n, however it was solved: 2/3 n^3 + 3/2 n^2.
+    """Return the flops that HPL credits for a system of order n, however it was solved: 2/3 n^3 + 3/2 n^2.
 
-    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c.  LU and two triangular solves of
-    n^2 flops each make 2/3 n^3 + 3/2 n^2 - n/6; HPL leaves the last term out.
+    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c.  LU and two triangular solves of n^2 flops each are
+    2/3 n^3 + 3/2 n^2 - n/6; HPL omits the last term.
     """
     return n * n * (2.0 / 3.0 * n + 1.5)
 
 
 def lu_flops(n: int) -> float:
-    """The flops of an LU factorization of order n: 2/3 n^3 - 1/2 n^2 - 1/6 n."""
+    """Return the flops of an LU factorization of order n: 2/3 n^3 - 1/2 n^2 - 1/6 n."""
     return lu_flops_done(n, 0)
 
 
 def lu_flops_done(n: int, remaining: int) -> float:
-    """The flops of an LU of order n once r = `remaining` columns are left.
+    """Return the completed flops of an LU of order n when r = `remaining` columns are left.
 
-    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the whole less that of order r.  Column k of n costs n-k
-    divisions and 2 (n-k)^2 flops of update.  rocHPL's progress table counts the same.
+    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the flops of order n minus those of order r.  Column k of n costs
+    n-k divisions and 2 (n-k)^2 flops of update. rocHPL's progress table has the same count.
     """
     r = remaining
     return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not less, for n = 1
 
 
 def hpl_memory_bytes(n: int, nb: int, P: int, Q: int, panels: int = 2) -> dict[str, int]:
-    """The bytes an HPL run needs over all P x Q ranks, each counted as the rank that owns most.
+    """Return the bytes of an HPL run over all P x Q ranks, each counted as the rank with the largest part.
 
-    With m x k the largest local part of the n x (n+1) matrix, every rank holds, in fp64,
+    With m x k the largest local part of the n x (n+1) matrix, every rank has, in fp64,
       the matrix   m k,
-      panels       2 m nb          (the one in use, and the one that look-ahead factors; 3 m nb where FACT of that
-                                    one begins beside UPDATE1, which still reads the one before),
+      panels       2 m nb          (the current one and the one that look-ahead factors; 3 m nb if FACT of the latter
+                                    overlaps UPDATE of the left section, which still reads the one before),
       row swaps    3 nb k          (rows to send, rows received, and U).
 
-    Single nb x nb blocks and the padding of columns are left out: parts in a thousand where n is large.
+    Single nb x nb blocks and the padding of columns are omitted; they are a few thousandths for large n.
     """
     m, k = numroc(n, nb, 0, P), numroc(n + 1, nb, 0, Q)
     matrix = P * Q * FP64_BYTES * m * k
@@ -69,14 +69,14 @@ def mxp_memory_bytes(
     background: bool = False,
     depth: int = 1,
 ) -> dict[str, int]:
-    """The bytes an HPL-MxP run needs over all P×Q ranks, each counted as the rank that owns most.
+    """Return the bytes of an HPL-MxP run over all P×Q ranks, each counted as the rank with the largest part.
 
-    With m×k the largest local part of the n×n matrix, every rank holds
+    With m×k the largest local part of the n×n matrix, every rank has
       the matrix   stored·m·k,
-      panels       operand·s·(m + k)·nb     (L_row and U_col of the step in use, and, where s is 2, of the one that
-                                             look-ahead makes, for which a process alone needs the `background`),
+      panels       operand·s·(m + k)·nb     (L_row and U_col of the current step and, with look-ahead, s = 2, of the
+                                             next; one process alone looks ahead only with `background`),
       vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; a whole vector, twice),
-      inverses     16·nb²·d                 (of L's and U's diagonal blocks, of which it has d; where they are kept).
+      inverses     16·nb²·d                 (of its d diagonal blocks of L and U, if they are kept).
     """
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
     matrix = P * Q * stored * m * k
@@ -89,9 +89,9 @@ def mxp_memory_bytes(
 
 
 def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Footprint = hpl_memory_bytes) -> int:
-    """The largest order n whose run fits `budget_bytes` over all ranks; a multiple of nb once n >= nb.
+    """Return the largest order n whose run fits in `budget_bytes` over all ranks; a multiple of nb if n >= nb.
 
-    About sqrt(budget / bytes of an entry), less what the buffers of the footprint take.
+    It is about sqrt(budget / bytes of an entry), minus the buffers of the footprint.
     """
     if nb < 1:
         raise UsageError(f"--nb {nb} is less than 1; use, for example, --nb 192")
@@ -99,7 +99,7 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     def need(n: int) -> int:
         return footprint(n, nb, P, Q)["total"]
 
-    most = math.isqrt(max(0, budget_bytes))  # an entry takes a byte or more
+    most = math.isqrt(max(0, budget_bytes))  # an entry has at least one byte
     blocks = _largest(most // nb, lambda b: need(b * nb), budget_bytes)
     if blocks:
         return blocks * nb
@@ -114,7 +114,7 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
 
 
 def _largest(most: int, need: Callable[[int], int], budget: int) -> int:
-    # The largest k in [0, most] that fits: bisection, for the need never falls as k grows.
+    # Bisection for the largest k in [0, most] that fits: the need never decreases with k.
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,7 +1,7 @@
 """Counts of HPG-MxP and HPCG, each with its source: credited flops, nominal and least bytes, memory.
 
-A multigrid call on levels 0 … L-1 smooths before and after on all but the coarsest, which is smoothed once.  n_l and
-nnz_l are a level's rows and entries over all ranks, N = n_0.
+A multigrid call on levels 0 … L-1 smooths before and after the correction on all levels except the coarsest, which is
+smoothed once.  n_l and nnz_l are a level's rows and entries over all ranks, N = n_0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mxpeak.layout.stencil import LEVELS, STENCIL, Box
 
 FP64_BYTES, INT32_BYTES, INT64_BYTES, POINTER_BYTES = 8, 4, 8, 8
 
-#: The motifs of HPG-MxP and of HPCG by which flops are counted.
+#: The motifs of HPG-MxP and of HPCG, by which flops are counted.
 HPG_MXP_MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 HPCG_MOTIFS = ("ddot", "waxpby", "spmv", "mg")
 #: The two countings of HPG-MxP's multigrid.
@@ -25,7 +25,7 @@ COUNTINGS = ("reference", "ornl")
 class Levels:
     """The sizes of a multigrid hierarchy over all ranks, finest level first.
 
-    coarse_nnz   entries of a level's rows at those points that the next level has; 0 for the coarsest
+    coarse_nnz   entries of a level's rows at the points of the next level; 0 for the coarsest
     """
 
     rows: tuple[int, ...]
@@ -34,7 +34,7 @@ class Levels:
 
 
 def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
-    """The sizes of the 27-point problem, of which `box` is one rank's part."""
+    """Return the sizes of the 27-point problem, of which `box` is one rank's part."""
     boxes = box.levels(count)
     return Levels(
         rows=tuple(one.global_rows for one in boxes),
@@ -47,13 +47,13 @@ def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
 
 
 def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "reference") -> dict[str, int]:
-    """The flops of one solve whose restart cycles took `cycles` steps each, by motif and in "total".
+    """Return the flops of one solve with restart cycles of `cycles` steps each, by motif and in "total".
 
-    Source: HPG-MxP reference code, GMRES_IR.cpp; all precisions count alike, the projected problem not at all.
-      gs       a multigrid call a step, and one a cycle for the update (see `reference_mg_flops`, `ornl_mg_flops`)
-      spmv     2·nnz_0 a step, and a cycle for the residual
+    Source: HPG-MxP reference code, GMRES_IR.cpp; all precisions have equal weight, and the projected problem has none.
+      gs       one multigrid call per step, and one per cycle for the update (`reference_mg_flops`, `ornl_mg_flops`)
+      spmv     2·nnz_0 per step, and per cycle for the residual
       ortho    step k: CGS2 8·k·N, norm 2·N, scaling N; so N·(4·m·(m + 1) + 3·m) for a cycle of m steps
-      update   a cycle: b - A x and its norm 4·N, scaling N, Q t 2·m·N, x + z 2·N
+      update   per cycle: b - A x and its norm 4·N, scaling N, Q t 2·m·N, x + z 2·N
     """
     if counting not in COUNTINGS:
         raise UsageError(f"counting {counting!r} is unknown; use one of {', '.join(COUNTINGS)}")
@@ -67,22 +67,22 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
 
 
 def reference_mg_flops(levels: Levels) -> dict[str, int]:
-    """The flops of a multigrid call as the reference counts them: 2·(1 + 1 + 1)·Σ nnz_l, all under smoothing.
+    """Return the reference's count for a multigrid call: 2·(1 + 1 + 1)·Σ nnz_l, all of it as smoothing.
 
-    Source: HPG-MxP reference code, GMRES_IR.cpp: residual, one sweep before and one after, as if every level had
-    them, the coarsest too, and no sweep started from zero; restriction and prolongation count nothing.
+    Source: HPG-MxP reference code, GMRES_IR.cpp.  It counts a residual and one sweep before and after on every level,
+    including the coarsest, and no sweep that starts from zero; restriction and prolongation count nothing.
     """
     return {"gs": 6 * sum(levels.nnz), "restriction": 0, "prolongation": 0}
 
 
 def ornl_mg_flops(levels: Levels) -> dict[str, int]:
-    """The flops of a multigrid call as it is done in ORNL's optimised code (arXiv 2507.11512, §3.2).
+    """Return the flops of a multigrid call as executed by ORNL's optimized code (arXiv 2507.11512, §3.2).
 
       gs             nnz_l for the sweep from zero, 2·nnz_l for the one after; 2·nnz on the coarsest level
       restriction    the residual at coarse points only: 2·(entries of their rows)
       prolongation   n_{l+1}
 
-    ORNL's code takes the coarse matrix's entries for those of the coarse points' rows: less by 2/gnx or so.
+    ORNL's code counts the coarse matrix's entries instead of those of the coarse points' rows, about 2/gnx less.
     """
     return {
         "gs": 3 * sum(levels.nnz[:-1]) + 2 * levels.nnz[-1],
@@ -92,12 +92,12 @@ def ornl_mg_flops(levels: Levels) -> dict[str, int]:
 
 
 def hpcg_flops(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
-    """The flops of `sets` CG solves of `iterations` iterations in all, by motif and in "total".
+    """Return the flops of `sets` CG solves of `iterations` iterations in total, by motif and in "total".
 
     Source: HPCG 3.1, ReportResults.cpp.
       ddot, waxpby   (3·iterations + sets)·2·N each
       spmv           (iterations + sets)·2·nnz_0
-      mg             an iteration: (4 + 2 + 4)·nnz_l, 4·nnz on the coarsest level: symmetric sweeps, one residual
+      mg             per iteration: (4 + 2 + 4)·nnz_l, 4·nnz on the coarsest level: symmetric sweeps, one residual
     """
     vectors = (3 * iterations + sets) * 2 * levels.rows[0]
     return _with_total(
@@ -111,14 +111,14 @@ def hpcg_flops(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]
 
 
 def hpcg_bytes(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
-    """The nominal bytes that HPCG's GB/s are made of: "read", "write" and "total", whatever was moved.
+    """Return the nominal bytes of HPCG's GB/s, "read", "write" and "total", whatever the actual traffic is.
 
-    Source: HPCG 3.1, ReportResults.cpp.  An entry is 12 bytes, a symmetric sweep reads all of them twice:
-      ddot     (3·iterations + sets) times 2·8·N read, 8 written in all
+    Source: HPCG 3.1, ReportResults.cpp.  An entry is 12 bytes, and a symmetric sweep reads all of them twice:
+      ddot     (3·iterations + sets) times 2·8·N read, 8 written in total
       waxpby   as often, 2·8·N read, 8·N written
       spmv     (iterations + sets) times 12·nnz_0 + 8·N read, 8·N written
-      mg       an iteration and level: two symmetric sweeps and a residual read 5·12·nnz_l + 3·8·n_l, and write
-               8·n_l + 2·8·nnz_l (HPCG counts nnz_l where n_l are written); coarsest: one sweep, 24·nnz + 8·n, 8·n
+      mg       per iteration and level: two symmetric sweeps and a residual read 5·12·nnz_l + 3·8·n_l, and write
+               8·n_l + 2·8·nnz_l (HPCG counts nnz_l although n_l are written); coarsest: one sweep, 24·nnz + 8·n, 8·n
     """
     w, entry, N = FP64_BYTES, FP64_BYTES + INT32_BYTES, levels.rows[0]
     vectors, products = 3 * iterations + sets, iterations + sets
@@ -138,15 +138,15 @@ def _with_total(parts: dict[str, int]) -> dict[str, int]:
 
 
 def memory_bytes(box: Box, restart: int | None = None, count: int = LEVELS) -> tuple[int, ...]:
-    """The bytes that HPCG's report, or with `restart` HPG-MxP's, says each level takes over all ranks.
+    """Return the bytes per level over all ranks in HPCG's report, or with `restart` in HPG-MxP's.
 
-    Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts in fp64 alone.  With n rows and
-    c columns, halo included, over all ranks, each rank taken for rank 0, a level's
+    Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts only fp64.  With n rows and c
+    columns (halo included) over all ranks, where each rank counts as rank 0, a level has
       matrix    n·(1 + 4·8 + 27·(4 + 8 + 8))                    row lengths, four pointers, columns twice, values
       vectors   n·(3 + 2)·8 + c·2·8, and n·(restart + 1)·8      finest level: b, x, exact x, r, Ap; z, p; basis
                 n·(4 + 8) + c·2·8                               others: map to finer points, rc; xc, Axf
-      buffers   (8 + 4)·halo + 12·neighbours, of rank 0         others alone
-    A few hundred bytes of structures are left out.
+      buffers   (8 + 4)·halo + 12·neighbors, of rank 0          others only
+    A few hundred bytes of structures are omitted.
     """
     first = Box.of(0, box.shape, box.grid)
     finest, *coarser = first.levels(count)
@@ -174,13 +174,13 @@ def _columns(box: Box) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored matrix as memory sees it.
+    """The sizes of a stored matrix.
 
     rows           its rows
-    values         its stored values beside the diagonal, padding included
-    value_bytes    bytes of one
+    values         its stored off-diagonal values, including padding
+    value_bytes    bytes per value
     index_bytes    bytes of all its index arrays
-    vector_bytes   bytes w of an entry of the vectors it meets, and of its diagonal
+    vector_bytes   bytes w per entry of the vectors in its products, and of its diagonal
     """
 
     rows: int
@@ -190,44 +190,45 @@ class Stored:
     vector_bytes: int
 
     def part(self, values: int) -> int:
-        """The bytes of `values` of its entries with their share of the indices."""
+        """Return the bytes of `values` of its entries with their share of the indices."""
         return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
 def product_bytes(A: Stored) -> int:
-    """y = A x: the matrix, x read and y written, so entries + 3·n·w."""
+    """Return the bytes of y = A x: the matrix, x read and y written, so entries + 3·n·w."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 
 def sweep_bytes(A: Stored) -> int:
-    """A Gauss–Seidel sweep: the matrix, r and x read and x written, so entries + 4·n·w."""
+    """Return the bytes of a Gauss–Seidel sweep: the matrix, r and x read and x written, so entries + 4·n·w."""
     return A.part(A.values) + 4 * A.rows * A.vector_bytes
 
 
 def half_sweep_bytes(A: Stored, values: int, *, keep: bool = False) -> int:
-    """A sweep over L or U alone, from x = 0 or backward: `values` entries, diagonal, right side, x written: 3·n·w.
+    """Return the bytes of a sweep over only L or U, from x = 0 or backward: `values` entries and 3·n·w for vectors.
 
-    What a forward one keeps for the backward one is n·w more.
+    The vectors are the diagonal, the right-hand side and x.  With `keep`, a forward sweep also writes n·w for the
+    backward sweep.
     """
     return A.part(values) + (4 if keep else 3) * A.rows * A.vector_bytes
 
 
 def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int, vectors: int) -> int:
-    """r - A x at coarse points: the entries that are read, all of x, and n_c·(w + 4) for what is written, and the map.
+    """Return the bytes of r - A x at coarse points: the entries, all of x, and n_c·(w + 4) for result and map.
 
-    So many `vectors` are read at the points alone: of each cache line every second entry, 2·n_c·w.
+    `vectors` vectors are read only at these points: every second entry of each cache line, 2·n_c·w.
     """
     w = A.vector_bytes
     return A.part(coarse_values) + A.rows * w + coarse_rows * ((1 + 2 * vectors) * w + INT32_BYTES)
 
 
 def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:
-    """x += x_c at coarse points: n_c·(3·w + 4): x_c and x read, x written, the map."""
+    """Return the bytes of x += x_c at coarse points, n_c·(3·w + 4): x_c and x read, x written, the map."""
     return coarse_rows * (3 * vector_bytes + INT32_BYTES)
 
 
 def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
-    """CGS2 of w against k vectors, and w's scaling: n·(3·k + 7)·w, for the basis is read three times.
+    """Return the bytes of CGS2 of w against k vectors, and w's scaling: n·(3·k + 7)·w, with the basis read three times.
 
     h = Qᵀw reads w; w -= Q h with the second Qᵀw, w -= Q h with the norm, and the scaling each read and write it.
     """
@@ -235,10 +236,10 @@ def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
 
 
 def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:
-    """xᵀy: 2·n·w, or n·w for one vector with itself."""
+    """Return the bytes of xᵀy: 2·n·w, or n·w for one vector with itself."""
     return rows * vectors * vector_bytes
 
 
 def waxpby_bytes(rows: int, vector_bytes: int = FP64_BYTES) -> int:
-    """w = a·x + b·y: 3·n·w."""
+    """Return the bytes of w = a·x + b·y: 3·n·w."""
     return rows * 3 * vector_bytes

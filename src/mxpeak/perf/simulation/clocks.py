@@ -1,11 +1,11 @@
-"""Broadcasts on clocks: when a message that a root has at t is where, along all rows of a process grid at once.
+"""Broadcasts on clocks: the arrival times of a root's message, for all rows of a process grid at once.
 
-A ring is a chain of hops, each begun when the message is there, the sender takes part and its port is free:
+A ring is a chain of hops.  Each hop begins when the message has arrived, the sender takes part and its port is free:
 
     a_0 = t,    a_{i+1} = max(a_i, f_i) + c_i
 
 With C_i = c_0 + ... + c_{i-1} this is a running maximum, a_i = C_i + max(t, f_0 - C_0, ..., f_{i-1} - C_{i-1}), so all
-hops of all rows take four operations on arrays.  Times are seconds since the start, float64.
+hops of all rows need four operations on arrays.  Times are seconds since the start, in float64.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mxpeak.perf.simulation.machines import Network
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-#: Chains of ranks counted from the root, in stages: within one, the root sends to all heads together; the next begins
-#: when its first message has left.  The same as in comm.broadcast.
+#: Chains of ranks, counted from the root, in stages.  The root sends to all heads of a stage together, and begins the
+#: next stage when its first message has left.  They equal those of comm.broadcast.
 Stages = list[list[list[int]]]
 
 
 def stages(name: str, size: int) -> Stages:
-    """Who passes a panel to whom: 1ring, 1ringM, 2ring, 2ringM (HPL's; "M" serves rank 1 first and alone)."""
+    """Return the chains that forward panels: 1ring, 1ringM, 2ring, 2ringM (HPL's; "M" serves rank 1 first)."""
     last = list(range(1, size))
     if name == "1ring":
         found = [[last]]
@@ -49,7 +49,7 @@ def stages(name: str, size: int) -> Stages:
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a process grid: `size` ranks in a line, `inside` of one node, `across` lines of a node.
+    """One direction of a process grid: `size` ranks in a line, `inside` of them on one node, `across` lines per node.
 
     All lines of a node send at about the same time and share its ports, as in eq. 5 of OLCF's paper.
     """
@@ -61,22 +61,23 @@ class Line:
 
     @property
     def leaves(self) -> bool:
-        """Whether the line spans more than one node."""
+        """Whether the line has ranks on more than one node."""
         return self.inside < self.size
 
     @property
     def slowest(self) -> tuple[float, float]:
-        """Latency and seconds a byte of its slowest hop."""
+        """The latency and the seconds per byte of its slowest hop."""
         if self.leaves:
             return self.network.latency_s, 1.0 / self.network.rate(self.across)
         return self.network.local_latency_s, 1.0 / self.network.local_rate
 
 
 def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array) -> Array:
-    """When each rank of each line has the root's message, [lines, ranks].
+    """Return the time [lines, ranks] at which each rank of each line has the root's message.
 
-    ready   when the root of each line has it; entry: since when each rank takes part; port: since when each rank's is
-    free, which is written
+    ready   the time at which the root of each line has the message
+    entry   the time from which each rank takes part
+    port    the time from which each rank's port is free, which is updated
     """
     at: Array = np.empty_like(entry)
     at[:, root] = ready
@@ -104,7 +105,7 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 @cache
 def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
-    """For each chain of each stage: the ranks, latency and seconds a byte of each hop, and which hops leave a node."""
+    """Return, for each chain of each stage: ranks, latency and seconds per byte of the hops, and which leave a node."""
     return [
         [_route(line, [root, *((root + r) % line.size for r in chain)], len(stage)) for chain in stage]
         for stage in stages(name, line.size)
@@ -133,7 +134,7 @@ def _chain(
     port: Array,
     size_bytes: Array,
 ) -> Array:
-    """One chain for all lines; returns when its first message has left the root."""
+    """Simulate one chain for all lines; return the time at which its first message has left the root."""
     senders, receivers = ranks[:-1], ranks[1:]
     free = np.where(leaving, np.maximum(entry[:, senders], port[:, senders]), entry[:, senders])
     free[:, 0] = np.maximum(start, free[:, 0])
@@ -149,9 +150,9 @@ def _chain(
 def _spread_and_roll(
     modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
-    """The root scatters S pieces in turn; then S - 1 rolls of one piece each, in which all take part (HPL's long).
+    """Simulate HPL's long: the root scatters S pieces, then all ranks take part in S - 1 rolls of one piece each.
 
-    t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds a byte.
+    t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds per byte.
     """
     start = at[:, root].copy()
     others, S = list(range(line.size)), line.size
@@ -174,7 +175,7 @@ def _spread_and_roll(
 
 
 def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
-    """The library's own: begun when all are there; log2(S) latencies, and `passes` times the message a port."""
+    """Return the end of the library's broadcast, which begins when all ranks take part."""
     passes = line.network.lib_passes if name == "lib" else line.network.ilib_passes
     latency_s, per_byte = line.slowest
     begun = np.maximum(ready, entry.max(axis=1))

@@ -1,13 +1,11 @@
 """HPL step by step on the clocks of all ranks: the events of layout/lu_schedule.py (rocHPL §III, fig. 3 and 6).
 
-    FACT     the panel, on the cores of the ranks of its process column; from the device and back
-    LBCAST   along the process rows
+    FACT     factor the panel on the cores of the ranks of its process column; copy it from the device and back
+    LBCAST   broadcast it along the process rows
     RS       gather rows, exchange them within the process columns, scatter them
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
-With look-ahead the next panel's columns come first, and FACT and LBCAST go on behind the rest of UPDATE; with the split
-update RS does too, as long as there is a left section, and a panel begins beside UPDATE1 of the step before.  Where the
-device is a rank's own cores (a CPU), FACT is part of their work, and hides LBCAST alone.
+If the device is a rank's own cores (a CPU), FACT is part of their work and hides only LBCAST.
 """
 
 from __future__ import annotations
@@ -37,17 +35,17 @@ from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, forecast, hop
 from mxpeak.perf.simulation.machines import Machine
 
 FP64_BYTES = 8
-#: The most columns of a section whose rows are swapped by binary exchange, as HPL's default has it.
+#: The largest number of columns whose rows are swapped by binary exchange: HPL's default.
 NARROW = 64
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """One run: LU, and the triangular solve at its end."""
+    """Simulate one run: LU, and the triangular solve after it."""
     return _Simulation(run, machine).result()
 
 
 def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
-    """Cores of one rank in FACT: T = 1 + (C - pq)/p where a node's p×q ranks share C in turn, else C/(pq).
+    """Return the cores of a rank in FACT: 1 + (C - pq)/p if a node's p×q ranks share C in turn, otherwise C/(pq).
 
     rocHPL III-B: ranks of one process row never factor at the same time.
     """
@@ -56,13 +54,13 @@ def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Seconds of FACT of M×NB numbers a rank on T cores: products on T cores, and a pivot a column.
+    """Return the seconds of FACT of M×NB numbers per rank on T cores: products on T cores, and one pivot per column.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
-    with a core's rate r, a level of a reduction over cores s, and of one over ranks l.  Tiles of NB rows are what cores
-    are given (III-A), so a short panel has no work for all of them.  The tables' core rates are calibrated with these
-    2 log2(P) levels; `rounds` counts what ranks exchange here, and goes with measured rates.
+    with a core's rate r, s per level of a reduction over cores, and l per level of one over ranks.  Cores get tiles of
+    NB rows (III-A), so a short panel has no work for all of them.  The tables' core rates are calibrated with these 2
+    log2(P) levels; `rounds` counts the actual exchanges of ranks and is for measured rates.
     """
     assert machine.core_rate is not None
     assert machine.sync_s is not None
@@ -74,7 +72,7 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Seconds of FACT of M×NB numbers a rank by its device, which copies them first.
+    """Return the seconds of FACT of M×NB numbers per rank on its own device, which copies them first.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
     """
@@ -84,13 +82,13 @@ def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
 
 
 def rounds(P: int) -> int:
-    """Exchanges one after the other in a butterfly: log2 P; ranks beyond a power of two hand in and get back."""
+    """Return the number of successive exchanges in a butterfly: log2 P, and two more if P is no power of two."""
     full = P.bit_length() - 1
     return full + 2 * (1 << full < P)
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Seconds of a round of FACT's exchange: l + 2 NB 8 b of its message, two rows, and what comes beside it."""
+    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, and the fixed cost."""
     latency_s, per_byte = line.slowest
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
@@ -267,10 +265,10 @@ class _Simulation(LuClocks):
     # --- its parts
 
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """RS's messages: within a process column all begin when the last has gathered.
+        """Return when RS's messages arrive; within a process column all begin when the last rank has gathered.
 
-        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all gather U's, so its way out carries
-        both, and the latencies of one hide those of the other:
+        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all gather U's.  Its outgoing link
+        carries both, and their latencies overlap:
 
             h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
         """
@@ -283,18 +281,18 @@ class _Simulation(LuClocks):
         return np.broadcast_to(begun.max(axis=0) + np.where(columns > 0, seconds, 0.0), begun.shape).copy()
 
     def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:
-        """The same for one process column."""
+        """Return when RS's messages arrive in one process column."""
         return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
 
     def rows_s(self, columns: Array, jb: int) -> Array:
-        """The device's seconds to gather and scatter the rows of a section, by process column, for all rows alike."""
+        """Return the device's seconds to gather and scatter the rows of a section, by process column."""
         seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
         found: Array = seconds
         return found
 
     def update_s(self, jb: int, m: Array, n: Array, q: int | None = None) -> Array:
-        """The device's seconds of UPDATE of n columns: jb² n for U, 2 jb (m + edge)(n + edge) for A22."""
+        """Return the seconds of UPDATE of n columns: jb² n flops for U, 2 jb (m + edge)(n + edge) for A22."""
         edge, speed = self.machine.edge, self.ranks.speed
         if q is not None:
             n, speed = n[q : q + 1], speed[:, q : q + 1]

@@ -1,4 +1,4 @@
-"""What the simulations of HPL and HPL-MxP share: a run, its ranks on nodes, local sizes, and what comes out."""
+"""The common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, local sizes, and the forecast."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mxpeak.perf.simulation.machines import Machine, Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuRun:
-    """One run of an LU benchmark, as the solvers are told it.
+    """One run of an LU benchmark, with the options of the solvers.
 
-    aware          messages leave from device memory; else they are staged in the host's
-    nics           ports of a node that are used; None: all
-    core_sharing   FACT takes the cores of the node's ranks that wait (rocHPL III-B)
-    early          with a split update HPL's panels begin beside UPDATE1 of the step before, rocHPL's (III-C) behind it
+    aware          messages leave from device memory; otherwise they are staged in the host's memory
+    nics           the number of a node's ports in use; None: all
+    core_sharing   FACT also uses the cores of the node's waiting ranks (rocHPL III-B)
+    early          with a split update, HPL's panels begin during the left section's UPDATE; rocHPL's (III-C) after it
     slow           ranks that compute at a fraction of the speed
     """
 
@@ -63,10 +63,10 @@ class LuRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuForecast:
-    """What a simulated run comes to.
+    """The result of a simulated run.
 
-    phases      seconds by phase, the mean of the ranks; "wait" is what is left: communication that nothing hides
-    behind      seconds of the host and of copies, the mean of the ranks, hidden by those phases or part of "wait"
+    phases      mean seconds per rank by phase; "wait" is the rest, communication that is not hidden
+    behind      mean seconds per rank of the host and of copies, hidden by those phases or part of "wait"
     step_s      when the owner of each step's diagonal block began it
     device_s    seconds in which that owner's device computed within the step
     """
@@ -80,11 +80,11 @@ class LuForecast:
 
     @property
     def rate_flops(self) -> float:
-        """Credited flops over seconds."""
+        """The credited flops over the seconds."""
         return self.flops / self.time_s
 
     def hidden_until(self, slack: float = 1.1) -> int:
-        """The first step that takes `slack` times what devices compute in it, over windows of sixteen steps."""
+        """Return the first step that is `slack` times longer than its computation, over windows of sixteen steps."""
         took, computed = np.diff(self.step_s), self.device_s[: len(self.step_s) - 1]
         window = np.ones(min(16, len(took)))
         late = np.convolve(took, window, "valid") > slack * np.convolve(computed, window, "valid")
@@ -97,7 +97,7 @@ class LuForecast:
 
 
 def owned(n: int, nb: int, P: int) -> Array:
-    """How many of n entries each of P processes owns: `layout.block_cyclic.numroc` of all at once."""
+    """Return how many of n entries each of P processes owns: `layout.block_cyclic.numroc` of all at once."""
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
     sizes: Array = np.full(P, float(rounds * nb))
@@ -107,7 +107,7 @@ def owned(n: int, nb: int, P: int) -> Array:
 
 
 class Ranks:
-    """The grid of a run on a machine's nodes: lines along rows and columns, who is slow, and shared ports."""
+    """The grid of a run on a machine's nodes: lines along rows and columns, slow ranks, and shared ports."""
 
     def __init__(self, run: LuRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -122,11 +122,11 @@ class Ranks:
 
     @property
     def wait_on_the_spot(self) -> bool:
-        """Whether a broadcast ends before anything else goes on."""
+        """Whether a broadcast must end before other work continues."""
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
-        """Seconds between device and host where messages are staged there; 0 where they are not."""
+        """Return the seconds between device and host if messages are staged there, otherwise 0."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
 
 
@@ -204,25 +204,26 @@ class LuClocks(ABC):
 
 
 def used_network(run: LuRun, machine: Machine) -> Network:
-    """The links that a run uses."""
+    """Return the links that a run uses."""
     nics = machine.network.nics if run.nics is None else min(run.nics, machine.network.nics)
     return replace(machine.network, nics=nics)
 
 
 def hops(P: int, Q: int) -> int:
-    """Rounds of messages of a sum along a process row and of one along a column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
+    """Return the rounds of messages of a sum along a process row and a column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
     return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
 
 
 def message_in_solve_s(machine: Machine, network: Network) -> float:
-    """Seconds of such a message in a solve with a triangle that ranks share: as measured, else latency + exchange_s."""
+    """Return the seconds of a message in a distributed triangular solve: measured, or latency + exchange_s."""
     return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
 
 
 def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
-    """The part p×q of the grid that one node has: as asked for, else what consecutive ranks of the order make.
+    """Return the part p×q of the grid on one node: as requested, or the block of consecutive ranks of the order.
 
-    Where they do not make a block (8 ranks a node in columns of 172), the block nearest to them that tiles the grid.
+    If consecutive ranks do not form a block (8 ranks per node in columns of 172), return the nearest block that tiles
+    the grid.
     """
     if node_grid is not None:
         return node_grid
@@ -242,7 +243,7 @@ def forecast(
     device_s: list[float],
     behind: Mapping[str, float] | None = None,
 ) -> LuForecast:
-    """The result, with what no phase has as "wait"."""
+    """Return the forecast, with the rest of the time as "wait"."""
     return LuForecast(
         flops=hpl_flops(run.n),
         time_s=time_s,

@@ -1,7 +1,7 @@
-"""From single measured kernels to a machine: the table that `perf.machines` reads, each number with its measurement.
+"""Build a machine from single measured kernels: a table for `machines`, each number with its measurement.
 
-A record is what one measurement gave: its `name`, the sizes that it was taken at, and `seconds` or a `rate`.  Nothing
-here is fitted to a run of a benchmark, so a run that the machine predicts is a test of it.
+A record is the result of one measurement: its `name`, its sizes, and `seconds` or a `rate`.  No number is fitted to a
+run of a benchmark, so a run that the machine predicts is a test of it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mxpeak.errors import UsageError
 
 Record = Mapping[str, Any]
 
-#: Steps of GMRES on HPL-MxP's own matrix where no run has counted them yet.
+#: The GMRES steps on HPL-MxP's own matrix, until a run has counted them.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
-#: What a machine's table can hold.
+#: The values of a machine's table.
 LEAST_SHARE, MOST_PASSES = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What is known of the machine without a measurement; memory is a rank's."""
+    """The facts of the machine that need no measurement; memory is per rank."""
 
     title: str
     ranks: int
@@ -36,7 +36,7 @@ class Layout:
 
 
 def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
-    """The machine that these measurements of one layout describe; what is missing is an error that names it."""
+    """Return the machine that the measurements of one layout describe; raise an error that names a missing one."""
     records = _undisturbed(records)
     read = _rate(records, "read")
     edge = _edge(records)
@@ -73,7 +73,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
 
 
 def _undisturbed(records: Iterable[Record]) -> list[Record]:
-    """The fastest of measurements of the same: what was measured more than once was disturbed each time but one."""
+    """Return the fastest of repeated measurements; the others were disturbed."""
     best: dict[str, Record] = {}
     for r in records:
         key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)
@@ -87,7 +87,7 @@ def _cost(record: Record) -> float:
 
 
 def _precisions(records: Iterable[Record], name: str) -> list[str]:
-    """In which a kernel was measured."""
+    """Return the precisions in which a kernel was measured."""
     found = sorted({str(r["precision"]) for r in _of(records, name)})
     if not found:
         raise _missing(name)
@@ -99,7 +99,7 @@ def _of(records: Iterable[Record], name: str) -> list[Record]:
 
 
 def _rate(records: Sequence[Record], name: str) -> float:
-    """The rate of a kernel that was measured at one size."""
+    """Return the rate of a kernel that was measured at one size."""
     found = [float(r["rate"]) for r in _of(records, name)]
     if not found:
         raise _missing(name)
@@ -115,7 +115,7 @@ def _said(value: float, source: str) -> dict[str, Any]:
 
 
 def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
-    """A curve by the inner size k."""
+    """Return a curve by the inner size k."""
     best: dict[int, float] = {}
     for r in _of(records, name):
         if r["precision"] == precision:
@@ -128,7 +128,7 @@ def _points(records: Sequence[Record], name: str, precision: str) -> list[list[f
 
 
 def _edge(records: Sequence[Record]) -> float:
-    """Rows and columns that a product wastes at its edges: rate(s) = R (s / (s + e))² of s×s blocks.
+    """Return the rows and columns that a product wastes at its edges: rate(s) = R (s / (s + e))² of s×s blocks.
 
     With q² = rate(s)/rate(b):   e = s b (1 - q) / (q b - s)
     """
@@ -143,7 +143,7 @@ def _edge(records: Sequence[Record]) -> float:
 
 
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
-    """The rate by k of blocks without an edge, from the largest ones of each k."""
+    """Return the rate by k of blocks without an edge, from the largest blocks of each k."""
     best: dict[int, tuple[int, float]] = {}
     for r in _of(records, "gemm"):
         if r["precision"] == precision:
@@ -156,7 +156,7 @@ def _share(records: Sequence[Record], read: float) -> float:
 
 
 def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
-    """FACT: from a tall and a short panel of NB columns, t = flops / rate + NB·s, and rows that move."""
+    """Return FACT's rates from a tall and a short panel of NB columns, t = flops / rate + NB·s, and of moving rows."""
     by_nb: dict[int, dict[int, float]] = {}
     for r in _of(records, "fact"):
         heights = by_nb.setdefault(r["k"], {})
@@ -189,7 +189,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
 
 
 def _beside_message(records: Sequence[Record]) -> float | None:
-    """What a column of FACT takes two ranks beside its message of 2 NB numbers; None where it was not measured."""
+    """Return FACT's time per column on two ranks without its message of 2 NB numbers, or None if not measured."""
     pair = min(_of(records, "pair"), key=lambda r: float(r["seconds"]), default=None)
     link = _link(records)
     if pair is None or link is None:
@@ -199,12 +199,12 @@ def _beside_message(records: Sequence[Record]) -> float | None:
 
 
 def panel_flops(m: float, nb: float) -> float:
-    """The flops of a panel of m rows and NB columns: m NB² - NB³/3."""
+    """Return the flops of a panel of m rows and NB columns: m NB² - NB³/3."""
     return m * nb**2 - nb**3 / 3.0
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Seconds of a message in a solve with L and U that ranks share, waits included; no less than a latency."""
+    """Return the seconds of a message in a distributed solve with L and U, with waits; at least a latency."""
     found, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not found or link is None:
         return {}
@@ -212,7 +212,7 @@ def _turns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
-    """Links between the ranks here; where there is one rank nothing is sent, and memory stands in."""
+    """Return the links between the ranks; for one rank, which sends nothing, memory's rate."""
     copy = 2.0 * _rate(records, "copy")  # a host's device takes a panel there and back; here it is copied once
     link = _link(records)
     if ranks > 1 and link is None:
@@ -239,7 +239,7 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
 
 
 def _link(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Latency, by the shortest messages, and bytes a second, by the longest; None where nothing is sent."""
+    """Return latency, from the shortest messages, and bytes per second, from the longest; None without messages."""
     messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
     if not messages:
         return None
@@ -249,7 +249,7 @@ def _link(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:
-    """Times that a broadcast carries its message, of the longest that was sent."""
+    """Return how many times a broadcast transfers its message, from the longest message."""
     found = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
     if not found:
         return 2.0
@@ -261,7 +261,7 @@ def _passes(records: Sequence[Record], name: str, rate: float) -> float:
 
 
 def to_toml(name: str, table: Mapping[str, Any]) -> str:
-    """A machine's table as a file of its own, as `find_machine` reads it."""
+    """Return a machine's table as the text of a file that `find_machine` reads."""
     alone = {key: value for key, value in table.items() if not _is_table(value)}
     inner = {key: value for key, value in table.items() if _is_table(value)}
     parts = [f"[{name}]\n{_lines(alone)}", *(f"[{name}.{key}]\n{_lines(value)}" for key, value in inner.items())]

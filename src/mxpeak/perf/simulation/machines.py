@@ -1,4 +1,4 @@
-"""Machines as data: what a rank computes, what links carry; read from machines.toml or a user's own file."""
+"""Machines as data: the rates of ranks and links, read from machines.toml or a user's own file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def __call__(self, size: float) -> float:
-        """The rate at a size."""
+        """Return the rate at a size."""
         if size <= self.points[0][0]:
             return self.points[0][1]
         for (x0, y0), (x1, y1) in zip(self.points, self.points[1:]):
@@ -34,18 +34,18 @@ class Curve:
         return self.points[-1][1]
 
     def times(self, factor: float) -> Curve:
-        """The same shape, faster or slower."""
+        """Return the curve with all rates multiplied by a factor."""
         return Curve(tuple((x, factor * y) for x, y in self.points))
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Links of one node, in one direction: bytes a second, seconds a message.
+    """The links of one node, in one direction: bytes per second, seconds per message.
 
-    nics, nic_rate     ports of a node, and one's rate: a rank reaches one, all ranks of a node share them
+    nics, nic_rate     the ports of a node, and the rate of one; a rank uses one, and all ranks of a node share them
     local              between the devices of a node
     host_rate          between a device and its host
-    lib_passes         times that the library's broadcast carries a message through a node's port: 1 if it is pipelined
+    lib_passes         how many times the library's broadcast sends a message through a node's port: 1 if pipelined
     ilib_passes        the same for its nonblocking broadcast
     lib_overlaps       whether devices compute while their hosts are in the library's broadcast
     """
@@ -61,36 +61,36 @@ class Network:
     lib_overlaps: bool = False
 
     def rate(self, sharing: int) -> float:
-        """What one of `sharing` ranks that send from a node at once is left: min(port, ports / sharing)."""
+        """Return the rate of one of `sharing` ranks that send from a node at once: min(port, ports / sharing)."""
         return self.nic_rate * min(1.0, self.nics / sharing)
 
     def times(self, factor: float) -> Network:
-        """The same links, faster or slower."""
+        """Return the links with all rates multiplied by a factor."""
         return replace(self, nic_rate=factor * self.nic_rate, local_rate=factor * self.local_rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine as a simulation sees it; rates are those of one rank.
+    """The parameters of a simulated machine; rates are per rank.
 
     gemm, trsm, factor   products, triangular solves and diagonal blocks by precision: FLOP/s by inner size
     gemm_share           the share of gemm's rate by the side of a rank's part of the trailing matrix; none: 1
     edge                 rows and columns that a product wastes at its edges
-    memory_rate          bytes a second of device memory; memory_share: what sparse kernels reach of it
-    launch_s             until a kernel runs, or the host hears of its end
-    jitter               by what share of its work a rank comes late to a sum over all, on average
-    generate_rate        entries of A made anew a second, while refining
+    memory_rate          bytes per second of device memory; memory_share: the share that sparse kernels reach
+    launch_s             until a kernel starts, or the host is notified of its end
+    jitter               the mean delay of a rank at a sum over all ranks, relative to its work
+    generate_rate        regenerated entries of A per second, during refinement
     core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
-    exchange_s           of a round of FACT's exchange between ranks, beside its message
-    row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
-    fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
-    cast_rate            bytes a second while numbers are rounded; None: memory_rate
-    solve_rate           entries of L and U a second in a solve with both; None: what memory_rate allows
-    turn_s               of a message in such a solve, with waits of ranks for each other; None: latency + exchange_s
-    extra_passes         times that A is made anew within the clock besides refinement
-    spread               how far compute and network may lie from these, relatively: a prediction's interval
-    devices              whether ranks compute on devices beside their host's cores
-    sources              where each number is from
+    exchange_s           of a round of FACT's exchange between ranks, without its message
+    row_passes           how many times a moved row passes through device memory: 4 in a row-major matrix
+    fact                 FACT of a rank's panel by NB if its device factors it, as CPUs do; none: by the host
+    cast_rate            bytes per second of rounding to a lower precision; None: memory_rate
+    solve_rate           entries of L and U per second in a solve with both; None: as memory_rate allows
+    turn_s               of a message in such a solve, including waits for other ranks; None: latency + exchange_s
+    extra_passes         how many times A is regenerated within the clock, without refinement
+    spread               the relative uncertainty of compute and network rates: a prediction's interval
+    devices              whether ranks compute on devices in addition to their host's cores
+    sources              the source of each number
     """
 
     name: str
@@ -125,7 +125,7 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, kernel: str, precision: str) -> Curve:
-        """The curve of a kernel; a machine without it is an error that says what it has."""
+        """Return the curve of a kernel; if there is none, raise an error that lists the existing curves."""
         curves: Mapping[str, Curve] = getattr(self, kernel)
         if precision in curves:
             return curves[precision]
@@ -141,7 +141,7 @@ class Machine:
         return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 
     def varied(self, compute: float, network: float) -> Machine:
-        """The same machine with its rates times `compute`, and those of its links times `network`."""
+        """Return the machine with its rates times `compute`, and those of its links times `network`."""
         return replace(
             self,
             gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
@@ -159,12 +159,12 @@ class Machine:
 
 
 def known_machines() -> dict[str, Any]:
-    """The tables of machines.toml by name."""
+    """Return the tables of machines.toml by name."""
     return tomllib.loads((files("mxpeak.perf") / "machines.toml").read_text(encoding="utf-8"))
 
 
 def find_machine(asked: str) -> Machine:
-    """The machine of that name, or the one that a file of that name describes.
+    """Return the machine with a name, or the machine that a file describes.
 
     A file has one table of the form of machines.toml's; it may be based on a known machine.
     """
@@ -191,7 +191,7 @@ def _read(path: Path) -> dict[str, Any]:
         own = tomllib.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"mxpeak cannot read --machine {path}: {error.strerror}; use another FILE") from None
-    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
         raise UsageError(f"--machine {path} is not valid TOML: {error}; correct the file") from None
     for name, table in own.items():
         if not isinstance(table, dict):
@@ -201,7 +201,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 # --- from a table to a machine ----------------------------------------------------------------------------------
 
-#: What a table says: each key with the least and the most that make sense, and whether it may be missing.
+#: The keys of a table, each with its smallest and largest valid value, and whether it is optional.
 NUMBERS: dict[str, tuple[float, float, bool]] = {
     "nodes": (1, 1e6, False),
     "ranks_per_node": (1, 4096, True),
@@ -245,7 +245,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def machine_from(name: str, tables: Table, source: str) -> Machine:
-    """The machine that tables[name] describes, with what it is based on filled in; anything odd is an error."""
+    """Return the machine of tables[name], with the values of its base filled in; raise an error for invalid ones."""
     return _Reader(name, _based(name, tables, source), source).machine()
 
 
@@ -264,14 +264,14 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value
     replaced, kept = own.get("gemm", {}), own.get("gemm_share", {})
-    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # those of the base's own rates
+    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # the base's own
         shares = merged["gemm_share"].items()
         merged["gemm_share"] = {name: share for name, share in shares if name in kept or name not in replaced}
     return merged
 
 
 class _Reader:
-    """One table, looked up by dotted keys; it remembers the sources."""
+    """A table whose values are read by dotted keys; it records the sources."""
 
     def __init__(self, name: str, table: dict[str, Any], source: str):
         self.name, self.table, self.source = name, table, source
@@ -389,7 +389,7 @@ class _Reader:
         return Curve(tuple((float(x), float(y)) for x, y in pairs))
 
     def value(self, key: str, inner: str) -> Any:
-        """What stands under a dotted key, bare or as { value | points = ..., source = "..." }."""
+        """Return the value of a dotted key, given directly or as { value | points = ..., source = "..." }."""
         found: Any = self.table
         for part in key.split("."):
             found = found.get(part) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """The closed formula of OLCF's paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by its parts.
 
-It counts every step as if the whole matrix were left, so 2N²B flops of a product become N²B where the mean is 2/3, and
-panels are sent at full height: about 1.5 times the products and 2 times the messages of a run.
+It counts every step as if the whole matrix remained, so a product of mean 2/3 N²B flops counts N²B, and panels have
+full height: about 1.5 times the products and 2 times the messages of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mxpeak.precision import stored_as
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Seconds of a run by the terms of eq. 1; the diagonal's broadcast is left out there too."""
+    """The seconds of a run by the terms of eq. 1, which has no diagonal broadcast."""
 
     getrf: float
     trsm: float
@@ -24,14 +24,14 @@ class Bound:
 
     @property
     def time_s(self) -> float:
-        """Eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
+        """The time of eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
         return self.getrf + self.trsm + max(self.bcast_panel, self.gemm)
 
 
 def upper_bound(
     machine: Machine, n: int, nb: int, P: int, Q: int, node: tuple[int, int], precision: str, nics: int | None = None
 ) -> Bound:
-    """Eq. 3, with the communication of eq. 5: ports that the ranks of a node share.
+    """Return eq. 3, with the communication of eq. 5, in which the ranks of a node share its ports.
 
         T = N B²/GETRF + N² B/(P_r TRSM) + N² B/(P_c TRSM)
             + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM(N_L, B)))
@@ -55,5 +55,5 @@ def upper_bound(
 
 
 def bytes_of_a_node(n: int, P: int, Q: int, node: tuple[int, int]) -> float:
-    """Eq. 4: what a node sends through its ports, 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
+    """Return eq. 4, the bytes that a node sends: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
     return 2.0 * n**2 * (node[0] / P + node[1] / Q)

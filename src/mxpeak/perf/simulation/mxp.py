@@ -1,4 +1,4 @@
-"""HPL-MxP step by step on the clocks of all ranks: the order of solvers/lu/lu.py (OLCF's Algorithm 1, with look-ahead).
+"""HPL-MxP step by step on the clocks of all ranks: the events of layout/lu_schedule.py (OLCF's Algorithm 1).
 
 A11 = L11 U11                  factor, sent along its row and column
 L21 = A21 U11^-1, cast         trsm, sent along the rows
@@ -19,12 +19,12 @@ from mxpeak.perf.simulation.machines import Machine
 from mxpeak.precision import precision, stored_as
 
 FP32_BYTES = 4
-#: Reductions over all ranks in a step of GMRES: two projections, a norm, the product and the error that is predicted.
+#: Reductions over all ranks in a step of GMRES: two projections, a norm, the product and the predicted error.
 REDUCTIONS = 5
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """One run, LU and refinement."""
+    """Simulate one run: LU and refinement."""
     return _Simulation(run, machine).result()
 
 
@@ -96,9 +96,9 @@ class _Simulation(LuClocks):
     # --- its parts
 
     def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
-        """Make and send a step's panels; `column` and `row` say when those who make them can begin.
+        """Make and send a step's panels, beginning at `column` and `row` on the ranks that make them.
 
-        Their devices go on with `rest` of the update while they wait for the diagonal block.
+        Their devices continue with `rest` of the update while they wait for the diagonal block.
         """
         p, q, jb = step.p, step.q, step.jb
         m, n = self.rows_below(step.j1), self.columns_from(step.j1)
@@ -114,7 +114,7 @@ class _Simulation(LuClocks):
         L = np.where(np.arange(self.run.P) == p, D, np.maximum(column, D_column)) + make_L
         U = np.where(np.arange(self.run.Q) == q, L[p], np.maximum(row, D_row)) + make_U
 
-        # What its own panels cost a device comes on top of the update; D is waited for behind that.
+        # A device's own panels add to the update, and it waits for D after that.
         device[:, q] = np.maximum(device[:, q] - entry[:, q] + column + make_L, L)
         device[p] = np.maximum(device[p] - entry[p] + row + make_U, U)
         device[p, q] = max(column[p] + factor_s + make_L[p] + make_U[q] + (np.zeros_like(entry) + rest)[p, q], U[q])
@@ -129,7 +129,7 @@ class _Simulation(LuClocks):
         self.U = arrivals(self.run.bcast, self.ranks.along_column, p, U + stage_U, entry_U.T, self.port.T, U_bytes).T
         if not self.run.aware:
             self.L, self.U = self.L + np.reshape(stage_L, (-1, 1)), self.U + stage_U
-        if blocking:  # on the spot: the rest of the update is not begun before both are here
+        if blocking:  # the rest of the update begins after both have arrived
             device = np.maximum(device - rest, np.maximum(self.L, self.U)) + rest
         self.device = device
         size = self.run.ranks
@@ -138,7 +138,7 @@ class _Simulation(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Seconds of a product of m×n on all ranks, or those of row p or column q: (m + edge)(n + edge) entries."""
+        """Return the seconds of an m×n product, (m + edge)(n + edge) entries, on all ranks or on row p or column q."""
         edge = self.machine.edge
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
         speed = self.ranks.speed
@@ -153,7 +153,7 @@ class _Simulation(LuClocks):
 
 
 def _tree(line: Line, size_bytes: float) -> float:
-    """Seconds of the diagonal block's broadcast: the library's, of a message that is short beside the panels."""
+    """Return the seconds of the library's broadcast of the diagonal block, a short message compared with panels."""
     if line.size == 1:
         return 0.0
     latency_s, _ = line.slowest
@@ -162,13 +162,12 @@ def _tree(line: Line, size_bytes: float) -> float:
 
 
 def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
-    """Seconds of refinement: a step makes A anew for the residual, and solves with L and U, which it reads.
+    """Return the seconds of refinement: a step regenerates A for the residual, and solves with L and U, which it reads.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
-    An exchange takes turn_s where that was measured, the message included; else a latency and exchange_s.  A measured
-    rate of solves stands in for that of memory, and `extra_passes` over A are made
-    besides.
+    An exchange, with its message, is turn_s if that was measured, otherwise a latency and exchange_s.  A measured rate
+    of solves replaces that of memory, and `extra_passes` passes over A are added.
     """
     if machine.generate_rate is None:
         return 0.0

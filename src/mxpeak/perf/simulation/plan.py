@@ -1,4 +1,4 @@
-"""A plan of a run: from ranks, nodes and memory to N, NB, P×Q and a node's part of the grid; and what is odd in it."""
+"""Plan a run: choose N, NB, P×Q and a node's part of the grid for given ranks and memory, and warn of bad values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from mxpeak.perf.simulation.model import bytes_of_a_node
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Caution, size_text
 
-#: The share of the best rate that a block size must reach to be taken: longer ones cost more where nothing is hidden.
+#: The share of the best rate that a block size must reach; larger blocks cost more in steps that hide nothing.
 GOOD_RATE = 0.97
-#: The most of N that is given up for whole blocks everywhere.
+#: The largest share of N that may be given up for whole blocks on all ranks.
 GIVEN_UP = 0.03
-#: Block sizes looked at.
+#: The step between candidate block sizes.
 STEP = 64
-#: P this many times Q, and leading dimensions that are multiples of so many bytes, are worth a warning.
+#: Limits for warnings: the ratio P/Q, and the bytes of which a leading dimension is a multiple.
 TALL, POWER = 4, 4096
 
 
 def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Footprint:
-    """The bytes of a run, but for what its devices keep besides: inverses, and the third panel of a split update."""
+    """Return the footprint of a run without its devices' inverses and third panel of a split update."""
     if benchmark == "hpl":
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes
@@ -34,7 +34,7 @@ def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Foot
 
 
 def good_block(gemm: Curve) -> int:
-    """The smallest block size, a multiple of 64, at which products reach 97 % of their best rate."""
+    """Return the smallest block size, a multiple of 64, at which products reach 97 % of their best rate."""
     first, last = int(gemm.points[0][0]), int(gemm.points[-1][0])
     best = max(rate for _, rate in gemm.points)
     sizes = [size for size in range(STEP, last + 1, STEP) if size >= first] or [last]
@@ -42,10 +42,10 @@ def good_block(gemm: Curve) -> int:
 
 
 def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
-    """The part of the grid for a node of `ranks` ranks; None where no block tiles the grid.
+    """Return the part of the grid for a node of `ranks` ranks, or None if no block tiles the grid.
 
-    HPL-MxP: the least traffic of a node.  HPL: as many columns as possible, so that few of a node's ranks factor a
-    panel at a time and share its cores (rocHPL, III-B).
+    HPL-MxP: the part with the least traffic per node.  HPL: as many columns as possible, so that few of a node's ranks
+    factor a panel at a time and share its cores (rocHPL, III-B).
     """
     if ranks >= P * Q:
         return None
@@ -58,14 +58,14 @@ def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int
 
 
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:
-    """The largest N that fits: a multiple of NB·lcm(P, Q) where that gives up little, else of NB."""
+    """Return the largest N that fits: a multiple of NB·lcm(P, Q) if that is not much smaller, otherwise of NB."""
     n = largest_n(budget_bytes, nb, P, Q, footprint)
     whole = nb * math.lcm(P, Q)
     return n // whole * whole if n >= whole and n % whole <= GIVEN_UP * n else n
 
 
 def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_rank: float, footprint: Footprint) -> None:
-    """Stop at a run whose ranks have not got the memory."""
+    """Raise an error for a run that does not fit in the memory of its ranks."""
     need = footprint(n, nb, P, Q)
     if need["total"] <= per_rank * P * Q:
         return
@@ -79,7 +79,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
 
 
 def prime_caution(ranks: int) -> list[Caution]:
-    """Of rank counts that are prime: their grids are lines."""
+    """Return a caution for a prime number of ranks, whose grids are lines."""
     if ranks <= 3 or squarest(ranks)[0] > 1:
         return []
     near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
@@ -88,7 +88,7 @@ def prime_caution(ranks: int) -> list[Caution]:
 
 
 def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
-    """Of ranks that leave the last of their nodes partly empty."""
+    """Return a caution for a number of ranks that leaves the last node partly empty."""
     over = ranks % per_node
     if ranks < per_node or not over:
         return []
@@ -98,7 +98,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
 
 
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
-    """What is odd in a plan: grids, orders, leading dimensions."""
+    """Return cautions for bad grids, orders and leading dimensions."""
     ranks, found = P * Q, prime_caution(P * Q)
     if P >= TALL * Q:
         found.append(
@@ -134,7 +134,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:
-    """Stop at more ranks than the machine has."""
+    """Raise an error for more ranks than the machine has."""
     if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
         most = machine.nodes * machine.ranks_per_node
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A predicted rate with its interval: the machine as it is said to be simulated, and a slower and a faster one."""
+"""Predict a rate with its interval, from the machine, a slower one and a faster one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mxpeak.perf.simulation.machines import Machine
 
 
 class Forecast(Protocol):
-    """What a simulation comes to."""
+    """The result of a simulation."""
 
     @property
     def time_s(self) -> float:
-        """Seconds."""
+        """The seconds of the run."""
 
     @property
     def rate_flops(self) -> float:
-        """Credited flops over seconds."""
+        """The credited flops over the seconds."""
 
 
 AnyForecast = TypeVar("AnyForecast", bound=Forecast)
@@ -28,14 +28,14 @@ AnyForecast = TypeVar("AnyForecast", bound=Forecast)
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Generic[AnyForecast]):
-    """A forecast, and the rates where compute and network are both slower, or both faster, by the machine's spread."""
+    """A forecast, and the rates with compute and network both slower or both faster by the machine's spread."""
 
     forecast: AnyForecast
     low: float
     high: float
 
     def section(self) -> dict[str, float]:
-        """As JSON has it."""
+        """Return the prediction as a section of the JSON result."""
         return {
             "rate_flops": self.forecast.rate_flops,
             "time_s": self.forecast.time_s,
@@ -45,14 +45,14 @@ class Prediction(Generic[AnyForecast]):
 
 
 def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Prediction[AnyForecast]:
-    """The prediction of one run."""
+    """Return the prediction of one run."""
     compute, network = machine.spread
     low, high = (simulate(machine.varied(1 + s * compute, 1 + s * network)).rate_flops for s in (-1, 1))
     return Prediction(simulate(machine), low, high)
 
 
 def simulate_lu(benchmark: str, run: LuRun, machine: Machine) -> LuForecast:
-    """One run of hpl or hpl-mxp."""
+    """Simulate one run of hpl or hpl-mxp."""
     if benchmark == "hpl":
         return hpl.simulate(run, machine)
     return mxp.simulate(run, machine)

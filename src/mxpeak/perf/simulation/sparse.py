@@ -1,14 +1,14 @@
-"""HPG-MxP and HPCG on a machine: bytes through device memory, halos behind them as far as they reach, sums over all.
+"""HPG-MxP and HPCG on a machine: bytes through device memory, halos partly hidden by them, and sums over all ranks.
 
-The slowest kind of rank is followed, one with neighbours all around; every sum over all ranks makes the others wait for
-it.  With n rows a level, entries of w bytes and 32-bit columns, a pass over
+The simulation follows the slowest kind of rank, one with neighbors on all sides; every sum over all ranks makes the
+others wait for it.  With n rows per level, entries of w bytes and 32-bit columns, the bytes are
 
     all of A            n (27 (w + 4) + 2 w)
-    a sweep             n (27 (w + 4) + (8 + 2) w)       x is read anew for each of 8 colours
+    a sweep             n (27 (w + 4) + (8 + 2) w)       x is read again for each of 8 colors
     from zero           half of A's entries
     coarse residual     an eighth of A's rows, all of x
 
-Halos go on behind the first colour of a sweep, or behind all of a product (Kashi et al., 3.2.3 and 4.3).
+The first color of a sweep, or all of a product, hides the halo exchange (Kashi et al., 3.2.3 and 4.3).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mxpeak.perf.sparse_counts import hpcg_flops, hpg_mxp_flops, stencil_levels
 from mxpeak.precision import precision
 
 INDEX_BYTES = 4
-#: Colours of the 27-point problem.
+#: The number of colors of the 27-point problem.
 COLOURS = 8
-#: Ranks among which machine.spread is the largest deviation: the whole of Frontier.
+#: The number of ranks of which machine.spread is the largest deviation: all of Frontier.
 ALL_RANKS = 75264
 #: Euler's constant.
 EULER = 0.5772156649015329
@@ -37,8 +37,8 @@ PENALTY = 2305 / 2382
 class SparseRun:
     """One run of HPG-MxP or HPCG.
 
-    low        format of matrices and vectors of the inner iteration; HPCG knows fp64 alone
-    counting   whose count of multigrid's flops
+    low        format of matrices and vectors of the inner iteration; fp64 for HPCG
+    counting   the rule by which multigrid's flops are counted
     slow       ranks that compute at a fraction of the speed
     """
 
@@ -60,7 +60,7 @@ class SparseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """What a simulated solve comes to: seconds by motif, of which `exposed_s` are communication that nothing hides."""
+    """The result of a simulated solve: seconds by motif, `exposed_s` of them in communication that is not hidden."""
 
     flops: float
     time_s: float
@@ -75,12 +75,12 @@ class SparseForecast:
 
 
 def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
-    """One solve of `iterations` steps."""
+    """Simulate one solve of `iterations` steps."""
     return _Simulation(run, machine).result()
 
 
 class _Simulation:
-    """Seconds by motif, and the part of them that is communication."""
+    """The seconds by motif, and their part in communication."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -93,7 +93,7 @@ class _Simulation:
         self.halos: dict[tuple[int, int], float] = {}
 
     def result(self) -> SparseForecast:
-        """The solve, by what it credits."""
+        """Return the forecast of the solve with its credited flops."""
         run = self.run
         levels = stencil_levels(run.box)
         if run.benchmark == "hpcg":
@@ -115,7 +115,7 @@ class _Simulation:
         )
 
     def hpg_mxp(self, cycles: list[int]) -> None:
-        """GMRES-IR: a step is multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
+        """Simulate GMRES-IR: a step is multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
         n, w = self.levels[0].rows, precision(self.run.low).bytes
         for steps in cycles:
             for _ in range(steps + 1):
@@ -130,7 +130,7 @@ class _Simulation:
             self.allreduce("update", 1)
 
     def hpcg(self) -> None:
-        """Conjugate gradients: a step is multigrid with symmetric sweeps, A p, three dots and three vector updates."""
+        """Simulate CG: a step is multigrid with symmetric sweeps, A p, three dots and three vector updates."""
         n = self.levels[0].rows
         for _ in range(self.run.iterations):
             self.multigrid(8, symmetric=True)
@@ -140,7 +140,7 @@ class _Simulation:
             self.stream(9 * n * 8, "waxpby")
 
     def multigrid(self, w: int, symmetric: bool) -> None:
-        """A V-cycle: a sweep from zero, the residual at coarse points, and up again with a sweep; one at the bottom."""
+        """Simulate a V-cycle: a sweep from zero, the coarse residual and a sweep per level; one sweep at the bottom."""
         gs, restriction, prolongation = ("mg",) * 3 if symmetric else ("gs", "restriction", "prolongation")
         for box, coarser in zip(self.levels, [*self.levels[1:], None]):
             self.sweep(box, w, gs, share=0.5)
@@ -159,7 +159,7 @@ class _Simulation:
     # --- passes
 
     def sweep(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """A Gauss–Seidel sweep, colour by colour; its halo goes on behind the first colour."""
+        """Simulate a Gauss–Seidel sweep, color by color, whose first color hides its halo exchange."""
         n = box.rows
         matrix_bytes = share * n * STENCIL * (w + INDEX_BYTES)
         seconds = self.stream(matrix_bytes + n * (COLOURS + 2) * w, motif, kernels=COLOURS)
@@ -167,27 +167,27 @@ class _Simulation:
             self.halo(box, w, motif, hidden_by=seconds / COLOURS)
 
     def product(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """A x at a share of the rows, its halo behind all of it."""
+        """Simulate A x at a share of the rows, which hides its halo exchange."""
         n = box.rows
         seconds = self.stream(share * n * (STENCIL * (w + INDEX_BYTES) + w) + n * w, motif)
         self.halo(box, w, motif, hidden_by=seconds)
 
     def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
-        """Bytes through device memory, in so many kernels."""
+        """Add the time of bytes through device memory, in `kernels` kernels."""
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.alone_s += seconds
         return seconds
 
     def halo(self, box: Box, w: int, motif: str, hidden_by: float) -> None:
-        """Faces, edges and corners to the neighbours, from device memory or through the host's."""
+        """Add the part of a halo exchange that `hidden_by` seconds of other work do not hide."""
         key = box.nx, w
         if key not in self.halos:
             self.halos[key] = halo_s(box, w, self.machine, self.run.aware)
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Sums over all ranks: up and down a tree, and the host hears of them; the first waits for the last rank."""
+        """Add sums over all ranks: up and down a tree, the notification of the host, and the wait for the last rank."""
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
         between = math.ceil(math.log2(R / per_node)) if per_node < R else 0
@@ -196,15 +196,16 @@ class _Simulation:
         self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
-        """Communication that nothing hides."""
+        """Add communication that is not hidden."""
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.exposed_s += seconds
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Seconds of a halo exchange: what leaves a node shares its ports, the rest its own links.
+    """Return the seconds of a halo exchange: messages that leave a node share its ports, others have their own links.
 
-    Consecutive ranks lie along x: those of one node are neighbours there, and nowhere else where a line fills a node.
+    Consecutive ranks are neighbors along x; if a line fills a node, the ranks of the node have no other neighbors
+    there.
     """
     neighbours = box.neighbours()
     if not neighbours:
@@ -221,17 +222,17 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
 
 
 def lateness(machine: Machine, ranks: int) -> float:
-    """By what share of its work the last of so many ranks comes late to a sum: the largest of R exponential delays.
+    """Return the delay of the last of R ranks at a sum, relative to its work: the largest of R exponential delays.
 
-    machine.jitter (ln R + gamma), with Euler's constant; the work goes at the rate of the slowest device already.
+    The delay is machine.jitter (ln R + gamma), with Euler's constant; the work runs at the slowest device's rate.
     """
     return machine.jitter * (math.log(ranks) + EULER) if ranks > 1 else 0.0
 
 
 def variation(machine: Machine, ranks: int) -> float:
-    """How much slower than usual the slowest of so many devices is: the largest of R normal deviates, √(2 ln R) σ.
+    """Return the slowdown of the slowest of R devices: the largest of R normal deviates, √(2 ln R) σ.
 
-    machine.spread is the largest deviation among all of Frontier's (OLCF, VI-B).
+    machine.spread is the largest deviation among all devices of Frontier (OLCF, VI-B).
     """
     if ranks == 1:
         return 0.0

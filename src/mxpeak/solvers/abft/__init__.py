@@ -1,1 +1,1 @@
-"""Checks that find flipped bits in factorizations and iterative solves."""
+"""Checks that detect flipped bits in factorizations and iterative solves."""

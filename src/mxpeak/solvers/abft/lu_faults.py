@@ -1,4 +1,4 @@
-"""What checks of an LU find: rows whose sums are wrong, and whether they could be mended."""
+"""The results of checks of an LU: rows with wrong sums, and whether they were corrected."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mxpeak.kernels.contract import Vector
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Rows whose sums were wrong, on one process row.
+    """Rows with wrong sums on one process row.
 
-    step      the steps that were done when it was found; it happened since the check before
-    process   of the grid, as far as known: p, and q or None
-    rows      how many, and `row`, the first of them
-    column    what the two differences say, or None
-    part      `matrix`, or `checksum`: only the sum was hit, and nothing is wrong with the matrix
+    step      the number of steps before the check that detected it; it happened after the check before
+    process   its position in the grid as far as known: p, and q or None
+    rows      the number of rows, and `row`, the first of them
+    column    the column according to the two differences, or None
+    part      `matrix`, or `checksum` if only the sum is wrong and not the matrix
     """
 
     step: int
@@ -28,17 +28,17 @@ class Fault:
     corrected: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For the result."""
+        """Return the fault for the JSON result."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the checks of one factorization found.
+    """The result of the checks of one factorization.
 
-    found, corrected    how many faults, and how many of them were mended
-    faults              some of them: of each rank the first few, and those first that could not be mended
-    seconds, after_s    what checks took of the factorization; and of the time after the clock
+    found, corrected    the number of faults, and the number of corrected ones
+    faults              the first faults of each rank, those first that could not be corrected
+    seconds, after_s    the time of the checks within the factorization, and after the clock
     """
 
     checks: int
@@ -50,16 +50,16 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is left wrong."""
+        """Whether no fault remains."""
         return self.corrected == self.found
 
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Sums over a rank's rows, what they may differ by, and the local rows where they differ by more.
+    """Sums over a rank's rows, their largest valid difference, and the local rows with larger ones.
 
-    rows    those whose entries are wrong
-    sums    those of which only a sum was hit
+    rows    rows with wrong entries
+    sums    rows in which only a sum is wrong
     """
 
     want: list[Vector]

@@ -1,35 +1,35 @@
-"""HPL-MxP with checksums: the sums that the last steps should have left behind, from the factors that lie in memory.
+"""HPL-MxP with checksums: compare the sums of the matrix with those predicted from the factors in memory.
 
-Sums s of the rows before some steps, with the operands that the update was given, L_row = CAST(L21) and U_col =
-CAST(U12), made once more from L and U (s stands for both sums, w for both weights):
+The sums s of the rows before some steps are updated with the operands of the update, L_row = CAST(L21) and U_col =
+CAST(U12), which are computed again from L and U (s is either sum, and w either weight):
 
-    rows below a step's block      s -= L_row (U_col w) + L21 (U11 w)       the panel leaves with L21 U11 = A21
+    rows below a step's block      s -= L_row (U_col w) + L21 (U11 w)       the panel has become L21 U11 = A21
     rows of its block              s  = L11 (U11 w + U12 w)
-    rows that are left             s  = A22 w                               what is checked, and begins the next sums
+    remaining rows                 s  = A22 w                               is checked, and begins the next sums
 
-L and U are read once for all of that, rounded on the way.  No rounding of operands comes between s and A22.  What
-differs is, for every row,
+L and U are read once for all of this, and rounded meanwhile.  No rounding of operands is between s and A22.  The limit
+of the difference is, for every row,
 
     limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + EVERY)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
-The weights are random signs, of which no error knows: so what errors e_ij add up to is as large as the Euclidean norm
-of a row of them, and eight times that is exceeded once in 10^14.  Under the root stands its square:
+The weights are random signs, independent of all errors.  So the sum of errors e_ij is as large as the Euclidean norm of
+a row of them, and exceeds eight times that once in 10^14.  The square under the root contains:
 
 - Solves, whose own products may have operands of the low precision, each of the two rounded by a variance of u_low²/6:
   t' is the part of t from the columns that were solved for, U11 for the rows below and U12 for the block's own.
-- Sums in FP32.  Of NB products added up one after the other they have a variance of NB/6·u_32²·l²t; the check's own,
-  of at most N columns with two products each, of at most N/6 where the compiler adds up in four lanes or more (up to
-  N/2 of them in rows of a few columns, which 8 sigmas cover); and each of EVERY steps rounds once what is left, which
-  is s_i² and Σ l²t in square: u_32²/3.  Together that is no more than (N + EVERY)/3.  s_i² stands for the squares in a
-  row; it is no less than the mean over rows, for a sum of random signs may be near zero by chance.
+- Sums in FP32.  NB products that are added one after the other have a variance of NB/6·u_32²·l²t.  The check's own
+  sums over at most N columns with two products each have at most N/6 if the compiler adds in four lanes or more (up to
+  N/2 in rows of a few columns, which 8 sigmas cover).  Each of EVERY steps rounds the remaining matrix once, whose
+  square is s_i² and Σ l²t: u_32²/3.  Together this is at most (N + EVERY)/3.  s_i² represents the squares in a row; it
+  is at least the mean over rows, because a sum of random signs may be near zero by chance.
 
-l_ik² t_k is what was met, read beside the sums: where entries grow, after a small pivot, terms are much larger than
-what is left of them.  Where the entries of A are not random, equal operands err alike, and Σ l²t' counts NB times:
-errors of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
+l_ik² t_k is read together with the sums: if entries grow after a small pivot, terms are much larger than their
+remainder.  If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: errors of
+NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
-Operands that were wrong on some rank, by a cast, by a message, by a flip in their buffers, are not those made here, and
-show in its A22.  What L and U were when they were checked is kept as their rows' sums, and compared at the end: to
-sqrt((N + EVERY)/3)·8·u_32 times the norms of their rows.
+If operands were wrong on some rank (by a cast, a message, or a flip in their buffers), they differ from those computed
+here, and the difference appears in its A22.  The row sums of L and U when they were checked are kept and compared at
+the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of their rows.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from mxpeak.solvers.abft.checksums import EVERY, Checks, root_mean_square
 from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.spans import Spans
 
-#: How many standard deviations the sum of a row may be off: random signs exceed them once in 10^14 (Hoeffding 1963).
+#: The limit in standard deviations, which sums of random signs exceed once in 10^14 (Hoeffding 1963).
 SIGMAS = 8.0
 
 
 class USums(NamedTuple):
-    """Sums over rows of U: U_col w, U12 w and U11 w, and those of squares in U12 and U11."""
+    """Sums over rows of U: U_col w, U12 w and U11 w, and the sums of squares in U12 and U11."""
 
     U_col_w: Vector
     U12_w: Vector
@@ -61,12 +61,12 @@ class USums(NamedTuple):
 
     @classmethod
     def of(cls, sums: Matrix) -> USums:
-        """Three sums of U12's rows, and three of U11's, of which the first, with rounded entries, is of no use."""
+        """Return the sums from three of U12's rows and three of U11's; the first of U11's is unused."""
         return cls(sums[0], sums[1], sums[2], sums[4], sums[5])
 
 
 class Taken(NamedTuple):
-    """What steps take from the rows' sums, the sums of L, and the variance of what rounding does to the first."""
+    """The amounts that steps subtract from the rows' sums, the sums of L, and the rounding variance of the former."""
 
     taken: Vector
     lower: Vector
@@ -74,7 +74,7 @@ class Taken(NamedTuple):
 
 
 class MixedChecks(Checks):
-    """The checks of `lu.factorize`, with operands of a precision."""
+    """The checks of `lu.factorize` with operands of a given precision."""
 
     def __init__(
         self,
@@ -94,16 +94,16 @@ class MixedChecks(Checks):
         rounds = low.u > stored.u and not kernels.emulates(precision)
         alike = 1 if system.random else A.nb
         self._solved_variance = alike * low.u**2 / 3.0 if rounds else 0.0
-        # What has to be compiled is, before a clock runs.
+        # Compile the kernel before the clock runs.
         empty = kernels.xp.zeros((4, 0))
         kernels.add_operand_sums(empty[:3], kernels.matrix(0, 0, A.precision), precision, empty)
 
     def make(self) -> None:
-        """Make A, with its rows' first sums: it is not read for them."""
+        """Generate A with the first sums of its rows, so that it is not read for them."""
         self._made = self._system.store_with_sums(self.A, self.kernels.xp.stack(self.weights))
 
     def baseline(self, done: int) -> None:
-        """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
+        """Set the sums of the trailing matrix, and of the factors of a run that continues from a checkpoint."""
         j, made = self.column_after(done), self._made
         if made is None or done:
             self._left, self._first_left = self.both_sums_from(j)
@@ -116,13 +116,13 @@ class MixedChecks(Checks):
             self._lower[below] = (self._all_before(j))[below]
 
     def _all_before(self, j: int) -> Vector:
-        """Sums over all columns before j.  Collective over the process row."""
+        """Return sums over all columns before j.  Collective over the process row."""
         sums, end = self.zeros(), self.A.cols.local_start(j)
         self.kernels.add_matvec(sums, self.A.local[:, :end], self.weights[0][:end])
         return self.along_row(sums)
 
     def check(self, done: int) -> None:
-        """What the steps since the last check have left."""
+        """Check the trailing matrix after the steps since the last check.  Collective over the grid."""
         steps, j = self.steps[self._at : done], self.column_after(done)
         if not steps:
             return
@@ -142,31 +142,31 @@ class MixedChecks(Checks):
         self._left, self._at = found, done
 
     def check_end(self) -> None:
-        """The last steps."""
+        """Check the last steps.  Collective over the grid."""
         self.check(len(self.steps))
 
     def look_back(self) -> None:
-        """L and U as they were when they were checked: after the clock, like the proof of LU; refinement read them."""
+        """Compare L and U with their state when they were checked, after refinement has read them."""
         for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
             sums, limit = (kept, self.triangle(part)), self._limit(self._norms(part))
             self.judge(len(self.steps), sums, limit, kept, partial(_the_same, sums))
 
     def _norms(self, part: str) -> Vector:
-        """Euclidean norms of L's or U's rows.  Collective over the process row."""
+        """Return Euclidean norms of L's or U's rows.  Collective over the process row."""
         A, squares, ones = self.A, self.zeros(), self.kernels.xp.ones(self.A.cols.local_size)
         self.kernels.add_triangle_matvec(squares, A.local, ones, A.rows, A.cols, part, "squared")
         return self.kernels.xp.sqrt(self.along_row(squares))
 
     def _from(self, step: LuStep, sums: Vector) -> Vector:
-        """Sums of the rows from a step's on; 0 above."""
+        """Set the sums of rows above a step to 0."""
         sums[: self.A.rows.local_start(step.j0)] = 0.0
         return sums
 
     def _limit(self, size: Vector, variance: Vector | None = None) -> Vector:
-        """What rounding explains, of rows of such a size, and of what steps took from them."""
+        """Return the effect of rounding on rows of a given size and on the amounts that steps subtract from them."""
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
-        if variance is not None:  # beyond 1/u² it is taken for an exponent that was hit, in L and then in U
+        if variance is not None:  # beyond 1/u² it is the result of a flipped exponent in L and then in U
             most = self._stored_variance * self._most**2
             squares = xp.add(squares, xp.clip(variance, max=most))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
@@ -174,7 +174,7 @@ class MixedChecks(Checks):
     # --- what steps take from the rows' sums
 
     def _taken(self, steps: list[LuStep], k: int) -> Taken:
-        """What steps take; L's and U's sums are noted.  Collective over the grid."""
+        """Return the amounts that steps subtract, and record the sums of L and U.  Collective over the grid."""
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
         of_U, mine = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
         if k == 0:
@@ -193,20 +193,20 @@ class MixedChecks(Checks):
         return taken
 
     def _block(self, step: LuStep) -> slice:
-        """The local rows of a step's block row."""
+        """Return the local rows of a step's block row."""
         return self.A.rows.local_range(step.j0, step.j1)
 
     def _take(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
-        """What this rank's panels take from the rows: below a step's block L_row (U_col w) + L21 (U11 w), in it L11 u.
+        """Add the amounts of this rank's panels: L_row (U_col w) + L21 (U11 w) below a step's block, L11 u in it.
 
-        All steps' columns are read row by row together: by themselves they are short pieces, a page apart, which take
-        three times as long.
+        The columns of all steps are read together row by row; individually they are short pieces, one page apart, which
+        need three times as long.
         """
         A, kernels, xp, low = self.A, self.kernels, self.kernels.xp, self._low
         columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
         L, w, u = A.local[:, columns], self.weights[k][columns], self._whole(U)
         below = xp.stack([U.U_col_w, U.U11_w, w, self._variance(U, U.U11_squared)])
-        # What the columns take: in their own block as `vectors` begins, and once that is done as `below` has it.
+        # The columns use `vectors` in their own block, and `below` after it.
         vectors = xp.stack([xp.zeros_like(w), u, w, self._variance(U, U.U12_squared)])
         first, n = A.rows.local_start(steps[0].j0), 0
         for step in steps:
@@ -222,19 +222,19 @@ class MixedChecks(Checks):
         kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
 
     def _whole(self, U: USums) -> Vector:
-        """u = U11 w + U12 w."""
+        """Return u = U11 w + U12 w."""
         return self.kernels.xp.add(U.U11_w, U.U12_w)
 
     def _variance(self, U: USums, solved: Vector) -> Vector:
-        """The variance of what rounding does to sums, for an entry 1 of L beside each row of U."""
+        """Return the variance of sums by rounding for an entry 1 of L and each row of U."""
         xp = self.kernels.xp
         stored = xp.multiply(xp.add(U.U11_squared, U.U12_squared), self._stored_variance)
         return xp.add(stored, xp.multiply(solved, self._solved_variance))
 
     def _u_sums(self, steps: list[LuStep], k: int) -> Matrix:
-        """Sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid.
+        """Return sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid.
 
-        The first of U11 is sent along and not looked at.
+        The first of U11's is sent with the others but not used.
         """
         A, w, j0 = self.A, self.weights[k], steps[0].j0
         sums = self.kernels.xp.zeros((6, steps[-1].j1 - j0))
@@ -247,5 +247,5 @@ class MixedChecks(Checks):
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-    """Of L and U only sums weighted by w are kept: they tell the row."""
+    """Return the sums themselves: of L and U only those weighted by w are kept, which identify the row."""
     return sums

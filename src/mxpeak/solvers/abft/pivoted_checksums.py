@@ -1,14 +1,14 @@
-"""HPL with checksums: [A | b] gets two more columns, and LU carries them (Huang & Abraham 1984).
+"""HPL with checksums: LU carries two more columns of [A | b] (Huang & Abraham 1984).
 
     P [A  s] = L [U  U w]      s = A w
 
 Row swaps, solves and updates treat these columns like any others; every process column has them, as sums over whole
-rows.  So s_i is the sum over what is left of row i, and that over U once the row is finished.  An L21 that is wrong on
-one rank, by its panel, by a message, by a flip in its buffer, makes sums and rows differ there.
+rows.  So s_i is the sum over the remaining part of row i, and the sum over U after the row is finished.  If L21 is
+wrong on one rank (by its panel, a message, or a flip in its buffer), sums and rows differ there.
 
-Sums and entries are rounded in the same way, u·size at each of N columns that are eliminated, and L^-1 takes what
-differs then to the rows that are left; adding up rows adds sqrt(N)·u·size.  Where N is small, a few roundings do not
-average out: c = TOLERANCE·(N + FEW).
+Sums and entries are rounded in the same way, u·size at each of N columns that are eliminated, and L^-1 transfers the
+differences to the remaining rows; summing rows adds sqrt(N)·u·size.  If N is small, a few roundings do not average out:
+c = TOLERANCE·(N + FEW).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mxpeak.solvers.abft.checksums import Checks
 from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.spans import Spans
 
-#: Several times the largest of a thousand clean runs.
+#: Several times the largest value of a thousand runs without faults.
 TOLERANCE, FEW = 16.0, 10
 
 
 def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tuple[DistMatrix, DistMatrix]:
-    """An uninitialised m×n matrix on the grid, and the same with two more columns on every rank."""
+    """Return an uninitialized m×n matrix on the grid, and the same matrix with two more columns on every rank."""
     rows, cols = BlockCyclic(m, nb, grid.p, grid.P), BlockCyclic(n, nb, grid.q, grid.Q)
     wide = DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size + 2))
     return replace(wide, local=wide.local[:, : cols.local_size]), wide
@@ -44,7 +44,7 @@ class PivotedChecks(Checks):
         self._carried = [wide.local[:, A.cols.local_size + k] for k in range(2)]
 
     def baseline(self, done: int) -> None:
-        """Of finished rows the sums over U; of others, those over what is left."""
+        """Set the sums over U of finished rows, and the sums over the rest of other rows."""
         j = self.column_after(done)
         first = self.A.rows.local_start(j)
         for k, (carried, sums) in enumerate(zip(self._carried, self.both_sums_from(j))):
@@ -53,19 +53,19 @@ class PivotedChecks(Checks):
                 carried[:first] = self.triangle("upper", k)[:first]
 
     def check(self, done: int) -> None:
-        """What is left of the rows."""
+        """Check the trailing matrix.  Collective over the grid."""
         j = self.column_after(done)
         self._compare(done, lambda k: self.sums_from(j, k), self.A.rows.local_start(j), (j, j))
 
     def check_end(self) -> None:
-        """All rows of U."""
+        """Check all rows of U.  Collective over the grid."""
         self._compare(len(self.steps), lambda k: self.triangle("upper", k), 0, None)
 
     def look_back(self) -> None:
-        """Nothing: x follows from U at once, and L is not needed any more."""
+        """Do nothing, because x is computed from U at once, and L is not needed again."""
 
     def _compare(self, done: int, found: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None) -> None:
-        """Judge carried sums from a local row on; where they were wrong, they begin anew."""
+        """Check carried sums from a local row on, and reset those that were wrong."""
         xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
         known: dict[int, Vector] = {}
 

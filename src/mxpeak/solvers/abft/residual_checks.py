@@ -1,15 +1,15 @@
-"""Iterative solves that look after themselves: is the residual that their steps carry that of x?
+"""Iterative solves with checks: does the residual that their steps carry agree with b - A x?
 
-CG      r by the recurrence against b - A x, every EVERY steps and at the end; and of every step whether its direction p
-        is conjugate to the one before.  A wrong x, r or A p changes the first for good.  A wrong z or p does not, but
-        pᵀ(A p of the step before) = 0 holds for a symmetric M and right steps only.  A pᵀA p that is not positive
-        ends the solve; it is computed once more.
-GMRES   every cycle says what it leaves, Q (ρ e_1 - H t), and the next begins with b - A x.  Whatever was wrong in
-        between, in a vector of the basis, a product or a sweep, breaks A M^-1 Q = Q H or x = x + M^-1 Q t.
+CG      Every EVERY steps and at the end, r by the recurrence is compared with b - A x.  In every step, the direction p
+        is checked to be conjugate to the one before.  A wrong x, r or A p permanently changes the former.  A wrong z or
+        p does not, but pᵀ(A p of the step before) = 0 holds only for a symmetric M and correct steps.  If pᵀA p is not
+        positive, which ends the solve, it is computed once more.
+GMRES   Every cycle predicts its residual, Q (ρ e_1 - H t), and the next begins with b - A x.  Any error in between, in
+        a vector of the basis, a product or a sweep, breaks A M^-1 Q = Q H or x = x + M^-1 Q t.
 
-A difference counts if it exceeds a few times what rounding may do: u·|A| of all that was multiplied and added up, |A|
-being the largest entry of A s for some vectors of signs s, and norms those of the whole vectors.
-Nothing of a solve is changed: its numbers, its steps and what it books are those of a solve without checks.
+A difference counts if it exceeds a few times the effect of rounding: u·|A| of all terms that were multiplied and added.
+|A| is the largest entry of A s for some vectors of signs s, and norms are those of the whole vectors.
+The checks do not change a solve: its numbers, its steps and its counts are those of a solve without checks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.abft.solve_faults import SolveChecks
 from mxpeak.spans import Spans
 
-#: Steps of CG between two looks at b - A x: each costs a product, of the ten or so that a step of HPCG has.
+#: Steps of CG between two checks of b - A x.  A check needs one product, and a step of HPCG about ten.
 EVERY = 25
-#: How often what rounding may do on the average is no surprise: of residuals in fp64, and of a cycle in its precision.
+#: Factors on the average effect of rounding: for residuals in fp64, and for a cycle in its precision.
 LARGE, LARGE_INSIDE = 16.0, 4.0
-#: Cosines between directions that are conjugate: half of the digits of fp64.
+#: The largest cosine between conjugate directions: half of the digits of fp64.
 COSINE = 2.0**-26
-#: Below that a product of two numbers may not be one any more.
+#: The size below which a product of two numbers may underflow.
 LEAST = 1e-280
 U = PRECISIONS["fp64"].u
 
 
 class CheckedCg(CgSystem):
-    """Conjugate gradients, checked."""
+    """Conjugate gradients with checks."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class CheckedCg(CgSystem):
         self._forget()
 
     def _forget(self) -> None:
-        """A solve begins."""
+        """Reset the state for a new solve."""
         self._steps = self._compared = 0
         self._rz = self._next_rz = 0.0
-        self._right, self._turned = True, False  # turned: p is that of a step that has not moved x and r yet
-        # Of the steps since the last comparison: p^T A p, from the step before on, and p^T (A p of the step before).
+        self._right, self._turned = True, False  # turned: p is new, and x and r have not been updated
+        # Of the steps since the last check: p^T A p, from the step before on, and p^T (A p of the step before).
         self._curvatures, self._across = list[float](), list[float]()
 
     def residual(self) -> float:
@@ -97,7 +97,7 @@ class CheckedCg(CgSystem):
         return rho
 
     def ended(self) -> None:
-        """Look once more, and at the matrices."""
+        """Check the solve once more, and the matrices."""
         if self._turned:
             self._look_at_curvature()
         if self._steps > self._compared:
@@ -105,9 +105,9 @@ class CheckedCg(CgSystem):
         self._checks.end(self._comm, self._steps)
 
     def _look_at_curvature(self) -> None:
-        """A p^T A p that is not positive has ended the solve: is it what it was?  Collective.
+        """Compute again a p^T A p that has ended the solve because it is not positive.  Collective.
 
-        The step was not taken: what is conjugate or orthogonal after a step is not asked of its direction.
+        The step was not taken, so conjugacy and orthogonality after a step are not checked for its direction.
         """
         kernels, true, found = self._kernels, self._true, self._curvatures[-1]
         with self._checks.timed():
@@ -120,7 +120,7 @@ class CheckedCg(CgSystem):
         del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
-        """Do residual, directions and x belong together?  Collective."""
+        """Check that residual, directions and x are consistent.  Collective."""
         kernels, true = self._kernels, self._true
         with self._checks.timed():
             self._checks.checks += 1
@@ -130,17 +130,17 @@ class CheckedCg(CgSystem):
             mine = kernels.dot(true, true)
             others = [kernels.dot(self.solution, self.solution), kernels.dot(self._r, self.direction)]
             square, x2, rp, *across = allreduce_scalars(self._comm, [mine, *others, *self._across], "sum", kernels.xp)
-            if self._right:  # what was wrong stays wrong for the rest of this solve, and is told once
+            if self._right:  # an error persists for the rest of this solve, and is reported once
                 self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, mine)
         self._compared, self._across, self._curvatures = self._steps, [], self._curvatures[-1:]
 
     def _judge_residual(self, square: float, x2: float, mine: float) -> bool:
-        """|b - A x - r| within what rounding leaves after so many steps."""
+        """Return whether |b - A x - r| is within the effect of rounding after so many steps."""
         limit = LARGE * U * sqrt(self._steps) * (self._size * root(x2) + self._b_norm)
         return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
 
     def _judge_directions(self, across: list[float], rp: float) -> bool:
-        """Every direction conjugate to the one before, by their own lengths; the last one orthogonal to r."""
+        """Return whether each direction is conjugate to the one before, and the last one orthogonal to r."""
         first = self._steps - len(across)
         for k, (value, lengths) in enumerate(zip(across, zip(self._curvatures, self._curvatures[1:]))):
             limit = COSINE * root(lengths[0]) * root(lengths[1])
@@ -152,7 +152,7 @@ class CheckedCg(CgSystem):
 
 
 class RecordingBasis(SparseBasis):
-    """A basis that knows its cycle: H, and the t of its last combination."""
+    """A basis that records its cycle: H, and the t of its last combination."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -175,7 +175,7 @@ class RecordingBasis(SparseBasis):
         return super().combine(t)
 
     def left(self, rho: float) -> Vector:
-        """Q (ρ e_1 - H t), in the memory of the combination."""
+        """Return Q (ρ e_1 - H t) in the memory of the combination."""
         found = [rho, *([0.0] * len(self.t))]
         for t, column in zip(self.t, self._H):
             for i, h in enumerate(column):
@@ -185,7 +185,7 @@ class RecordingBasis(SparseBasis):
 
 
 class CheckedMixed(MixedSystem):
-    """GMRES-IR, checked."""
+    """GMRES-IR with checks."""
 
     _basis: RecordingBasis
 
@@ -216,7 +216,7 @@ class CheckedMixed(MixedSystem):
         self._basis.clear()
 
     def residual(self) -> float:
-        """See `MixedSystem`; after a cycle it is compared with what that has left."""
+        """See `MixedSystem`; after a cycle, compare the residual with the cycle's prediction."""
         rho = super().residual()
         if self._basis.t:
             self._compare()
@@ -228,7 +228,7 @@ class CheckedMixed(MixedSystem):
         return super().basis()
 
     def step(self, q: Vector) -> Vector:
-        """See `MixedSystem`; ||M^-1 q|| is what rounding goes by."""
+        """See `MixedSystem`; record ||M^-1 q||, which determines the effect of rounding."""
         w = self._basis.next
         z = self._precondition(q)
         with self._checks.timed():
@@ -237,12 +237,12 @@ class CheckedMixed(MixedSystem):
         return w
 
     def ended(self) -> None:
-        """Look at the matrices."""
+        """Check the matrices."""
         self._checks.end(self._comm, self._steps)
         self._steps = 0
 
     def _compare(self) -> None:
-        """Does b - A x agree with what the cycle left?  Collective."""
+        """Compare b - A x with the cycle's prediction.  Collective."""
         kernels, true, basis = self._kernels, self._true, self._basis
         with self._checks.timed():
             self._checks.checks += 1
@@ -259,7 +259,7 @@ class CheckedMixed(MixedSystem):
 
 
 def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> float:
-    """|A|: the largest |A s|_i for three vectors of signs s.  Collective."""
+    """Return |A|, the largest |A s|_i for three vectors of signs s.  Collective."""
     xp, x, y, largest = kernels.xp, A.halo_vector(), zeros(kernels, A.n, "fp64"), 0.0
     rows = xp.arange(A.n, dtype=xp.int64)
     for shift in (7, 9, 11):
@@ -270,10 +270,10 @@ def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> floa
 
 
 def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
-    """||x||.  Collective."""
+    """Return ||x||.  Collective."""
     return sqrt(allreduce_scalar(comm, kernels.dot(x, x), "sum", kernels.xp))
 
 
 def root(square: float) -> float:
-    """The square root; NaN of what is not a square."""
+    """Return the square root, or NaN for a negative or infinite number."""
     return sqrt(square) if square >= 0.0 and isfinite(square) else float("nan")

@@ -1,7 +1,7 @@
-"""What checks of iterative solves find: matrices whose bits have changed, and residuals that do not belong to x.
+"""The results of checks of iterative solves: matrices whose bits have changed, and residuals that contradict x.
 
-The matrices, of all levels, and b are added up, bit by bit, once they are made, and again at the end of every solve: a
-flipped bit changes the sum of its array, whatever it did to the solve.
+The bits of the matrices of all levels and of b are summed after their generation, and again at the end of every solve.
+A flipped bit changes the sum of its array, whatever its effect on the solve.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from mxpeak.comm.base import Communicator
 from mxpeak.distributed.stencil import StencilProblem
 from mxpeak.spans import Spans
 
-#: How many faults are told of a run.
+#: The number of faults in the result of a run.
 MOST_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SolveFault:
-    """Numbers that no step had changed, or that a step had made wrong.
+    """Numbers that have changed without a step, or that a step has computed wrong.
 
-    solve        what was solved, and for which time
-    step         the steps of that solve that were done when it was found
+    solve        the name of the solve, and its number
+    step         the number of steps of that solve before the detection
     part         residual, directions, or matrix
-    array        of a matrix: its level and which of its arrays, or b
-    rank         the rank whose array it was, or whose rows differ most; None where that is not known
-    difference   what was found, and the `limit` of what rounding may do
+    array        in a matrix: its level and the name of the array, or b
+    rank         the rank that owns the array, or whose rows differ most; None if unknown
+    difference   the difference, and `limit`, the largest effect of rounding
     """
 
     solve: str
@@ -42,7 +42,7 @@ class SolveFault:
     corrected: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """For the result; a difference that is not a number is none."""
+        """Return the fault for the JSON result, with None for numbers that are not finite."""
         found = asdict(self)
         return {name: None if value != value or value in (INF, -INF) else value for name, value in found.items()}
 
@@ -51,7 +51,7 @@ INF = float("inf")
 
 
 class SolveChecks:
-    """The checks of all solves of a run; faults are known on rank 0."""
+    """The checks of all solves of a run; rank 0 has all faults."""
 
     def __init__(self, spans: Spans):
         self.spans = spans
@@ -61,7 +61,7 @@ class SolveChecks:
         self._known: list[tuple[str, Any, int]] = []
 
     def begin(self, label: str) -> None:
-        """Solves that are called so begin."""
+        """Begin the solves with this name."""
         self._label, self._number = label, 1
 
     @contextmanager
@@ -73,7 +73,7 @@ class SolveChecks:
         self.seconds += perf_counter() - begin
 
     def know(self, made: StencilProblem) -> None:
-        """Add up the bits of these matrices and of b: from now on they may not change."""
+        """Sum the bits of these matrices and of b, which may not change from now on."""
         seen = dict[int, tuple[str, Any]]()
         for k, hierarchy in enumerate(made.hierarchies):
             levels = made.levels(k)
@@ -85,18 +85,18 @@ class SolveChecks:
         self._known = [(name, array, bits_of(array)) for name, array in seen.values()]
 
     def forget(self) -> None:
-        """Let go of the matrices: others are about to be made, and both may not fit into memory."""
+        """Release the matrices before others are generated, because both may not fit in memory."""
         self._known = []
 
     def end(self, comm: Communicator, step: int) -> None:
-        """A solve has ended: are the matrices what they were?  Collective over comm."""
+        """Check that the matrices are unchanged at the end of a solve.  Collective over comm."""
         with self.timed():
             self.checks += 1
             changed = []
             for k, (name, array, before) in enumerate(self._known):
                 if (now := bits_of(array)) != before:
                     changed.append(name)
-                    self._known[k] = name, array, now  # once is enough
+                    self._known[k] = name, array, now  # report it once
             for rank, names in enumerate(comm.gather_objects(changed) or []):
                 for name in names:
                     self._note(SolveFault(self.solve, step, "matrix", name, rank))
@@ -105,9 +105,9 @@ class SolveChecks:
     def judge(
         self, comm: Communicator, step: int, part: str, difference: float, limit: float, mine: float | None = None
     ) -> bool:
-        """Whether a difference, the same on all ranks, is one of rounding; if not, note it.  Collective over comm.
+        """Return whether a difference, equal on all ranks, is within its limit; if not, record it.  Collective.
 
-        mine: this rank's share of it, where ranks have one
+        mine   this rank's share of the difference, if ranks have shares
         """
         if difference <= limit < INF:
             return True
@@ -119,7 +119,7 @@ class SolveChecks:
 
     @property
     def solve(self) -> str:
-        """What is being solved."""
+        """The name and number of the current solve."""
         return f"{self._label}, solve {self._number}"
 
     def _note(self, fault: SolveFault) -> None:
@@ -129,7 +129,7 @@ class SolveChecks:
 
 
 def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every array of a stored matrix, however its backend keeps them, with its name."""
+    """Yield every array of a stored matrix, in any backend's format, with its name."""
     if is_dataclass(stored):
         for one in fields(stored):
             yield from arrays_of(getattr(stored, one.name), f"{name}, {one.name}")
@@ -141,7 +141,7 @@ def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def bits_of(array: Any) -> int:
-    """The sum of an array's bits, as numbers of 64 bits, and of those bytes at its end that are fewer."""
+    """Return the sum of an array's bits as 64-bit integers, plus the remaining bytes at its end."""
     numbers = 8 // array.itemsize
     flat = array.reshape(-1)
     whole = len(flat) - len(flat) % numbers
