@@ -85,16 +85,16 @@ def _first(file: int) -> bytes:
     until = time.monotonic() + WRITER_S
     while True:
         try:
-            if found := os.read(file, 1):
+            if byte := os.read(file, 1):
                 break
         except BlockingIOError:  # a writer is there
-            found = b""
+            byte = b""
             break
         if time.monotonic() > until:
             raise UnreadableError("it is a pipe that no program writes to")
         time.sleep(0.01)
     os.set_blocking(file, True)
-    return found
+    return byte
 
 
 def _chunks(file: int) -> Iterator[bytes]:

@@ -79,13 +79,13 @@ def read_json(text: str | bytes) -> Any:
     if text.count("{") + text.count("[") > MOST_CONTAINERS or text.count(",") > MOST_ITEMS:
         raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects, or more than {MOST_ITEMS} items")
     try:
-        found = json.loads(
+        content = json.loads(
             text, parse_constant=_no_number, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
         )
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    _check_depth(found)
-    return found
+    _check_depth(content)
+    return content
 
 
 #: Arrays and objects, and items of all of them, that JSON may have: they take less than 500 MB of memory.
@@ -102,24 +102,24 @@ def _no_number(word: str) -> Any:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 20 or abs(found := int(digits)) > MOST_INTEGER:
+    if len(digits) > 20 or abs(value := int(digits)) > MOST_INTEGER:
         raise ValueError(f"{digits[:20]}… is an integer of more than 64 bits")
-    return found
+    return value
 
 
 def _real(digits: str) -> float:
-    if not math.isfinite(found := float(digits)):
+    if not math.isfinite(value := float(digits)):
         raise ValueError(f"{digits[:20]} is beyond the range of fp64")
-    return found
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice[:60]!r} occurs twice in one object")
-    return found
+    return content
 
 
 def _check_depth(value: Any) -> None:
@@ -248,8 +248,8 @@ class Result:
             "storage",
             "precision",
         )
-        known = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
-        size = ", ".join(f"{key}={value}" for key, value in known.items())
+        sizes = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
+        size = ", ".join(f"{key}={value}" for key, value in sizes.items())
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
     def _repr_html_(self) -> str:
@@ -292,11 +292,11 @@ class Result:
         Result
             The result that the dictionary describes.
         """
-        known = {f.name for f in dataclasses.fields(cls)} & set(body)
-        said = body.get("warnings")
-        told = [w for w in (said if isinstance(said, list) else []) if isinstance(w, Mapping)]
-        warnings = [Caution(*(str(w.get(name) or "") for name in ("code", "text", "hint"))) for w in told]
-        return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in known}, "warnings": warnings})
+        names = {f.name for f in dataclasses.fields(cls)} & set(body)
+        warnings = body.get("warnings")
+        cautions = [w for w in (warnings if isinstance(warnings, list) else []) if isinstance(w, Mapping)]
+        warnings = [Caution(*(str(w.get(name) or "") for name in ("code", "text", "hint"))) for w in cautions]
+        return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in names}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as a dictionary that can be stored as JSON.
@@ -338,9 +338,9 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
     In this release the content of a single case (without `several`) also has the keys of the case at its top; they are
     deprecated.
     """
-    found = [r.as_dict() for r in results]
-    alone = found[0] if len(found) == 1 and not several else {}
-    return {**alone, "schema": SCHEMA_RESULTS, "results": found}
+    bodies = [r.as_dict() for r in results]
+    alone = bodies[0] if len(bodies) == 1 and not several else {}
+    return {**alone, "schema": SCHEMA_RESULTS, "results": bodies}
 
 
 def results_of(body: Any) -> list[dict[str, Any]]:
@@ -350,10 +350,10 @@ def results_of(body: Any) -> list[dict[str, Any]]:
     """
     if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise ValueError("its schema is not that of a result file")
-    found = body.get("results", [body])
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+    results = body.get("results", [body])
+    if not isinstance(results, list) or not all(isinstance(one, Mapping) for one in results):
         raise ValueError("its results are not a list")
-    return [{name: value for name, value in one.items() if value is not None} for one in found]
+    return [{name: value for name, value in one.items() if value is not None} for one in results]
 
 
 def to_json(body: Mapping[str, Any]) -> str:

@@ -165,17 +165,17 @@ def test_the_folder_is_locked_by_rank_0_for_all_ranks(tmp_path: Path) -> None:
 
     def body(comm: Any) -> list[str]:
         (case,) = config.cases(comm.size)
-        run = checkpointing.opened(config, case, comm, "hpl")
+        run = checkpointing.open_checkpoints(config, case, comm, "hpl")
         assert run is not None
         refusals = []
         for again in (config, resumed):
             with pytest.raises(UsageError) as refused:
-                checkpointing.opened(again, case, comm, "hpl")
+                checkpointing.open_checkpoints(again, case, comm, "hpl")
             refusals.append(str(refused.value))
         run.close()
         comm.barrier()
         with pytest.raises(UsageError) as refused:
-            checkpointing.opened(resumed, case, comm, "hpl")
+            checkpointing.open_checkpoints(resumed, case, comm, "hpl")
         return [*refusals, str(refused.value)]
 
     for texts in run_ranks(4, body):

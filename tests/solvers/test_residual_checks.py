@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from mxpeak.bench import sparse
-from mxpeak.bench.abft import said_of_solve
+from mxpeak.bench.abft import solve_fault_text
 from mxpeak.bench.hpcg import run as hpcg
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
@@ -371,9 +371,9 @@ def test_bits_add_up_for_arrays_of_any_length() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), None])
 def test_a_residual_that_is_no_number_is_told_as_one(number: float | None) -> None:
-    told = said_of_solve(SolveFault("sets, solve 1", 25, "residual", None, 1, number, number))
+    told = solve_fault_text(SolveFault("sets, solve 1", 25, "residual", None, 1, number, number))
     assert "b - A x: the residual is not finite, most on rank 1; sets, solve 1, by step 25" in told
-    assert "off by 2.00, more than rounding explains (1.00)" in said_of_solve(
+    assert "off by 2.00, more than rounding explains (1.00)" in solve_fault_text(
         SolveFault("sets, solve 1", 25, "residual", None, 1, 2.0, 1.0)
     )
 

@@ -33,17 +33,17 @@ def check_abft(bench: Bench[Any]) -> None:
 
 def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]) -> None:
     """Record the faults of LU runs in a result; an uncorrected fault makes it invalid."""
-    known = [one for one in checked if one is not None]
-    if not known:
+    checks = [one for one in checked if one is not None]
+    if not checks:
         return
-    faults = [fault for one in known for fault in one.faults]
-    result.telemetry["abft"] = _as_json(known, faults)
+    faults = [fault for one in checks for fault in one.faults]
+    result.telemetry["abft"] = _as_json(checks, faults)
     for fault in faults:
-        result.warnings.append(Caution("abft", said(fault, case), HINT))
-    if not all(one.passed for one in known):
-        left = next(fault for fault in faults if not fault.corrected)
-        result.validation["outcome"] = said(left, case)
-        _left_wrong(result, said(left, case))
+        result.warnings.append(Caution("abft", fault_text(fault, case), HINT))
+    if not all(one.passed for one in checks):
+        uncorrected = next(fault for fault in faults if not fault.corrected)
+        result.validation["outcome"] = fault_text(uncorrected, case)
+        _left_wrong(result, fault_text(uncorrected, case))
 
 
 def about_solves(result: Result, checks: SolveChecks | None) -> None:
@@ -58,9 +58,9 @@ def about_solves(result: Result, checks: SolveChecks | None) -> None:
         "faults": [fault.as_json() for fault in checks.faults],
     }
     for fault in checks.faults:
-        result.warnings.append(Caution("abft", said_of_solve(fault), HINT))
+        result.warnings.append(Caution("abft", solve_fault_text(fault), HINT))
     if checks.faults:
-        _left_wrong(result, said_of_solve(checks.faults[0]))
+        _left_wrong(result, solve_fault_text(checks.faults[0]))
 
 
 def _left_wrong(result: Result, text: str) -> None:
@@ -71,19 +71,19 @@ def _left_wrong(result: Result, text: str) -> None:
         break_rule(result.rules, Violation("abft", text))
 
 
-def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
+def _as_json(checks: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
     """Return the section about the checks."""
     return {
-        "checks": sum(one.checks for one in known),
-        "found": sum(one.found for one in known),
-        "corrected": sum(one.corrected for one in known),
-        "seconds": max(one.seconds for one in known),
-        "seconds_after": max(one.after_s for one in known),
+        "checks": sum(one.checks for one in checks),
+        "found": sum(one.found for one in checks),
+        "corrected": sum(one.corrected for one in checks),
+        "seconds": max(one.seconds for one in checks),
+        "seconds_after": max(one.after_s for one in checks),
         "faults": [fault.as_json() for fault in faults],
     }
 
 
-def said(fault: Fault, case: LuCase) -> str:
+def fault_text(fault: Fault, case: LuCase) -> str:
     """Return a text about a fault: when, where, and whether it was corrected."""
     p, q = fault.process
     where = f"process ({p}, {q})" if q is not None else f"process row {p}"
@@ -97,7 +97,7 @@ def said(fault: Fault, case: LuCase) -> str:
     return f"a number changed unexpectedly: {place}, on {where} of the grid, by step {fault.step}; {became}"
 
 
-def said_of_solve(fault: SolveFault) -> str:
+def solve_fault_text(fault: SolveFault) -> str:
     """Return a text about a fault of an iterative solve."""
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":

@@ -177,44 +177,44 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
         raise ValueError(f"its benchmark is {benchmark!r:.40}, not {' or '.join(configs)}")
     if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
         raise ValueError("its settings are not strings by name")
-    known = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
-    others = [repr(key)[:40] for key in settings if key not in known]
+    names = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
+    others = [repr(key)[:40] for key in settings if key not in names]
     notes = [f"{RUN} sets {', '.join(others[:MOST_NAMED])}, which only the command line may set; ignored"]
-    kept = {key: text for key, text in settings.items() if key in known}
+    kept = {key: text for key, text in settings.items() if key in names}
     return RunRecord(name, benchmark, version, kept, tuple(notes[: len(others)]))
 
 
 def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
     """Return the record in the head of the newest intact part; `error` is the error of run.json."""
-    found: list[tuple[int, RunRecord]] = []
+    records: list[tuple[int, RunRecord]] = []
     for name in SLOTS:
         try:
             part, _ = read_part(folder / name, 0, 0, whole=False)
-            found.append((part.number, _record(part.about, configs)))
+            records.append((part.number, _record(part.about, configs)))
         except (OSError, ValueError):
             continue
-    if not found and isinstance(error, FileNotFoundError):
+    if not records and isinstance(error, FileNotFoundError):
         raise UsageError(
             f"{folder} contains no checkpoints, because it has no {RUN}; use the folder that --checkpoint named"
         ) from None
     reason = getattr(error, "strerror", None) or str(error)
-    if not found:
+    if not records:
         raise UsageError(
             f"{folder / RUN} is not usable ({reason}), and no part of a checkpoint describes the run; use "
             "another --checkpoint folder to start again"
         ) from None
-    _, record = max(found, key=lambda one: one[0])
+    _, record = max(records, key=lambda one: one[0])
     note = f"{folder / RUN} cannot be used: {reason}; the settings come from a part of the checkpoint"
     return RunRecord(record.name, record.benchmark, record.version, record.settings, (*record.notes, note))
 
 
 def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
     """Return the record of a new run: every setting that is not a default, and all settings of its case."""
-    known = [
+    recorded = [
         o for o in options(type(config)) if o.name in recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
     ]
-    content = {o.name: value for o in known if (value := getattr(config, o.name)) != o.default}
-    content |= {o.name: getattr(case, o.name) for o in known if hasattr(case, o.name)}
+    content = {o.name: value for o in recorded if (value := getattr(config, o.name)) != o.default}
+    content |= {o.name: getattr(case, o.name) for o in recorded if hasattr(case, o.name)}
     texts = {name: as_text(value) for name, value in content.items() if value is not None}
     texts["grid"] = f"{case.P}x{case.Q}"
     if case.node_grid is not None:
@@ -245,7 +245,7 @@ class Checkpoint:
 
 def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
     """Return the slots whose first head is intact and of this run, the newest first, and the defects of others."""
-    found, wrong = [], []
+    slots, defects = [], []
     for name in SLOTS:
         slot = folder / name
         try:
@@ -254,20 +254,20 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]
                 raise ValueError(f"it belongs to {defect}")
             if SLOTS[part.number % 2] != name:
                 raise ValueError(f"checkpoint {part.number} is in the wrong slot")
-            found.append((slot, part))
+            slots.append((slot, part))
         except FileNotFoundError:
             if slot.is_dir() and any(not one.name.startswith(".") for one in slot.iterdir()):
-                wrong.append(f"{slot}/0-0 is missing")
+                defects.append(f"{slot}/0-0 is missing")
         except (OSError, ValueError) as error:
-            wrong.append(f"{slot}/0-0: {_reason(error)}")
-    return sorted(found, key=lambda one: -one[1].number), wrong
+            defects.append(f"{slot}/0-0: {_reason(error)}")
+    return sorted(slots, key=lambda one: -one[1].number), defects
 
 
 def check_resumable(folder: Path, record: RunRecord) -> None:
     """Raise a UsageError if no slot can hold a checkpoint of this run, before any rank is started."""
-    found, wrong = first_parts(folder, record)
-    if not found:
-        raise _none_whole(folder, wrong)
+    slots, defects = first_parts(folder, record)
+    if not slots:
+        raise _none_whole(folder, defects)
 
 
 def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
@@ -284,15 +284,15 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
 
     Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
     """
-    found, wrong = run_on_root(comm, lambda: first_parts(folder, record))
-    for slot, first in found:
-        defect, *mine = _my_parts(slot, first, comm)
-        shares = comm.gather_objects((defect, *mine))
+    slots, defects = run_on_root(comm, lambda: first_parts(folder, record))
+    for slot, first in slots:
+        defect, *share = _my_parts(slot, first, comm)
+        shares = comm.gather_objects((defect, *share))
         answer = comm.bcast_object(None if shares is None else _together(slot, first, shares))
         if isinstance(answer, Checkpoint):
-            return answer, wrong
-        wrong = [*wrong, answer]
-    raise _none_whole(folder, wrong)
+            return answer, defects
+        defects = [*defects, answer]
+    raise _none_whole(folder, defects)
 
 
 def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, float, Notes | None]:
@@ -353,14 +353,14 @@ def _size(value: float) -> float:
 
 
 @dataclass(slots=True)
-class Run:
-    """The folder of checkpoints of one run, which rank 0 has locked; `found`: the one to continue from."""
+class CheckpointedRun:
+    """The folder of checkpoints of one run, which rank 0 has locked, and the checkpoint that it continues from."""
 
     folder: Path
     record: RunRecord
     generation: str
     every_s: float
-    found: Checkpoint | None = None
+    resumed_from: Checkpoint | None = None
     cautions: list[Caution] = field(default_factory=list)
     gap_s: float = 0.0
     lock: FolderLock | None = None
@@ -369,7 +369,7 @@ class Run:
     @property
     def before_s(self) -> float:
         """Return the seconds of the clock in earlier processes."""
-        return 0.0 if self.found is None else self.found.elapsed_s
+        return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:
         """Release the folder; while a part is being written it stays locked, until this process ends."""
@@ -378,10 +378,10 @@ class Run:
 
     def about(self, result: Result) -> None:
         """Record in a result that it is one of a resumed run, whose time includes the time before."""
-        if self.found is None:
+        if self.resumed_from is None:
             return
         after_s = result.result["time_s"] - self.before_s
-        steps = self.found.first.steps
+        steps = self.resumed_from.first.steps
         result.result["resumed"] = {"before_s": self.before_s, "after_s": after_s, "gap_s": self.gap_s, "steps": steps}
         times = [three_digits(value) for value in (self.before_s, after_s, self.gap_s)]
         text = f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
@@ -390,7 +390,7 @@ class Run:
             break_rule(result.rules, Violation("resumed", "a resumed run is not official"))
 
 
-def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:
+def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> CheckpointedRun | None:
     """Lock the folder that --checkpoint names, begin a run there or find its newest checkpoint. Collective over comm.
 
     Returns None without --checkpoint.
@@ -411,14 +411,14 @@ def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -
 
     try:
         record, generation, missing = run_on_root(comm, begin)
-        run = Run(folder, record, generation, seconds(config.every), lock=next(iter(locks), None))
+        run = CheckpointedRun(folder, record, generation, seconds(config.every), lock=next(iter(locks), None))
         if missing:
             text = f"{folder} could not be locked ({missing}), so a second run in it is not refused"
             run.cautions.append(Caution("checkpoint-lock", text, "run only one mxpeak resume of a folder at a time"))
         if config.resumed:
             run.cautions += [Caution("checkpoint-run", note) for note in record.notes]
-            run.found, wrong = newest(folder, record, comm)
-            run.gap_s = comm.bcast_object(max(0.0, time.time() - run.found.unix))
+            run.resumed_from, wrong = newest(folder, record, comm)
+            run.gap_s = comm.bcast_object(max(0.0, time.time() - run.resumed_from.unix))
             run.cautions += [
                 Caution("checkpoint-damaged", f"a damaged checkpoint was not used: {text}") for text in wrong
             ]
@@ -469,7 +469,12 @@ class FolderCheckpointer:
     """A checkpointer that writes files. All ranks of the grid create it and call it at the same steps."""
 
     def __init__(
-        self, run: Run, A: DistMatrix, kernels: Kernels, spans: Spans, ending: Callable[[], bool] = lambda: False
+        self,
+        run: CheckpointedRun,
+        A: DistMatrix,
+        kernels: Kernels,
+        spans: Spans,
+        ending: Callable[[], bool] = lambda: False,
     ):
         self._run, self._A, self._kernels, self._spans = run, A, kernels, spans
         self._writer = run.writer = Writer(run.folder, A.local)
@@ -477,28 +482,29 @@ class FolderCheckpointer:
         self._number, self._kept_s, self._seen = 0, 0.0, 0
         self.first = 0
         self.notes: Notes = {}
-        if run.found is not None:
-            first = run.found.first
+        if run.resumed_from is not None:
+            first = run.resumed_from.first
             there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, A.local.dtype.name)
             if there != here:
                 raise UsageError(
-                    f"the checkpoint in {run.found.slot} belongs to the matrix {there}, but this run has {here}; use "
+                    f"the checkpoint in {run.resumed_from.slot} belongs to the matrix {there}, but this run has "
+                    f"{here}; use "
                     f"another --checkpoint folder"
                 )
-            self._number, self.first, self.notes = first.number, first.steps, run.found.notes
+            self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
 
     def load(self, blocks: DiagonalBlocks) -> None:
         """Read the matrix, and the notes of its diagonal blocks, if the run is resumed. Collective over the grid."""
-        found = self._run.found
-        if found is None:
+        checkpoint = self._run.resumed_from
+        if checkpoint is None:
             return
         defect = ""
         try:
-            load(found.slot, found.first, self._A.rows, self._A.cols, self._A.local)
+            load(checkpoint.slot, checkpoint.first, self._A.rows, self._A.cols, self._A.local)
         except (OSError, ValueError) as error:
-            defect = f"{found.slot}: {_reason(error)}"
-        everybody = self._A.grid.all
-        defects = everybody.bcast_object(everybody.gather_objects(defect))
+            defect = f"{checkpoint.slot}: {_reason(error)}"
+        ranks = self._A.grid.all
+        defects = ranks.bcast_object(ranks.gather_objects(defect))
         if any(defects):  # it was intact a moment ago
             text = next(filter(None, defects))
             raise UsageError(f"a checkpoint changed while mxpeak read it: {text}; run mxpeak resume again")
@@ -512,15 +518,15 @@ class FolderCheckpointer:
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
         self._seen = part
-        everybody = self._A.grid.all
+        ranks = self._A.grid.all
         late = self._spans.active_s - self._kept_s >= self._run.every_s
-        answer = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
+        answer = ranks.bcast_object((late, self._ending()) if ranks.rank == 0 else None)
         self._last = answer[1]
         if self._last:
             self._writer.wait()
         if not any(answer):
             return False
-        able = everybody.agree(not self._writer.busy and self._writer.error is None)
+        able = ranks.agree(not self._writer.busy and self._writer.error is None)
         if self._last and not able:
             end()
         return able

@@ -24,8 +24,8 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
 
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
-            known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
-            raise UsageError(f"{quoted(text)} is unknown; use one of {known}")
+            names = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
+            raise UsageError(f"{quoted(text)} is unknown; use one of {names}")
         return choices[int(text)]
 
     return parse
@@ -51,7 +51,7 @@ class Dat:
             raise self._error(number, name, "the line is empty; add a value")
         return words[0]
 
-    def one(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
+    def value(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
         """Return the value at the beginning of a line."""
         return self._value(number, name, self.word(number, name), parse)
 
@@ -61,17 +61,19 @@ class Dat:
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
         """Return the list in the line `below` the line with its length."""
-        count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
-        asked = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
-        return self._leading(number + below, name, count, asked, parse)
+        count = self.value(number, f"number of {name}", integer(1, MOST_VALUES))
+        request = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
+        return self._leading(number + below, name, count, request, parse)
 
-    def _leading(self, number: int, name: str, count: int, asked: str, parse: Callable[[str], Any]) -> tuple[Any, ...]:
+    def _leading(
+        self, number: int, name: str, count: int, request: str, parse: Callable[[str], Any]
+    ) -> tuple[Any, ...]:
         words = self._line(number, name).split()[:count]
-        found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
-        if words and not found:
+        length = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
+        if words and not length:
             raise self._error(number, name, f"{quoted(words[0])} is not a number; use a number")
-        if found < count:
-            raise self._error(number, name, f"{asked}, but the line contains {found}; add the missing values")
+        if length < count:
+            raise self._error(number, name, f"{request}, but the line contains {length}; add the missing values")
         return tuple(self._value(number, name, word, parse) for word in words)
 
     def _line(self, number: int, name: str) -> str:

@@ -36,20 +36,20 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     first, ranks = results[0], [_ranks(one) for one in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
     ideal = [rate * R / ranks[0] for R in ranks]
-    said = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
+    description = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
     if not kind_of(first.benchmark):
-        return "measured", said, ideal
+        return "measured", description, ideal
     tables = {R: path for (R, T), path in measured_layouts().items() if threads == T}
     if not tables:
         advice = f"for a simulation, run mxpeak tune {first.benchmark} --ranks {ranks[-1]} --threads {threads}"
-        return "measured", f"{said} ({advice})", ideal
-    most = max(tables)
+        return "measured", f"{description} ({advice})", ideal
+    largest = max(tables)
     try:
-        machines = {R: find_machine(str(tables.get(R, tables[most]))) for R in ranks}
+        machines = {R: find_machine(str(tables.get(R, tables[largest]))) for R in ranks}
         rates = [rate_of(one, machines[R]) for one, R in zip(results, ranks)]
     except UsageError as error:
-        return "measured", f"{said}; no simulation: {error}", ideal
-    layouts = sorted({R if R in tables else most for R in ranks})
+        return "measured", f"{description}; no simulation: {error}", ideal
+    layouts = sorted({R if R in tables else largest for R in ranks})
     return "tuned", f"simulated with the rates that mxpeak tune measured on {_listed(layouts)} ranks", rates
 
 
@@ -86,12 +86,12 @@ def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float
         split=getattr(case, "split", 0.0),
     )
     try:
-        found = simulate_lu(benchmark, run, machine)
+        forecast = simulate_lu(benchmark, run, machine)
     except UsageError:
         return None
-    lu_s = found.time_s - found.phases.get("refine", 0.0)
-    done = [lu_flops_done(run.n, run.n - k * run.nb) for k in range(len(found.step_s))]
-    return [*map(float, found.step_s[1:]), lu_s], [*done[1:], lu_flops_done(run.n, 0)]
+    lu_s = forecast.time_s - forecast.phases.get("refine", 0.0)
+    done = [lu_flops_done(run.n, run.n - k * run.nb) for k in range(len(forecast.step_s))]
+    return [*map(float, forecast.step_s[1:]), lu_s], [*done[1:], lu_flops_done(run.n, 0)]
 
 
 def lu_run(result: Result) -> LuRun:

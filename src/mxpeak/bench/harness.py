@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, asked
+from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, stop_together
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.configs.grid import GridCase, GridConfig
@@ -143,7 +143,7 @@ class Bench(Generic[AnyConfig]):
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
         """Return the spans; at their steps the ranks of comm stop together if an observer asks for it."""
-        spans.look = asked(comm, self._hooks.get("stop", lambda: None))
+        spans.look = stop_together(comm, self._hooks.get("stop", lambda: None))
         return spans
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
@@ -188,13 +188,13 @@ class Bench(Generic[AnyConfig]):
         """
         architecture = str(self.kernels.device_facts().get("device_architecture", ""))
         why = why_unknown(self._packages, self._gpu, amd=architecture.startswith("gfx"))
-        everybody = self.comm.gather_objects((node_name(), self._meter.used, why))
-        if not everybody:
+        ranks = self.comm.gather_objects((node_name(), self._meter.used, why))
+        if not ranks:
             return {}
-        used = energy([(host, used) for host, used, _ in everybody], rate_flops)
+        used = energy([(host, used) for host, used, _ in ranks], rate_flops)
         if used is not None and used["joules"] is not None:
             return {"energy": used}
-        return {"energy": used, "energy_unknown": next((why for *_, why in everybody if why), "no energy was measured")}
+        return {"energy": used, "energy_unknown": next((why for *_, why in ranks if why), "no energy was measured")}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
@@ -262,25 +262,25 @@ def run_cases(
     """
     on_case = hooks.get("on_case")
     with open_bench(make, check, config, comm, hooks) as bench:
-        found = []
+        complete = []
         try:
-            for case, mine in results(bench):
-                used = bench.energy(None if mine is None else mine.result.get("rate_flops"))
-                if mine is not None:
-                    mine.telemetry.update(used)
-                result: Result | None = bench.comm.bcast_object(mine)
+            for case, local in results(bench):
+                used = bench.energy(None if local is None else local.result.get("rate_flops"))
+                if local is not None:
+                    local.telemetry.update(used)
+                result: Result | None = bench.comm.bcast_object(local)
                 bench.end()
                 if comm.rank == 0 and on_case:
                     on_case(case, result)
                 if result is not None:
-                    found.append(result)
+                    complete.append(result)
         except BaseException as ending:  # a signal or an error: what is known so far is kept, with the reason
-            known = bench.aborted(str(ending) or type(ending).__name__) if comm.rank == 0 else None
+            partial = bench.aborted(str(ending) or type(ending).__name__) if comm.rank == 0 else None
             # an error before the first measurement leaves no result
-            if on_case and known and (found or known[1].samples_s or not isinstance(ending, Exception)):
-                on_case(*known)
+            if on_case and partial and (complete or partial[1].samples_s or not isinstance(ending, Exception)):
+                on_case(*partial)
             raise
-        return found
+        return complete
 
 
 def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:
@@ -305,10 +305,10 @@ def peak_rss(comm: Communicator) -> int:
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
     """Return mean, largest and smallest time of each phase, with flops, bytes and calls, on rank 0. Collective."""
-    everybody = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
+    ranks = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
     table: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
-        parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in everybody or []]
+    for name in dict.fromkeys(name for phases in ranks or [] for name in phases):
+        parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in ranks or []]
         times, flops, moved, calls = zip(*parts)
         table[name] = {
             "time_s": sum(times) / len(times),
@@ -351,7 +351,7 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
     if config.node_grid is None:
         return []
     p, q = config.node_grid
-    found = []
+    cautions = []
     for P, Q in config.grids(comm.size):
         shape = ProcessGrid(P, Q, config.order, config.node_grid)
         if (count := _node_grids_a_node(shape, comm)) > 1:
@@ -360,8 +360,8 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
                 f"--node-grid {p}x{q} means {p}*{q} = {p * q} ranks per node, but a node has {ranks} ranks of the grid"
             )
             others = " or ".join(fitting_node_grids(shape, ranks)[:2])
-            found.append(Caution("node-grid", text, f"start {p * q} ranks per node, or use {others}"))
-    return found
+            cautions.append(Caution("node-grid", text, f"start {p * q} ranks per node, or use {others}"))
+    return cautions
 
 
 def grid_text(case: GridCase) -> str:

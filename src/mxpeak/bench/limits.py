@@ -79,8 +79,8 @@ class Readings:
 
     def before(self, what: Hashable, comm: Communicator, measure: Callable[[], Reading]) -> Reading:
         """Return the latest reading if it is fresh, otherwise a new one. Collective over comm."""
-        known = self._fresh(what, comm)
-        return self._new(what, measure) if known is None else known
+        latest = self._fresh(what, comm)
+        return self._new(what, measure) if latest is None else latest
 
     def after(
         self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
@@ -89,10 +89,10 @@ class Readings:
         return self._new(what, measure) if last or self._fresh(what, comm) is None else None
 
     def _fresh(self, what: Hashable, comm: Communicator) -> Reading | None:
-        known = self._latest.get(what)
-        if known is None or not comm.bcast_object(time.monotonic() - known.ended_s < FRESH * known.took_s):
+        latest = self._latest.get(what)
+        if latest is None or not comm.bcast_object(time.monotonic() - latest.ended_s < FRESH * latest.took_s):
             return None
-        return known
+        return latest
 
     def _new(self, what: Hashable, measure: Callable[[], Reading]) -> Reading:
         self._latest[what] = measure()

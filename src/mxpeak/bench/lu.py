@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
-from mxpeak.bench.checkpointing import FolderCheckpointer, opened
-from mxpeak.bench.checkpointing import Run as CheckpointedRun
+from mxpeak.bench.checkpointing import CheckpointedRun, FolderCheckpointer, open_checkpoints
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import (
     Bench,
@@ -329,7 +328,7 @@ def _checkpointed(
     problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
 ) -> Result | None:
     """Run a case while its folder of checkpoints, if there is one, is locked.  Collective over the grid."""
-    kept = opened(bench.config, case, grid.all, bench.name)
+    kept = open_checkpoints(bench.config, case, grid.all, bench.name)
     try:
         for caution in () if kept is None else kept.cautions:
             bench.note(caution.text)

@@ -92,15 +92,15 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nothing is there: the entries are counted afterwards
             warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 takes 1.5 for the integer 1, and only says so
-            found = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
+            table = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
     except (ValueError, OverflowError, OSError, EOFError, zlib.error, DeprecationWarning) as error:
-        found, problem = np.empty(0, np.dtype(kinds)), str(error)
-    rows, columns = found["row"] - 1, found["column"] - 1
+        table, problem = np.empty(0, np.dtype(kinds)), str(error)
+    rows, columns = table["row"] - 1, table["column"] - 1
     inside = all(x.min(initial=0) >= 0 and int(x.max(initial=0)) < header.n for x in (rows, columns))
     skew = header.symmetry == "skew-symmetric"
     if not problem and (not inside or (skew and (rows == columns).any())):
         problem = UNLIKE
-    values = found["value"].astype(np.float64) if header.field != "pattern" else np.ones(len(found))
+    values = table["value"].astype(np.float64) if header.field != "pattern" else np.ones(len(table))
     return Entries(rows, columns, values, problem)
 
 
@@ -119,8 +119,8 @@ def read_header(path: Path) -> Header:
     """Return the checked header of a file."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a regular file")
-    found: Header = _opened(path, lambda lines: _header(path, lines))
-    return found
+    header: Header = _opened(path, lambda lines: _header(path, lines))
+    return header
 
 
 def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
@@ -202,9 +202,9 @@ def _banner(path: Path, line: str) -> tuple[str, str]:
     return words[3], words[4]
 
 
-def _check_kind(path: Path, word: str, known: tuple[str, ...], what: str, instead: str) -> None:
-    if word not in known:
-        raise UsageError(f"{path}, line 1: the {what} is {word}, but mxpeak reads only {', '.join(known)}; {instead}")
+def _check_kind(path: Path, word: str, kinds: tuple[str, ...], what: str, instead: str) -> None:
+    if word not in kinds:
+        raise UsageError(f"{path}, line 1: the {what} is {word}, but mxpeak reads only {', '.join(kinds)}; {instead}")
 
 
 def _shown(line: str) -> str:

@@ -52,7 +52,7 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
         benchmark=benchmark,
         status="aborted",
         **facts.sections(under_way.begun_unix, time.time()),
-        problem=_told(under_way.case),
+        problem=_parameters(under_way.case),
         result={"rate_flops": None, "time_s": None, "fraction_of_limit": None, "limit": None},
         validation={
             "passed": None,
@@ -69,11 +69,13 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
     )
 
 
-def _told(case: Any) -> dict[str, Any]:
+def _parameters(case: Any) -> dict[str, Any]:
     """Return the parameters of a case that JSON can represent."""
-    told = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
+    parameters = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
     return {
-        name: value for name, value in told.items() if isinstance(value, int | float | str | tuple) and value != "auto"
+        name: value
+        for name, value in parameters.items()
+        if isinstance(value, int | float | str | tuple) and value != "auto"
     }
 
 
@@ -114,7 +116,7 @@ def _own_steps(spans: Spans) -> dict[str, Any]:
     return {**columns(rows[1:], names, own, own), "ranks": 1}
 
 
-def asked(comm: Communicator, stop: Callable[[], str | None]) -> Callable[[Step], None]:
+def stop_together(comm: Communicator, stop: Callable[[], str | None]) -> Callable[[Step], None]:
     """Return a callback for each step that stops all ranks together if `stop` returns a reason on rank 0.
 
     All ranks count the same flops, so they ask at the same steps, at most LOOKS times per computation. Collective.

@@ -45,7 +45,7 @@ class Machine:
         return GPU_STEP if self.on_gpu else HOST_STEP
 
     @property
-    def most(self) -> int:
+    def max_order(self) -> int:
         """Return the largest order for the time of a quick run, from n^3 = 3/2 flops."""
         if self.on_gpu:
             return GPU_MOST
@@ -60,5 +60,5 @@ class Machine:
 
     def order(self, largest: int) -> int:
         """Return the order; `largest` is the largest that fits into the share of the memory."""
-        n = min(self.most, largest)
+        n = min(self.max_order, largest)
         return n // self.step * self.step or n

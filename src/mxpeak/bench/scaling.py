@@ -34,33 +34,33 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
     from mxpeak.runtime.launch import launched, launcher
 
     started = launcher() if launched() else None
-    asked = started[2] if started else config.ranks
-    said = f"{asked} ranks were started" if started else f"--ranks is {asked}"
-    most, of_what = ranks_here(config) if asked is None else (asked, said)
-    found = counts(config.ranks_list, most, of_what)
-    if asked is not None and found[-1] > asked:
+    requested = started[2] if started else config.ranks
+    origin = f"{requested} ranks were started" if started else f"--ranks is {requested}"
+    largest, of_what = ranks_here(config) if requested is None else (requested, origin)
+    rank_counts = counts(config.ranks_list, largest, of_what)
+    if requested is not None and rank_counts[-1] > requested:
         raise UsageError(
-            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, but {of_what}; remove "
-            f"{found[-1]}, or start {found[-1]} ranks"
+            f"--ranks-list {','.join(map(str, rank_counts))} needs {rank_counts[-1]} ranks, but {of_what}; remove "
+            f"{rank_counts[-1]}, or start {rank_counts[-1]} ranks"
         )
-    check(name, config, found)
-    return {"ranks_list": found} | ({} if started else {"ranks": asked or found[-1]})
+    check(name, config, rank_counts)
+    return {"ranks_list": rank_counts} | ({} if started else {"ranks": requested or rank_counts[-1]})
 
 
-def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, ...]:
+def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
     """Return the rank counts in rising order: the given ones, or the powers of two up to `most` and `most` itself."""
-    if asked is None:
-        asked = sorted({most, *(2**k for k in range(most.bit_length()) if 2**k <= most)})
-    text = ",".join(map(str, asked))
-    if len(set(asked)) < len(asked):
-        twice = next(one for one in asked if list(asked).count(one) > 1)
+    if given is None:
+        given = sorted({largest, *(2**k for k in range(largest.bit_length()) if 2**k <= largest)})
+    text = ",".join(map(str, given))
+    if len(set(given)) < len(given):
+        twice = next(one for one in given if list(given).count(one) > 1)
         raise UsageError(f"--ranks-list {text} contains {twice} twice; use each rank count once")
-    if len(asked) < 2:
+    if len(given) < 2:
         raise UsageError(
             f"a scaling study needs at least two rank counts, but --ranks-list {text} has one ({of_what}); use "
             f"--ranks-list 1,2"
         )
-    return tuple(sorted(asked))
+    return tuple(sorted(given))
 
 
 def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
@@ -218,7 +218,7 @@ def study(
     """Return the section `study` of a result file: a point per rank count with its expected rate."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
-    source, said, curve = (
+    source, description, curve = (
         expected(valid) if valid and points[0]["rate"] else ("none", "no rate on the fewest ranks", [])
     )
     for point, rate in zip([p for p in points if p["rate"]], curve):
@@ -234,7 +234,7 @@ def study(
         "ranks_list": [ranks for ranks, _ in runs],
         "threads": threads,
         "unit": "byte/s" if any("rate_bytes" in one.result for one in valid) else "flop/s",
-        "expected": {"source": source, "text": said},
+        "expected": {"source": source, "text": description},
         "points": points,
     }
 

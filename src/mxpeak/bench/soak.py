@@ -19,7 +19,7 @@ from mxpeak.records import Caution, Result
 #: The largest number of runs of a soak test.
 MOST_RUNS = 10_000
 #: The most runs and ranks with different results that a message lists.
-TOLD = 8
+LISTED = 8
 
 
 def bits_of(kernels: Kernels, A: Matrix, x: Vector) -> str:
@@ -39,32 +39,32 @@ class Soak:
         """Record the digest of a run; return whether there is time for another, at least for a second. Collective."""
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
-        left = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
-        return bool(self._comm.bcast_object(left))
+        continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
+        return bool(self._comm.bcast_object(continues))
 
     def about(self, result: Result | None) -> None:
         """Record the number of runs in a result, and the runs and ranks with different results. Collective."""
         usual = Counter(self._bits).most_common(1)[0][0]
-        mine = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
-        told = self._comm.gather_objects((socket.gethostname(), mine))
-        if result is None or told is None:
+        runs_here = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
+        ranks = self._comm.gather_objects((socket.gethostname(), runs_here))
+        if result is None or ranks is None:
             return
-        differ = [{"rank": rank, "host": host, "runs": runs} for rank, (host, runs) in enumerate(told) if runs]
+        differ = [{"rank": rank, "host": host, "runs": runs} for rank, (host, runs) in enumerate(ranks) if runs]
         spent = time.monotonic() - self._begin
         result.telemetry["soak"] = {"runs": len(self._bits), "seconds": spent, "differ": differ}
         if differ:
             result.status = "invalid"
-            result.validation.update(passed=False, outcome=_said(differ, len(self._bits)))
+            result.validation.update(passed=False, outcome=_difference_text(differ, len(self._bits)))
             hint = "test these hosts with mxpeak scan, and remove them"
-            result.warnings.append(Caution("soak", _said(differ, len(self._bits)), hint))
+            result.warnings.append(Caution("soak", _difference_text(differ, len(self._bits)), hint))
 
 
-def _said(differ: list[dict[str, Any]], runs: int) -> str:
+def _difference_text(differ: list[dict[str, Any]], runs: int) -> str:
     """Return a text about the runs whose results differ from most."""
-    found = [
-        f"run {', '.join(map(str, one['runs'][:TOLD]))}{' …' * (len(one['runs']) > TOLD)} on rank {one['rank']} "
+    parts = [
+        f"run {', '.join(map(str, one['runs'][:LISTED]))}{' …' * (len(one['runs']) > LISTED)} on rank {one['rank']} "
         f"({one['host']})"
-        for one in differ[:TOLD]
+        for one in differ[:LISTED]
     ]
-    more = f" and {len(differ) - TOLD} more ranks" if len(differ) > TOLD else ""
-    return f"of {runs} runs of the same case, these are not bitwise identical to most: {'; '.join(found)}{more}"
+    more = f" and {len(differ) - LISTED} more ranks" if len(differ) > LISTED else ""
+    return f"of {runs} runs of the same case, these are not bitwise identical to most: {'; '.join(parts)}{more}"

@@ -22,13 +22,13 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
     All ranks count the same steps. The last row contains the work after the last step. Complete on rank 0. Collective.
     """
     rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
-    everybody = comm.gather_objects(list(rows[-1].phases))
-    names = comm.bcast_object(list(dict.fromkeys(name for mine in everybody or [] for name in mine)))
-    mine = [
+    ranks = comm.gather_objects(list(rows[-1].phases))
+    names = comm.bcast_object(list(dict.fromkeys(name for seconds in ranks or [] for name in seconds)))
+    seconds = [
         after.phases.get(name, 0.0) - before.phases.get(name, 0.0) for name in names for before, after in pairwise(rows)
     ]
-    mean = [time_s / comm.size for time_s in allreduce_scalars(comm, mine, "sum", kernels.xp)] if mine else []
-    longest = allreduce_scalars(comm, mine, "max", kernels.xp) if mine else []
+    mean = [time_s / comm.size for time_s in allreduce_scalars(comm, seconds, "sum", kernels.xp)] if seconds else []
+    longest = allreduce_scalars(comm, seconds, "max", kernels.xp) if seconds else []
     return {**columns(rows[1:], names, mean, longest), "ranks": comm.size}
 
 
@@ -57,21 +57,21 @@ def events_a_rank(comm: Communicator) -> int:
 def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
     """Return every span since `record`, in seconds from the start of the computation, on rank 0. Collective."""
     begin = spans.started
-    mine = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
+    here = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
     return [
         {"name": name, "rank": rank, "lane": lane, "begin_s": begin_s, "time_s": time_s}
-        for rank, events in enumerate(comm.gather_objects(mine) or [])
+        for rank, events in enumerate(comm.gather_objects(here) or [])
         for name, lane, begin_s, time_s in events
     ]
 
 
 def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
     """Return the caution about a timeline that could not store all spans."""
-    most = events_a_rank(comm)
+    limit = events_a_rank(comm)
     counts = [0] * comm.size
     for event in events:
         counts[event["rank"]] += 1
-    if max(counts) < most:
+    if max(counts) < limit:
         return []
-    text = f"--trace stores at most {MOST_EVENTS} spans, {most} per rank, so the timeline ends before the run"
+    text = f"--trace stores at most {MOST_EVENTS} spans, {limit} per rank, so the timeline ends before the run"
     return [Caution("trace", text, "trace a smaller run")]

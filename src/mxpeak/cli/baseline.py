@@ -52,8 +52,8 @@ def simulated(
         return lambda case: None
 
     def forecast(case: Any) -> ProgressForecast | None:
-        found = progress_of(name, case, machine)
-        return None if found is None else ProgressForecast(*found, simulated=True)
+        progress = progress_of(name, case, machine)
+        return None if progress is None else ProgressForecast(*progress, simulated=True)
 
     return forecast
 
@@ -95,17 +95,17 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
     for one, different in zip(reversed(recorded), reversed(others)):
         if not different:
             try:
-                found = ProgressForecast.of(one)
+                forecast = ProgressForecast.of(one)
             except (TypeError, ValueError, AttributeError, KeyError) as error:
                 raise UsageError(
                     f"--baseline {path} has telemetry.steps that are not a table: {error}; use another FILE"
                 ) from None
-            if found is None:
+            if forecast is None:
                 raise UsageError(
                     f"--baseline {path} has no telemetry.steps, because an older version of mxpeak wrote it; "
                     "run that case again"
                 )
-            return found
+            return forecast
     nearest = min(others, key=len)
     raise UsageError(
         f"--baseline {path} contains another problem: {', '.join(nearest)}; use another FILE, or use the same settings"
@@ -126,5 +126,5 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
 
 def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a section of a result; empty if it is not a table."""
-    found = result.get(name)
-    return found if isinstance(found, dict) else {}
+    section = result.get(name)
+    return section if isinstance(section, dict) else {}

@@ -74,15 +74,15 @@ def known_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tupl
 
 
 def _bash(words: dict[str, list[str]], *, zsh: bool) -> str:
-    cases = "\n".join(f"    '{way}'*) known='{' '.join(known)}' ;;" for way, known in words.items())
+    cases = "\n".join(f"    '{way}'*) known='{' '.join(followers)}' ;;" for way, followers in words.items())
     return (ZSH if zsh else "") + BASH.format(cases=cases)
 
 
 def _fish(words: dict[str, list[str]]) -> str:
     lines = []
-    for way, known in words.items():
+    for way, followers in words.items():
         where = "at" if any(other != way and other.startswith(way) for other in words) else "after"
-        for word in known:
+        for word in followers:
             option = f"-l {word[2:]}" if word.startswith("--") else f"-f -a {word}"
             lines.append(f"complete -c mxpeak -n '__mxpeak_{where} {way.strip()}' {option}")
     return FISH + "\n".join(lines) + "\n"

@@ -38,49 +38,51 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
         raise UsageError(
             f"--config {path} is neither a TOML file nor the result of a run: {error}; use a TOML file or a result.json"
         ) from None
-    told = [one for one in reversed(results) if {"benchmark", "config"} <= set(one)]
-    found = {str(one["benchmark"]): _settings_said(one) for one in told}
-    if not found:
+    with_settings = [result for result in reversed(results) if {"benchmark", "config"} <= set(result)]
+    settings = {str(result["benchmark"]): _recorded_settings(result) for result in with_settings}
+    if not settings:
         raise UsageError(
             f"--config {path} is neither a TOML file nor the result of a run, because it contains no settings; "
             "use a TOML file or a result.json"
         )
-    if not set(names) & set(found):
-        raise UsageError(f"--config {path} contains settings of {', '.join(found)}; use mxpeak run {next(iter(found))}")
-    return found
+    if not set(names) & set(settings):
+        raise UsageError(
+            f"--config {path} contains settings of {', '.join(settings)}; use mxpeak run {next(iter(settings))}"
+        )
+    return settings
 
 
-def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a user had set in a recorded run, and its size, without paths.
 
     The file may come from another person, so it cannot decide which files this run writes.
     """
-    settings = {name: one for name, one in result["config"].items() if {"value", "origin"} <= set(one)}
-    said = {name: one["value"] for name, one in settings.items() if _was_said(one["origin"])}
+    settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
+    values = {name: setting["value"] for name, setting in settings.items() if _was_set(setting["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
         mute = {f.name: f.default for f in fields_without_flag(benchmark.config)}
-        said = {name: value for name, value in said.items() if name not in mute or value != mute[name]}
+        values = {name: value for name, value in values.items() if name not in mute or value != mute[name]}
     for name in ("grid", "node_grid"):
-        if said.get(name) is not None:
-            said[name] = _grids(said[name])
+        if values.get(name) is not None:
+            values[name] = _grids(values[name])
     barred = {o.name for o in options(OutputConfig)} | set(WITH_A_PATH)
     if benchmark is not None:
         barred |= {o.name for o in options(benchmark.config)} - recordable(benchmark.config)
-    said = {name: value for name, value in said.items() if value is not None and name not in barred}
-    return {**_size_of(result, said, benchmark), **said}
+    values = {name: value for name, value in values.items() if value is not None and name not in barred}
+    return {**_size_of(result, values, benchmark), **values}
 
 
-def _size_of(result: Mapping[str, Any], said: Mapping[str, Any], benchmark: Benchmark | None) -> dict[str, Any]:
+def _size_of(result: Mapping[str, Any], values: Mapping[str, Any], benchmark: Benchmark | None) -> dict[str, Any]:
     """Return the size that a run chose, so that its repetition has the same problem on any day and machine.
 
     A series over counts of ranks derives its sizes from the first, and a file holds its own.
     """
-    if benchmark is None or {"study", "matrix", *SIZES} & set(said):
+    if benchmark is None or {"study", "matrix", *SIZES} & set(values):
         return {}
-    known = {option.name for option in options(benchmark.config)}
-    found = {name: (result.get("problem") or {}).get(name) for name in SIZES}
-    return {name: value for name, value in found.items() if name in known and isinstance(value, int)}
+    names = {option.name for option in options(benchmark.config)}
+    sizes = {name: (result.get("problem") or {}).get(name) for name in SIZES}
+    return {name: value for name, value in sizes.items() if name in names and isinstance(value, int)}
 
 
 def _grids(value: Any) -> Any:
@@ -90,7 +92,7 @@ def _grids(value: Any) -> Any:
     return [f"{P}x{Q}" for P, Q in pairs] if whole else value
 
 
-def _was_said(origin: str) -> bool:
+def _was_set(origin: str) -> bool:
     """Return whether a value had a source: an origin, or an input file under its own name, such as hpcg.dat."""
     return origin in ORIGINS[1:] or any(
         benchmark.input and origin == benchmark.input.name for benchmark in BENCHMARKS.values()
@@ -102,14 +104,14 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     import tomllib
 
     try:
-        found = tomllib.loads(read_text(path, "--config") if text is None else text)
+        content = tomllib.loads(read_text(path, "--config") if text is None else text)
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
         raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
-    for name, value in found.items():
+    for name, value in content.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
             tables = ", ".join([*BENCHMARKS, "scan"])
             raise UsageError(f"--config {path} contains the unknown table [{name}]; use one of {tables}")
-    return found
+    return content
 
 
 def read_text(path: str, flag: str, *, errors: str = "strict") -> str:

@@ -21,27 +21,27 @@ SPELLINGS = {
 }
 
 
-def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> str:
+def of_choice(value: str, names: Sequence[str], benchmarks: Sequence[str]) -> str:
     """Return the error text for a verb or a benchmark that is not known."""
-    if len(known) == 1:
-        return f"{value!r} is unknown; use {known[0]}"
-    choices = f"(choose from {', '.join(known)})"
-    if value not in known and value in benchmarks and "run" in known:
+    if len(names) == 1:
+        return f"{value!r} is unknown; use {names[0]}"
+    choices = f"(choose from {', '.join(names)})"
+    if value not in names and value in benchmarks and "run" in names:
         return f"{value!r} is a benchmark; did you mean: mxpeak run {value}?"
-    meant = closest(value, known)
-    if meant is None and "run" in known and (benchmark := closest(value, benchmarks)):
+    meant = closest(value, names)
+    if meant is None and "run" in names and (benchmark := closest(value, benchmarks)):
         meant = f"run {benchmark}"
     return f"{value!r} is unknown {choices}" + ("" if meant is None else f"; did you mean {meant}?")
 
 
 def of_flags(
-    unknown: Sequence[str], known: Iterable[str], elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
+    unknown: Sequence[str], names: Iterable[str], elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> str:
     """Return suggestions for words that no flag accepts; empty if there are none.
 
     `elsewhere` contains the benchmarks that have a flag.
     """
-    flags, found, foreign = list(known), [], []
+    flags, suggestions, foreign = list(names), [], []
     for word in unknown:
         name = word.split("=")[0]
         if name in elsewhere and name not in flags:
@@ -52,19 +52,19 @@ def of_flags(
         else:
             meant = f"--dat {word}" if word.endswith(".dat") and "--dat" in flags else None
         if meant is not None:
-            found.append(meant)
-    return "".join(foreign) + (f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else "")
+            suggestions.append(meant)
+    return "".join(foreign) + (f"; did you mean {', '.join(dict.fromkeys(suggestions))}?" if suggestions else "")
 
 
 def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
     """Return the flags of the benchmarks of a verb, each with the benchmarks that have it."""
-    found: dict[str, list[str]] = {}
+    owners: dict[str, list[str]] = {}
     for name in benchmarks_of(top, words[0]) if len(words) > 1 else ():
         if name == "all":
             continue
         for flag in flags_after(top, [words[0], name]):
-            found.setdefault(flag, []).append(name)
-    return found
+            owners.setdefault(flag, []).append(name)
+    return owners
 
 
 def benchmarks_of(top: argparse.ArgumentParser, verb: str) -> list[str]:
@@ -82,8 +82,8 @@ def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]
     """Return the flags of the innermost parser that these words select."""
     parser = top
     for word in words:
-        found = [choices[word] for choices in _choices(parser) if word in choices]
-        parser = found[0] if found else parser
+        inner = [choices[word] for choices in _choices(parser) if word in choices]
+        parser = inner[0] if inner else parser
     return list(parser._option_string_actions)
 
 

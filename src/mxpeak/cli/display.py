@@ -30,16 +30,16 @@ class PlainProgress(Progress):
 def judge(result: Result, config: RunConfig) -> None:
     """Call a valid result slow if it is below a floor that was asked for, and say which."""
     rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
-    said = []
+    lines = []
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
-        said.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
+        lines.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
     if config.min_share is not None and (share is None or share < config.min_share):
         floor = f"--min-share {config.min_share:.0%}"
         unknown = f"no limit was measured, so {floor} cannot be checked"
-        said.append(unknown if share is None else f"{percent(share)} of the limit is below {floor}")
-    if said and result.status == "valid":
+        lines.append(unknown if share is None else f"{percent(share)} of the limit is below {floor}")
+    if lines and result.status == "valid":
         result.status = "slow"
-        result.warnings += [Caution("slow", text) for text in said]
+        result.warnings += [Caution("slow", text) for text in lines]
 
 
 @dataclass

@@ -62,8 +62,8 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     verdict = _verdict(sections)
     if args.json != "-":
         print(verdict["text"])
-        for title, found in sections.items():
-            print(f"\n{_part_text(title, found)}")
+        for title, facts in sections.items():
+            print(f"\n{_part_text(title, facts)}")
     if args.json is not None:
         from mxpeak.cli.output import write_json
 
@@ -91,14 +91,14 @@ def _section(facts: Callable[[], Mapping[str, Any]], remedy: str) -> dict[str, A
         return {"missing": str(error), "fix": remedy}
 
 
-def _part_text(title: str, found: Mapping[str, Any]) -> str:
+def _part_text(title: str, facts: Mapping[str, Any]) -> str:
     """Return one part with a label and a value per line, or the reason why it is missing."""
-    if "missing" in found:
+    if "missing" in facts:
         mark, remedy = ("–", "to use it") if title in OPTIONAL else ("✗", "fix")
-        return f"{mark} {title}\n  missing: {found['missing']}\n  {remedy}: {found['fix']}"
-    labels = {name: LABELS.get(name, name.replace("_", " ")) for name in found}
+        return f"{mark} {title}\n  missing: {facts['missing']}\n  {remedy}: {facts['fix']}"
+    labels = {name: LABELS.get(name, name.replace("_", " ")) for name in facts}
     width = max(map(len, labels.values()), default=0)
-    return "\n".join([f"✓ {title}", *(f"  {labels[name]:<{width}}  {_shown(name, found[name])}" for name in found)])
+    return "\n".join([f"✓ {title}", *(f"  {labels[name]:<{width}}  {_shown(name, facts[name])}" for name in facts)])
 
 
 def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _gpu_facts() -> Mapping[str, Any]:
         raise ResourceError("no GPU driver was found (neither /dev/nvidia0 nor /dev/kfd exists)")
     from mxpeak.kernels.torch.engine.device import count, open_device
 
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for index in range(count()) or [0]:
         gpu = open_device(f"cuda:{index}")
         location, chip = gpu_location(gpu.bus), gpu.chip
-        found[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
-        found[f"cuda:{index} node"] = location.node
-    return found | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
+        facts[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
+        facts[f"cuda:{index} node"] = location.node
+    return facts | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from mxpeak.bench.harness import panel_row
 from mxpeak.bench.registry import load
 from mxpeak.cli.request import RunRequest, settings_table
 from mxpeak.cli.run_history import last_rate
-from mxpeak.cli.scaling import as_asked, turns
+from mxpeak.cli.scaling import requested_problem, turns
 from mxpeak.comm.transports.dry_run import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import rate_text
@@ -27,20 +27,20 @@ MOST_RANKS = 16
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
     """Show what a run would do, and return its exit code if it would not fit into memory. Collective."""
     fits = True
-    for request, group in turns(wanted, session, lambda: as_asked(wanted[0])):
+    for request, group in turns(wanted, session, lambda: requested_problem(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
-        found = import_module(request.benchmark.module).dry_run(request.config, comm, request.origins)
-        seen = found if isinstance(found, DryRun) else DryRun(str(found))
-        fits = fits and seen.fits
+        described = import_module(request.benchmark.module).dry_run(request.config, comm, request.origins)
+        plan = described if isinstance(described, DryRun) else DryRun(str(described))
+        fits = fits and plan.fits
         settled = on_device(request).config
         ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
-            verdict = "fits in memory" if seen.fits else "does not fit in memory"
-            lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, seen, comm.size)]
+            verdict = "fits in memory" if plan.fits else "does not fit in memory"
+            lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, plan, comm.size)]
             lines += [f"warning: {one.text}; {one.hint}" for one in cautions]
-            lines += [seen.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
+            lines += [plan.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
             print("\n".join(line for line in lines if line))
-            print(settings_table(seen.run or request), end="")
+            print(settings_table(plan.run or request), end="")
     return ExitCode.VALID if fits else ExitCode.RESOURCE
 
 
@@ -51,22 +51,22 @@ def _placement(ranks: list[str]) -> list[str]:
     return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
-def _time_line(request: RunRequest, seen: DryRun, ranks: int) -> str:
+def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:
     """Return the line with the expected time of the timed part."""
     from mxpeak.watch.progress import duration
 
-    if seen.time_s is not None:
-        return f"expected time: {duration(seen.time_s)} for the timed part, at least twice as long in total"
-    if seen.flops is None or not seen.fits:
+    if plan.time_s is not None:
+        return f"expected time: {duration(plan.time_s)} for the timed part, at least twice as long in total"
+    if plan.flops is None or not plan.fits:
         return ""
-    orders = getattr((seen.run or request).config, "n", None) or ()
+    orders = getattr((plan.run or request).config, "n", None) or ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
     if rate is None and request.config.quick:
         return "expected time: unknown, because this case has not run here; run it without --dry-run"
     if rate is None:
         first = f"mxpeak run {request.benchmark.name} --quick"
         return f"expected time: unknown, because no case of about this size has run here; use {first}"
-    return f"expected time: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
+    return f"expected time: {duration(plan.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
 
 
 def print_dat(request: RunRequest, session: Session) -> int:

@@ -107,8 +107,8 @@ def _short(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def _example(parser: argparse.ArgumentParser) -> list[str]:
     """Return the first example of a command as a line."""
-    found = re.search(r"^  (.+)$", parser.epilog or "", re.MULTILINE)
-    return [f"example: {found[1]}"] if found else []
+    match = re.search(r"^  (.+)$", parser.epilog or "", re.MULTILINE)
+    return [f"example: {match[1]}"] if match else []
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -180,11 +180,11 @@ def _settings() -> str:
     from mxpeak.bench.registry import BENCHMARKS
     from mxpeak.options import options
 
-    found = {o.name: o for benchmark in BENCHMARKS.values() for o in options(benchmark.config)}
+    by_name = {o.name: o for benchmark in BENCHMARKS.values() for o in options(benchmark.config)}
     lines = ["sources of a setting, in order of precedence:"]
     lines += ["  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default", ""]
     lines.append(f"{'flag':<24}{'variable':<26}key")
     lines += [
-        f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in sorted(found.values(), key=lambda o: o.name.lower())
+        f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in sorted(by_name.values(), key=lambda o: o.name.lower())
     ]
     return "\n".join(lines) + "\n"

@@ -103,13 +103,13 @@ class Parser(argparse.ArgumentParser):
 
 def parser(verb: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the whole command line; with a verb, only this verb has its flags."""
-    asked = tuple(VERBS) if verb is None else (verb,) if verb in VERBS else ()
+    selected = tuple(VERBS) if verb is None else (verb,) if verb in VERBS else ()
     benchmarks = sys.modules.get("mxpeak.bench.registry")
-    return _parser_of(asked, tuple(VERBS.values()), tuple(benchmarks.BENCHMARKS.values()) if benchmarks else ())
+    return _parser_of(selected, tuple(VERBS.values()), tuple(benchmarks.BENCHMARKS.values()) if benchmarks else ())
 
 
 @cache
-def _parser_of(asked: tuple[str, ...], *registered: tuple[object, ...]) -> argparse.ArgumentParser:
+def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> argparse.ArgumentParser:
     """Build the parser once for the verbs and benchmarks that are registered."""
     top = Parser(
         prog="mxpeak",
@@ -121,7 +121,7 @@ def _parser_of(asked: tuple[str, ...], *registered: tuple[object, ...]) -> argpa
     verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=Parser)
     for name, verb in VERBS.items():
         of_verb = verbs.add_parser(name, help=verb.summary)
-        if name in asked:
+        if name in selected:
             verb.add_flags(of_verb)
     return top
 

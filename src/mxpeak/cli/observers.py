@@ -55,7 +55,9 @@ class RunObservers:
     def end(self, result: Result | None) -> None:
         """Record the end of a case; None: it did not fit into memory."""
         if self.log:
-            self.log.write("case skipped") if result is None else self.log.write("case finished", **_told(result))
+            self.log.write("case skipped") if result is None else self.log.write(
+                "case finished", **_finished_event(result)
+            )
         if self.metrics and result is not None:
             self.metrics.case(result, case_text(result))
 
@@ -80,7 +82,7 @@ class RunObservers:
 class Watched:
     """The observers of one benchmark."""
 
-    onlookers: RunObservers
+    files: RunObservers
     benchmark: str
     progress: Progress
     guard: Guard | None
@@ -89,18 +91,18 @@ class Watched:
     @property
     def observers(self) -> list[Observer]:
         """Return the observers of each step; the guard is the last, so that the others record the step that it ends."""
-        found: tuple[Observer | None, ...] = (self.progress, self.onlookers.log, self.onlookers.metrics, self.guard)
-        return [one for one in found if one is not None]
+        candidates: tuple[Observer | None, ...] = (self.progress, self.files.log, self.files.metrics, self.guard)
+        return [one for one in candidates if one is not None]
 
     def begin(self, case: Any) -> None:
         """Record the beginning of a case, and set its forecast."""
-        recorded = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
+        recorded = self.files.forecasts.get(self.benchmark, {}).get(case)
         self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
             self.guard.forecast = recorded  # a simulation is no proof that the rest can be so fast
-        if self.onlookers.log:
+        if self.files.log:
             about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
-            self.onlookers.log.write("case started", benchmark=self.benchmark, case=about)
+            self.files.log.write("case started", benchmark=self.benchmark, case=about)
 
     def reason(self) -> str | None:
         """Return the reason to stop the case; None if it should continue."""
@@ -136,32 +138,32 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
 
 def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
     """Return which of the processes a signal or a debugger has stopped, as Linux shows it; those unknown have not."""
-    found = []
+    names = []
     for name, pid in processes.items():
         with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             if stat.read().rpartition(")")[2].split()[0] in ("T", "t"):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 @contextmanager
 def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[RunObservers]:
     """Yield the observers of a run, which also record an error or a signal that ends it."""
-    onlookers = RunObservers(output, benchmark, argv, session)
+    observers = RunObservers(output, benchmark, argv, session)
     try:
-        yield onlookers
+        yield observers
     except BaseException as error:
-        onlookers.close(_code(error))
+        observers.close(_code(error))
         raise
 
 
 def status_of(code: int) -> str:
     """Return the status of a run with an exit code; `error` if it has no result."""
-    known = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
+    statuses = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
     return (
         "aborted"
         if code > 128 or code == ExitCode.GUARD
-        else {int(key): word for key, word in known.items()}.get(code, "error")
+        else {int(key): word for key, word in statuses.items()}.get(code, "error")
     )
 
 
@@ -172,7 +174,7 @@ def _code(error: BaseException) -> int:
     return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
 
 
-def _told(result: Result) -> dict[str, Any]:
+def _finished_event(result: Result) -> dict[str, Any]:
     """Return the event of a finished case, with its figures and its validation."""
     figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
     checks = ("passed", "residual", "threshold", "iterations")

@@ -25,7 +25,7 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
     refuse_existing((Path(out) / name for name in names), "--out DIR")
-    return _made(out, "--out")
+    return _writable_folder(out, "--out")
 
 
 def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
@@ -38,16 +38,16 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
         return Folder(Path(), (), missing=str(error).partition(";")[0])
 
 
-def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folder:
+def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folder:
     """Return the folder of a flag, which must be new or empty, and differ from the folder of results.
 
-    Files with the names in `besides` may exist.
+    A file with the name `allowed` may exist.
     """
     path = Path(name)
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
-    folder = _made(name, flag)
-    if any(one.name != besides for one in path.iterdir()):
+    folder = _writable_folder(name, flag)
+    if any(one.name != allowed for one in path.iterdir()):
         folder.remove_if_empty()
         raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
     return folder
@@ -62,10 +62,10 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
             raise UsageError(
                 f"--checkpoint {name} is not empty; run mxpeak resume {name} to continue its run, or use another folder"
             )
-    return empty_folder(name, "--checkpoint", not_in, besides=LOCK)
+    return empty_folder(name, "--checkpoint", not_in, allowed=LOCK)
 
 
-def _made(name: str, flag: str) -> Folder:
+def _writable_folder(name: str, flag: str) -> Folder:
     """Return a folder that exists and can be written to; create it if necessary."""
     path = Path(name)
     folder = Folder(path, tuple(p for p in (path, *path.parents) if not os.path.exists(p)))
@@ -175,7 +175,7 @@ class Folder:
     """
 
     path: Path
-    made: tuple[Path, ...]
+    created: tuple[Path, ...]
     missing: str = ""
 
     def write(self, name: str, text: str) -> None:
@@ -199,7 +199,7 @@ class Folder:
         if not self.missing:
             (self.path / name).unlink(missing_ok=True)
 
-    def said(self, json: str) -> str:
+    def location(self, json: str) -> str:
         """Return the line with the folder of the results; it depends on the target of --json."""
         if not self.missing:
             return f"results in {self.path}/"
@@ -207,7 +207,7 @@ class Folder:
 
     def remove_if_empty(self) -> None:
         """Remove the folder, and the folders created for it, if they contain nothing."""
-        for path in self.made:
+        for path in self.created:
             with suppress(OSError):
                 path.rmdir()
 

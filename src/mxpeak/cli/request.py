@@ -68,8 +68,8 @@ class RunRequest(Run[RunConfig]):
         """Return the file name of the benchmark's own report; empty if it has none."""
         if self.benchmark.report is None:
             return ""
-        asked = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
-        name = Path(asked or self.benchmark.report.file.format(self.begun))
+        given = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
+        name = Path(given or self.benchmark.report.file.format(self.begun))
         return name.name if self.of_ranks is None else f"{name.stem}-{self.of_ranks}ranks{name.suffix}"
 
 
@@ -105,25 +105,29 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
     dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if form else None)
     file = read_config(config_file, names) if config_file else {}
     dat = _read_dat(form, dat_file) if form and dat_file else None
-    made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
-    if len(names) > 1 and made[0].config.study is not None:
+    wanted = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
+    if len(names) > 1 and wanted[0].config.study is not None:
         raise UsageError(f"--scaling-study runs only one benchmark; use one of {', '.join(names)} instead of all")
-    made = [_with_tuned(_with_counts(one), alone=len(names) == 1) for one in made]
-    made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
-    _check_streams(made[0].output)
-    _check_format(args.benchmark, made)
-    _check_floors(made)
-    return [replace(one, among=args.benchmark == "all") for one in made]
+    wanted = [_with_tuned(_with_counts(request), alone=len(names) == 1) for request in wanted]
+    wanted = [
+        _without_flops(request) if len(names) > 1 and not request.benchmark.in_flops else request for request in wanted
+    ]
+    _check_streams(wanted[0].output)
+    _check_format(args.benchmark, wanted)
+    _check_floors(wanted)
+    return [replace(request, among=args.benchmark == "all") for request in wanted]
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
     """Raise a UsageError for an MXPEAK_* variable that mxpeak does not use."""
     configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
     configs += [load(name) for verb in VERBS.values() for name in verb.configs]
-    known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
+    variables = {o.variable for config in configs for o in options(config)} | {
+        f"MXPEAK_{name}" for name in OTHER_VARIABLES
+    }
     for name in environ:
-        if name.startswith("MXPEAK_") and name not in known:
-            raise UsageError(f"the variable {name} is unknown; {suggestion(name, known, 'mxpeak help settings')}")
+        if name.startswith("MXPEAK_") and name not in variables:
+            raise UsageError(f"the variable {name} is unknown; {suggestion(name, variables, 'mxpeak help settings')}")
 
 
 def _request(
@@ -184,8 +188,8 @@ def _without_flops(request: RunRequest) -> RunRequest:
 
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
     """Return the settings in an input file."""
-    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
-    return found
+    values: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
+    return values
 
 
 def _check_streams(output: OutputConfig) -> None:
@@ -198,21 +202,21 @@ def _check_streams(output: OutputConfig) -> None:
         )
 
 
-def _check_floors(made: Sequence[RunRequest]) -> None:
+def _check_floors(wanted: Sequence[RunRequest]) -> None:
     """Raise a UsageError for --min-share if the limit is not measured."""
-    for one in made:
-        if one.config.min_share is not None and one.config.warmup == "none":
+    for request in wanted:
+        if request.config.min_share is not None and request.config.warmup == "none":
             raise UsageError(
                 "--min-share needs the measured limit, but --warmup none skips this measurement; remove one of "
                 "the two flags"
             )
 
 
-def _check_format(name: str, made: Sequence[RunRequest]) -> None:
+def _check_format(name: str, requests: Sequence[RunRequest]) -> None:
     """Raise a UsageError if a benchmark does not have the report of --format."""
-    wanted = made[0].output.format
-    if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
-        fits = f"text or {made[0].own_format}" if len(made) == 1 and made[0].own_format else "text"
+    wanted = requests[0].output.format
+    if wanted not in (None, "text") and any(request.own_format != wanted for request in requests):
+        fits = f"text or {requests[0].own_format}" if len(requests) == 1 and requests[0].own_format else "text"
         raise UsageError(f"mxpeak run {name} does not support --format {wanted}; use {fits}")
 
 

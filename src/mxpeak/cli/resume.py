@@ -78,7 +78,7 @@ def wanted(args: argparse.Namespace) -> RunRequest:
     benchmark = BENCHMARKS[record.benchmark]
     own = {name: value for name, value in vars(args).items() if name not in OWN}
     for o in {o.name: o for one in _with_checkpoints() for o in _paths(one)}.values():
-        if o.name in own and o.name not in {known.name for known in options(benchmark.config)}:
+        if o.name in own and o.name not in {option.name for option in options(benchmark.config)}:
             raise UsageError(
                 f"{args.folder} contains a run of {benchmark.name}, which does not have the flag {o.flags[-1]}; "
                 f"remove {o.flags[-1]}"
@@ -95,5 +95,5 @@ def wanted(args: argparse.Namespace) -> RunRequest:
     place = [o for o in options(RunConfig) if o.name in ("device", "kernels", "comm", "threads", "mem", "watchdog")]
     variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark), *place)}
     environ = {name: value for name, value in os.environ.items() if name in variables}
-    (found,) = requests(names, environ)
-    return replace(found, config=replace(found.config, resumed=True))  # type: ignore[call-arg]
+    (request,) = requests(names, environ)
+    return replace(request, config=replace(request.config, resumed=True))  # type: ignore[call-arg]

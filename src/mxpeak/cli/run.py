@@ -432,7 +432,7 @@ class Execution:
             )
             return ExitCode.RESOURCE
         if not output.quiet:
-            log(folder.said(output.json or ""))
+            log(folder.location(output.json or ""))
         if isinstance(self.stdout.error, BrokenPipeError) and not folder.missing:
             return ExitCode.VALID  # the reader has closed the pipe; the files are complete
         if self.stdout.error is not None:

@@ -29,12 +29,12 @@ NAMES = ("last", "previous", "baseline")
 
 def result_files() -> list[Path]:
     """Return the result files of past runs, newest first."""
-    found = []
+    files = []
     for file in map(_in_folder, OUT.glob("*/")):
         with suppress(OSError):  # a dangling link, or a file that its run has just removed
-            if stat.S_ISREG((known := file.stat()).st_mode):
-                found.append((known.st_mtime, file))
-    return [file for _, file in sorted(found, reverse=True)]
+            if stat.S_ISREG((status := file.stat()).st_mode):
+                files.append((status.st_mtime, file))
+    return [file for _, file in sorted(files, reverse=True)]
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
@@ -56,20 +56,20 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
     Keys may be absent, as in the files of older versions. Raise a ValueError with the first mismatch.
     """
-    found = checked(results_of(read_json(text)))
-    return [printable_values(one) for one in found] if UNSAFE.search(text) or "\\u" in text else found
+    results = checked(results_of(read_json(text)))
+    return [printable_values(one) for one in results] if UNSAFE.search(text) or "\\u" in text else results
 
 
-def checked(found: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
     """Return results whose keys match the schema and that of their benchmark; raise a ValueError for a mismatch."""
-    for k, one in enumerate(found):
+    for k, one in enumerate(results):
         benchmark = BENCHMARKS.get(str(one.get("benchmark")))
         wrong = mismatch(one, "result", complete=False)
         if benchmark is not None and benchmark.schema and not wrong:
             wrong = mismatch(one, benchmark.schema, complete=False)
         if wrong:
-            raise ValueError(f"in result {k + 1} of {len(found)}, {wrong}" if len(found) > 1 else wrong)
-    return list(found)
+            raise ValueError(f"in result {k + 1} of {len(results)}, {wrong}" if len(results) > 1 else wrong)
+    return list(results)
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -114,8 +114,8 @@ def _previous(last: Path) -> Path:
     from mxpeak.report.compare import pairs
 
     own = read_results(last)
-    found = (path for path in result_files()[1:] if any(pairs(read_results(path), own)))
-    if (path := next(found, None)) is None:
+    comparable = (path for path in result_files()[1:] if any(pairs(read_results(path), own)))
+    if (path := next(comparable, None)) is None:
         named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
         raise UsageError(
             f"no earlier run in {OUT}/ has a case in common with the last run ({named}); run mxpeak history for folders"

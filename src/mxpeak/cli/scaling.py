@@ -78,7 +78,7 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def as_asked(request: RunRequest) -> dict[str, Any]:
+def requested_problem(request: RunRequest) -> dict[str, Any]:
     """Return the problem on the fewest ranks, as far as the request sets it, for a dry run."""
     config: Any = request.config
     if hasattr(config, "nx"):

@@ -163,8 +163,8 @@ class Session:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher
 
-        found = launcher()
-        return 0 if found is None else found[1]
+        launched = launcher()
+        return 0 if launched is None else launched[1]
 
     @property
     def name(self) -> str:

@@ -85,12 +85,12 @@ class LuConfig(GridConfig):
 
     def on_chip(self, chip: str) -> dict[str, Any]:
         """Return the defaults on a GPU with this name; NB is halved if a given N has too few blocks."""
-        found = super().on_chip(chip)
-        for nb in found.get("nb", ()):
+        defaults = super().on_chip(chip)
+        for nb in defaults.get("nb", ()):
             while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
                 nb //= 2
-            found["nb"] = (nb,)
-        return found
+            defaults["nb"] = (nb,)
+        return defaults
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
         """Return the orders to run; `n` is used if the config leaves N open."""
@@ -108,8 +108,8 @@ class LuConfig(GridConfig):
     def with_sample(self) -> Self:
         """Return the config with an order and a process grid, which an input file needs."""
         n = (SAMPLE_N,) if self.n is None else self.n
-        said = self.grid is not None or (self.P is not None and self.Q is not None)
-        return replace(self, n=n, grid=self.grid if said else (squarest(self.ranks or 1),))
+        has_grid = self.grid is not None or (self.P is not None and self.Q is not None)
+        return replace(self, n=n, grid=self.grid if has_grid else (squarest(self.ranks or 1),))
 
     @property
     def report_to(self) -> str:

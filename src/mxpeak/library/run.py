@@ -209,15 +209,17 @@ def __getattr__(name: str) -> Any:
 
 def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
     """Run a benchmark in new processes with these settings, and return its results."""
-    known = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
+    by_name = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
     for name in settings:
-        if name not in known:
+        if name not in by_name:
             where = f"mxpeak run {benchmark} --help"
-            raise UsageError(f"{benchmark} has no setting {name!r}; {suggestion(name, known, where)}")
+            raise UsageError(f"{benchmark} has no setting {name!r}; {suggestion(name, by_name, where)}")
     if launched():
-        asked = f"mpiexec -n R mxpeak run {benchmark} ..."
-        raise UsageError(f"mxpeak.run starts its own ranks, so it cannot run under a launcher; use {asked}")
-    flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
+        command_line = f"mpiexec -n R mxpeak run {benchmark} ..."
+        raise UsageError(f"mxpeak.run starts its own ranks, so it cannot run under a launcher; use {command_line}")
+    flags = [
+        part for name, value in settings.items() if value is not None for part in _flag(by_name[name], name, value)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]
         out, err, code = _output([*command, "--quiet", "--json", "-"])

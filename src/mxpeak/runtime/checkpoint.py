@@ -332,14 +332,14 @@ def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
 def read_head(file: BinaryIO) -> tuple[bytes, Part]:
     """Read the head of a part, and check its digest and its values."""
     line = file.read(FIRST_LINE)
-    found = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
-    if found is None:
+    match = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
+    if match is None:
         raise ValueError(f"it does not begin with a header of {SCHEMA}")
-    size = int(found[1])
+    size = int(match[1])
     if not FIRST_LINE < size <= MOST_HEAD:
         raise ValueError(f"its header has an invalid size of {size} bytes")
     body = file.read(size - FIRST_LINE)
-    if _head_digest(line[: found.start(2)], body) != found[2]:
+    if _head_digest(line[: match.start(2)], body) != match[2]:
         raise ValueError("its header is damaged: the digest differs")
     return line + body, _part_of(read_json(body))
 
@@ -379,13 +379,13 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
 
 def check_numbers(file: BinaryIO, head: bytes, part: Part) -> None:
     """Read the numbers that follow a head and the digest behind them, and raise a ValueError if they do not fit."""
-    digest, left = Digest(head), part.bytes
-    piece = memoryview(bytearray(min(left, AT_ONCE)))
-    while left:
-        wanted = piece[: min(left, AT_ONCE)]
+    digest, remaining = Digest(head), part.bytes
+    piece = memoryview(bytearray(min(remaining, AT_ONCE)))
+    while remaining:
+        wanted = piece[: min(remaining, AT_ONCE)]
         _fill(file, wanted)
         digest.add(wanted)
-        left -= len(wanted)
+        remaining -= len(wanted)
     if file.read(DIGEST + 1) != digest.text():
         raise ValueError("its numbers are damaged: the digest differs")
 
@@ -432,10 +432,10 @@ def _load_part(
             local[np.ix_(to, columns[0])] = piece[:, columns[1]]
 
 
-def _common(mine: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
+def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
     """Return the local indices, in each of two layouts, of the global indices that both own."""
-    here = np.arange(mine.local_size)
-    blocks, within = here // mine.nb * mine.P + mine.p, here % mine.nb
+    here = np.arange(local.local_size)
+    blocks, within = here // local.nb * local.P + local.p, here % local.nb
     both = blocks % theirs.P == theirs.p
     return here[both], blocks[both] // theirs.P * theirs.nb + within[both]
 

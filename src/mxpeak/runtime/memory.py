@@ -75,8 +75,8 @@ def memory_budget(run: Run[Any], comm: Communicator, number: int | None = None) 
     """
     config, ranks = run.config, nodes_of(comm, None).max_ranks
     total, free = _gpu_memory(config, comm, number) if config.on_gpu else _host_memory()
-    asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
-    here = (free if run.is_default("mem") else min(free, asked), min(free, asked))
+    requested, free = memory_bytes(config.mem, total), int(MARGIN * free)
+    here = (free if run.is_default("mem") else min(free, requested), min(free, requested))
     limit, default, least = (
         int(-least) for least in allreduce_scalars(comm, [-float(one) for one in (*here, total)], "max")
     )

@@ -62,8 +62,8 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
     """Return the columns of the terminal of a stream, also behind a launcher; None without a terminal."""
     if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
-    told = environ.get(COLUMNS, "")
-    return int(told) if told.isdecimal() else None
+    columns = environ.get(COLUMNS, "")
+    return int(columns) if columns.isdecimal() else None
 
 
 def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -93,8 +93,8 @@ def asked_by(number: int) -> int:
     """Return the signal that ended the run: that of the starting process, or `number`, which this process received."""
     path = os.environ.get(TOLD)
     if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
-        with suppress(OSError, ValueError), open(path, encoding="ascii") as told:
-            return int(told.read())
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            return int(file.read())
     return number
 
 

@@ -60,12 +60,12 @@ class Store:
 
     def tables(self) -> dict[tuple[int, int], Path]:
         """Return the files of the measured machines by ranks and threads."""
-        found = {}
+        tables = {}
         for path in sorted(self.folder.glob(f"{self.name}-*x*.toml")):
             ranks, _, threads = path.stem.rpartition("-")[2].partition("x")
             if ranks.isdecimal() and threads.isdecimal():
-                found[int(ranks), int(threads)] = path
-        return found
+                tables[int(ranks), int(threads)] = path
+        return tables
 
     def book(self) -> tuple[Winners, str]:
         """Return the fastest settings, and the problem with their file; an unreadable file counts as empty."""
@@ -79,12 +79,12 @@ class Store:
     def journal(self) -> tuple[list[dict[str, Any]], str]:
         """Return all measurements, and the problem with their file."""
         try:
-            found, bad = read_journal(self.journal_file.read_text(encoding="utf-8", errors="replace"))
+            records, bad = read_journal(self.journal_file.read_text(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
             return [], ""
         except OSError as error:
             return [], f"{self.journal_file} is ignored: {error.strerror}"
-        return found, f"{bad} lines of {self.journal_file} are not measurements and are ignored" if bad else ""
+        return records, f"{bad} lines of {self.journal_file} are not measurements and are ignored" if bad else ""
 
     def clear(self) -> None:
         """Delete everything about machines with this fingerprint."""
@@ -100,9 +100,9 @@ class Store:
         """Replace a file atomically."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            mine = path.with_name(f"{path.name}.{os.getpid()}")
-            mine.write_text(text, encoding="utf-8")
-            mine.replace(path)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}")
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
         except OSError as error:
             raise UsageError(
                 f"mxpeak cannot write {path}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder"
@@ -161,7 +161,7 @@ def with_tuned(
     if winner is None:
         return run, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
     try:
-        values = _said(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
+        values = _winner_values(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
     except UsageError as error:
         return run, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
     return run.with_values(_open_values(run, values, fixed), "tuned"), []
@@ -178,30 +178,30 @@ def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str
     return {name: value for name, value in values.items() if name not in barred and run.is_default(name)}
 
 
-def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
+def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
     """Return the tuned settings as values, with ranks and threads if they were tuned and are unset."""
-    known = {o.name: o for o in options(config) if not o.users_path}
+    by_name = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
     if winner.any_layout and winner.ranks > 1 and open_layout:
         texts |= {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     for name in texts:
-        if name not in known:
+        if name not in by_name:
             raise UsageError(f"{winner.benchmark} has no setting {name!r}")
-    return {name: known[name].parse(text) for name, text in texts.items()}
+    return {name: by_name[name].parse(text) for name, text in texts.items()}
 
 
 def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> RunNeeds:
     """Return the request for tuned settings. Under a launcher the ranks are fixed, and the threads follow from them."""
     from mxpeak.runtime.launch import launched, launcher
 
-    found = launcher() if launched() else None
+    launched_by = launcher() if launched() else None
     cores = max(1, len(one_core_each()))
     ranks, threads = config.ranks or 1, config.threads
-    if found is not None:
-        ranks = found[2]
+    if launched_by is not None:
+        ranks = launched_by[2]
     elif threads is None:
         threads = max(1, cores // ranks)
-    is_open = found is None and alone and (config.ranks, config.threads) == (None, None) and config.comm != "solo"
+    is_open = launched_by is None and alone and (config.ranks, config.threads) == (None, None) and config.comm != "solo"
     device = device_of(config.kernels, config.device)
     return RunNeeds(
         benchmark=benchmark,

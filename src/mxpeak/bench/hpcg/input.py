@@ -18,7 +18,7 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
     """Return the values of an hpcg.dat by the fields of HpcgConfig; errors name the file `source`."""
     dat = Dat.of(text, source, LINES)
     box = dat.row(3, "nx ny nz", 3, integer(1))
-    values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.one(4, "seconds", _seconds)}
+    values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.value(4, "seconds", _seconds)}
     if len(dat.lines) > LINES and dat.lines[LINES].split():
         grid = zip(("npx", "npy", "npz"), dat.row(5, "npx npy npz", 3, integer(0)))
         values |= {name: ranks for name, ranks in grid if ranks}  # 0: HPCG chooses

@@ -141,10 +141,10 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
     if case.depth > 1:
         cautions.append(depth_caution(case.depth, 1))
     origins = {name: bench.facts.config.get(name, {}).get("origin") for name in (*OF_PANELS, "split")}
-    told = [name for name in OF_PANELS if origins[name] not in (None, "default", "auto")]
-    if told and (library := bench.kernels.panel_library(case.P)):
-        text = f"{', '.join(told)} had no effect: with P = 1 the device's library factors panels ({library})"
-        cautions.append(Caution("panel", text, f"remove {', '.join(told)}, or use P > 1"))
+    names = [name for name in OF_PANELS if origins[name] not in (None, "default", "auto")]
+    if names and (library := bench.kernels.panel_library(case.P)):
+        text = f"{', '.join(names)} had no effect: with P = 1 the device's library factors panels ({library})"
+        cautions.append(Caution("panel", text, f"remove {', '.join(names)}, or use P > 1"))
     split = 0.0 if origins["split"] == "auto" else case.split  # a GPU's default is nobody's mistake
     if split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"

@@ -45,9 +45,9 @@ from mxpeak.spans import Spans
 PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv", "abft")
 
 
-def run(config: HplConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
+def run(config: HplConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
     """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
-    return run_lu(HPL, config, comm, **told)
+    return run_lu(HPL, config, comm, **hooks)
 
 
 def dry_run(config: HplConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:

@@ -20,13 +20,13 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
-        "device_out": dat.one(4, "device out", integer(-LARGEST_N)),
+        "device_out": dat.value(4, "device out", integer(-LARGEST_N)),
         "n": dat.many(5, "Ns", integer(1)),
         "nb": dat.many(7, "NBs", integer(1)),
-        "order": dat.one(9, "PMAP process mapping", numbered(ORDERS)),
-        "P": (dat.one(10, "P", integer(1)),),
-        "Q": (dat.one(11, "Q", integer(1)),),
-        "threshold": dat.one(12, "threshold", _threshold),
+        "order": dat.value(9, "PMAP process mapping", numbered(ORDERS)),
+        "P": (dat.value(10, "P", integer(1)),),
+        "Q": (dat.value(11, "Q", integer(1)),),
+        "threshold": dat.value(12, "threshold", _threshold),
         "bcast": dat.many(13, "BCASTs", numbered(BCASTS)),
         "idle_ranks": True,
     }

@@ -61,15 +61,15 @@ BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
 
-def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
+def run(config: HplMxpConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
     """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
-    return run_lu(HPL_MXP, config, comm, **told)
+    return run_lu(HPL_MXP, config, comm, **hooks)
 
 
 def dry_run(config: HplMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
     """Describe a run without running it: grid, sizes and memory of each case. Collective over comm."""
-    found = dry_run_lu(HPL_MXP, Run(config, origins or {}), comm)
-    return replace(found, text="\n".join([found.text, *forewarnings(config, comm)]))
+    described = dry_run_lu(HPL_MXP, Run(config, origins or {}), comm)
+    return replace(described, text="\n".join([described.text, *forewarnings(config, comm)]))
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
@@ -90,8 +90,10 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
     """Raise a UsageError for settings that no case can use, or that would be ignored."""
     check_grids(config, comm)
     if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
-        asked = ", ".join(config.generator)
-        raise UsageError(f"--condition applies only to --generator fasi-higham, not to {asked}; remove --condition")
+        generators = ", ".join(config.generator)
+        raise UsageError(
+            f"--condition applies only to --generator fasi-higham, not to {generators}; remove --condition"
+        )
     if config.restart != HplMxpConfig.restart and config.refine == "classical":
         raise UsageError("--restart applies only to --refine gmres; remove --restart, or use --refine gmres")
     for case in config.cases(comm.size, config.n or [1000]):

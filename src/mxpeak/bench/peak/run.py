@@ -50,8 +50,8 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the rate that all ranks sustain together, and their burst; `amount` is per rank. Collective."""
     work()  # its memory is touched, its kernels are loaded
-    found = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
-    return {"name": name, unit: found.rate, "burst": found.burst}
+    measured = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
+    return {"name": name, unit: measured.rate, "burst": measured.burst}
 
 
 def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:

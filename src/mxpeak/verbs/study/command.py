@@ -122,7 +122,7 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
             "the result is on stdout only"
         )
         return ExitCode.RESOURCE
-    session.log(folder.said(args.json or ""))
+    session.log(folder.location(args.json or ""))
     if stdout.error is None or isinstance(stdout.error, BrokenPipeError):
         return ExitCode.VALID
     instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
