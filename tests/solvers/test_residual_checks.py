@@ -295,14 +295,14 @@ def found_by_cg(at: At) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["solution", "_r", "_Ap"])
 def test_a_wrong_vector_of_cg_is_named_with_rank_and_step(name: str) -> None:
-    found = found_by_cg(At("advance", 6, lambda system: getattr(system, name), 1.5))
+    found = found_by_cg(At("step", 6, lambda system: getattr(system, name), 1.5))
     (fault,) = [one for one in found if one.part == "residual"]
     assert (fault.step, fault.rank) == (25, 1)
 
 
 def test_a_direction_that_is_not_conjugate_is_named_with_its_step() -> None:
     """z of the sixth step is wrong when p is made of it: x and r still belong together."""
-    (fault,) = found_by_cg(At("turn", 6, lambda system: system._z, 1.5))
+    (fault,) = found_by_cg(At("update_direction", 6, lambda system: system._z, 1.5))
     assert (fault.part, fault.step) == ("directions", 6)
 
 

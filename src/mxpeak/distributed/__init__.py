@@ -1,1 +1,1 @@
-"""Distributed matrices: a layout and this rank's part."""
+"""Distributed matrices and vectors, as one rank sees them."""

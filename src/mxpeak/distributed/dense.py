@@ -1,4 +1,4 @@
-"""A matrix distributed block-cyclically over a process grid, as one rank sees it."""
+"""Dense matrices distributed block-cyclically over a process grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.layout.lu_schedule import LuStep
 
 @dataclass(frozen=True, slots=True)
 class DistMatrix:
-    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major, in `precision`."""
+    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is the row-major part of this rank, in `precision`."""
 
     grid: Grid
     rows: BlockCyclic
@@ -23,11 +23,11 @@ class DistMatrix:
 
     @property
     def nb(self) -> int:
-        """The block size."""
+        """Return the block size."""
         return self.rows.nb
 
     def __getitem__(self, block: tuple[slice, slice]) -> Any:
-        """The local part of global rows i0:i1 and columns j0:j1: a view, empty where this rank owns nothing."""
+        """Return a view of the local part of global rows i0:i1 and columns j0:j1, which may be empty."""
         i, j = block
         rows = self.rows.local_range(i.start or 0, self.rows.n if i.stop is None else i.stop)
         cols = self.cols.local_range(j.start or 0, self.cols.n if j.stop is None else j.stop)
@@ -40,7 +40,7 @@ class DistMatrix:
 
 
 def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels, precision: str = "fp64") -> DistMatrix:
-    """An uninitialised m×n matrix on the grid."""
+    """Return an uninitialized m×n matrix on the grid."""
     rows = BlockCyclic(m, nb, grid.p, grid.P)
     cols = BlockCyclic(n, nb, grid.q, grid.Q)
     return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size, precision), precision)

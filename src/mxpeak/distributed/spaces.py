@@ -1,10 +1,11 @@
-"""Vectors as Krylov methods use them: a basis, and the spaces that its vectors are of.
+"""Vectors for Krylov methods: a basis, and the spaces of its vectors.
 
     DistSpace    over the rows or the columns of a distributed matrix: HPL-MxP
     ArraySpace   arrays of one rank, real or complex: `solve` and `study`
 
-To a product with a dense matrix, a basis adds next to nothing: a space's own two products do.  Of a step with a sparse
-matrix it is most of what is read: so `system.SparseBasis` has kernels that read it three times instead of four.
+Compared with a product with a dense matrix, the cost of a basis is negligible, so the two products of a space suffice.
+In a step with a sparse matrix the basis causes most of the reads, so `system.SparseBasis` has kernels that read it
+three times instead of four.
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ from mxpeak.kernels.contract import Kernels, Matrix, SparseKernels, Vector
 
 
 def max_abs(kernels: Kernels, w: Vector) -> float:
-    """The largest |w_i| on this rank, NaN if there is one, 0 if it has no entry."""
+    """Return the largest |w_i| on this rank, NaN if there is one, and 0 for an empty vector."""
     return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0
 
 
 def vector_type(kernels: SparseKernels, precision: str) -> Any:
-    """The type of vectors in a precision."""
+    """Return the array type of a precision."""
     return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
 
 
 def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
-    """A vector of zeros."""
+    """Return a vector of zeros."""
     return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 
 class Space(Protocol):
-    """Vectors of one length and distribution; a matrix Q has such vectors for rows."""
+    """Vectors of one length and distribution; a matrix Q has such vectors as rows."""
 
     @property
     def xp(self) -> Any:
-        """The namespace of these arrays."""
+        """Return the array namespace of the vectors."""
 
     def zeros(self) -> Vector:
-        """A vector of zeros."""
+        """Return a vector of zeros."""
 
     def rows(self, most: int) -> Matrix:
-        """An uninitialised Q of so many vectors, each Q[k]."""
+        """Return an uninitialized Q of `most` vectors."""
 
     def norm(self, w: Vector) -> float:
-        """||w||_2.  Collective."""
+        """Return ||w||_2.  Collective."""
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
-        """Q^H w, the same on every rank.  Collective, one reduction."""
+        """Return Q^H w on every rank, with one reduction.  Collective."""
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """w += Q t."""
+        """Compute w += Q t."""
 
 
 class Basis:
@@ -63,121 +64,120 @@ class Basis:
 
     @property
     def last(self) -> Vector:
-        """q_k."""
+        """Return q_k."""
         return self._Q[self._k - 1]
 
     def append(self, w: Vector, factor: float) -> None:
-        """q_{k+1} = factor · w."""
+        """Append q_{k+1} = factor · w."""
         self._Q[self._k] = w * factor
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """CGS2 of w: three reductions, and Q read four times."""
+        """Append w by CGS2, with three reductions and four reads of Q."""
         space, Q = self._space, self._Q[: self._k]
         h = space.project(Q, w)
         space.add_product(w, Q, -h)
-        again = space.project(Q, w)
-        space.add_product(w, Q, -again)
+        correction = space.project(Q, w)
+        space.add_product(w, Q, -correction)
         norm = space.norm(w)
         if norm > 0:
             self.append(w, 1.0 / norm)
-        return list((h + again).tolist()), norm
+        return list((h + correction).tolist()), norm
 
     def combine(self, t: list[Any]) -> Vector:
-        """Q t, of the first so many vectors."""
+        """Return Q t for the first len(t) vectors."""
         Q, d = self._Q[: len(t)], self._space.zeros()
         self._space.add_product(d, Q, self._space.xp.asarray(t, dtype=Q.dtype))
         return d
 
 
 class DistSpace:
-    """Vectors over the rows or over the columns, `size` entries on this rank.
+    """Vectors over the rows or over the columns, with `size` entries on this rank.
 
-    A vector over the columns is the same on all ranks of a process column; in sums it must count once: `counts` says
-    whether this rank's copy does.  Sums and maxima run over the whole grid: every rank gets the same numbers and takes
-    the same branch.
+    A vector over the columns is replicated along a process column but must count once in sums: `counts` is whether the
+    copy of this rank counts.  Sums and maxima run over the whole grid, so that every rank takes the same branches.
     """
 
-    def __init__(self, kernels: Kernels, everybody: Communicator, size: int, *, counts: bool):
-        self.kernels, self.everybody, self.size, self.counts = kernels, everybody, size, counts
+    def __init__(self, kernels: Kernels, ranks: Communicator, size: int, *, counts: bool):
+        self.kernels, self.ranks, self.size, self.counts = kernels, ranks, size, counts
         self.xp = kernels.xp
 
     def basis(self, most: int) -> Basis:
-        """A basis without vectors, with memory for so many."""
+        """Return an empty basis with memory for `most` vectors."""
         return Basis(self, most)
 
     def zeros(self) -> Vector:
-        """A vector of zeros."""
+        """Return a vector of zeros."""
         return self.xp.zeros(self.size)
 
     def rows(self, most: int) -> Matrix:
-        """Q, uninitialised."""
+        """Return an uninitialized Q of `most` vectors."""
         return self.kernels.matrix(most, self.size)
 
     def norm(self, w: Vector) -> float:
-        """||w||_2.  Collective."""
+        """Return ||w||_2.  Collective."""
         return sqrt(self.sum_of([self.kernels.sum_squares(w)])[0])
 
     def max_abs(self, w: Vector) -> float:
-        """||w||_inf, NaN if there is one.  Collective."""
-        return allreduce_scalar(self.everybody, max_abs(self.kernels, w), "max", self.kernels.xp)
+        """Return ||w||_inf, NaN if w has one.  Collective."""
+        return allreduce_scalar(self.ranks, max_abs(self.kernels, w), "max", self.kernels.xp)
 
     def max_abs_of_each(self, W: Matrix) -> list[float]:
-        """||w_j||_inf of each column w_j, NaN where it has one.  Collective."""
+        """Return ||w_j||_inf of each column w_j, NaN if it has one.  Collective."""
         xp = self.xp
-        mine = xp.max(xp.abs(W), axis=0).tolist() if len(W) else [0.0] * W.shape[1]
-        return allreduce_scalars(self.everybody, mine, "max", self.kernels.xp)
+        largest = xp.max(xp.abs(W), axis=0).tolist() if len(W) else [0.0] * W.shape[1]
+        return allreduce_scalars(self.ranks, largest, "max", self.kernels.xp)
 
     def sum_of(self, parts: list[float]) -> list[float]:
-        """Sums over the ranks whose copies count.  Collective."""
+        """Return sums over the ranks whose copies count.  Collective."""
         total = self.xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=self.xp.float64)
-        self.everybody.allreduce(total, "sum")
+        self.ranks.allreduce(total, "sum")
         return list(total.tolist())
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
-        """h = Q^T w.  Collective."""
+        """Return Q^T w.  Collective."""
         h = self.xp.zeros(len(Q))
         if self.counts:
             self.kernels.add_matvec(h, Q, w)
-        self.everybody.allreduce(h, "sum")
+        self.ranks.allreduce(h, "sum")
         return h
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """w += Q t."""
+        """Compute w += Q t."""
         self.kernels.add_matvec(w, Q, t, transposed=True)
 
 
 class ArraySpace:
-    """Arrays like one of an array namespace: vectors, or blocks of one column."""
+    """Arrays of the shape and type of `like`: vectors, or blocks of one column."""
 
     def __init__(self, xp: Any, like: Vector):
         self.xp, self._like = xp, like
 
     def basis(self, most: int) -> Basis:
-        """A basis without vectors, with memory for so many."""
+        """Return an empty basis with memory for `most` vectors."""
         return Basis(self, most)
 
     def zeros(self) -> Vector:
-        """A vector of zeros."""
+        """Return a vector of zeros."""
         return self.xp.zeros_like(self._like)
 
     def rows(self, most: int) -> Matrix:
-        """Q, uninitialised."""
+        """Return an uninitialized Q of `most` vectors."""
         return self.xp.empty((most, *self._like.shape), dtype=self._like.dtype)
 
     def norm(self, w: Vector) -> float:
-        """||w||_2."""
+        """Return ||w||_2."""
         return float(self.xp.linalg.norm(w))
 
     def max_abs(self, w: Vector) -> float:
-        """||w||_inf, NaN if w has one."""
+        """Return ||w||_inf, NaN if w has one."""
         return float(self.xp.max(self.xp.abs(w)))
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
-        """h = Q^H w."""
+        """Return Q^H w."""
         xp = self.xp
         return xp.conj(xp.reshape(Q, (len(Q), -1)) @ xp.conj(xp.reshape(w, (-1,))))
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """w += Q t."""
+        """Compute w += Q t."""
         w += self.xp.reshape(self.xp.reshape(Q, (len(Q), -1)).T @ t, w.shape)

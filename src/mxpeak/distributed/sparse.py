@@ -1,7 +1,8 @@
-"""A sparse matrix whose rows are distributed over the ranks, and multigrid's levels of such matrices.
+"""A sparse matrix whose rows are distributed over the ranks, and multigrid levels of such matrices.
 
-Before a product or a sweep a rank needs the entries of x that its rows meet and other ranks own: its halo.  They travel
-while the rank computes what needs none of them; in a sweep over all colours: the two parts of every kernel on a matrix.
+Before a product or a sweep, a rank needs its halo: entries of x that its rows use and other ranks own.  They travel
+while the rank computes the part that does not need them.  In a sweep this holds for each color, so that every kernel on
+a matrix has two parts.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from mxpeak.spans import Spans
 
 
 class _Work(NamedTuple):
-    """What an operation does: flops, and least bytes."""
+    """The flops and the minimum bytes of an operation."""
 
     flops: float
     bytes: float
 
 
 class SparseMatrix:
-    """This rank's rows of A.  All methods are collective, and each is timed as a motif of the benchmarks.
+    """The rows of A on this rank.  All methods are collective, and each is timed as a motif of the benchmarks.
 
-    With `spans` of its own name: gs, spmv or restriction; waiting for other ranks is in them and once more in `halo`.
+    The spans are gs, spmv and restriction; the time of waits for other ranks is also in `halo`.
     """
 
     def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans):
@@ -37,7 +38,7 @@ class SparseMatrix:
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
         self._memory = counts.Stored(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
-        # what each operation does, counted once
+        # the work of each operation, counted once
         product = 2.0 * A.nnz
         lower, upper = (2.0 * (self._share(part) + A.n) for part in (self._lower, self._upper))
         self._product = _Work(product, counts.product_bytes(self._memory))
@@ -50,35 +51,35 @@ class SparseMatrix:
 
     @property
     def n(self) -> int:
-        """Rows of this rank."""
+        """Return the number of rows of this rank."""
         return self.A.n
 
     def extra_bytes(self, other: SparseMatrix) -> int:
-        """What this form of a matrix takes in addition to another one of it."""
+        """Return the bytes of this form of a matrix in addition to those of another form."""
         return self.A.extra_bytes(other.A)
 
     def of_entries(self, A: Stored) -> SparseMatrix:
-        """Another matrix with this one's pattern and order, over the same ranks."""
+        """Return another matrix with the same pattern and order over the same ranks."""
         return SparseMatrix(self._kernels, A, self._exchange, self._spans)
 
     def timed_by(self, spans: Spans) -> SparseMatrix:
-        """The same matrix, its operations booked elsewhere."""
+        """Return the same matrix with its operations timed by other spans."""
         return SparseMatrix(self._kernels, self.A, self._exchange, spans)
 
     def halo_vector(self) -> Vector:
-        """A vector that A multiplies, zero."""
+        """Return a vector of zeros that A can multiply."""
         return self._kernels.halo_vector(self.A)
 
     def own(self, x: Vector) -> Vector:
-        """The rank's own part of such a vector: a view."""
+        """Return a view of the own part of a halo vector."""
         return x[: self.A.n]
 
     def halo(self, x: Vector) -> Vector:
-        """The part that other ranks send: a view."""
+        """Return a view of the halo of a halo vector."""
         return x[self.A.n : self.A.n + self.A.halo]
 
     def multiply(self, x: Vector, y: Vector) -> None:
-        """y = A x."""
+        """Compute y = A x."""
         k = self._kernels
         with self._spans("spmv", flops=self._product.flops, bytes=self._product.bytes):
             travel = self._begin(x)
@@ -89,13 +90,15 @@ class SparseMatrix:
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
     ) -> Request | None:
-        """One sweep from x = 0, so without a halo: (D + L) x = b; `send`: see `_swept`."""
+        """Sweep from x = 0, which needs no halo: (D + L) x = b; `send` is as in `_sweep_and_send`."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
-            return self._swept(partial(self._kernels.relax, self.A, b, x, from_zero=True, keep=keep), x, send=send)
+            return self._sweep_and_send(
+                partial(self._kernels.relax, self.A, b, x, from_zero=True, keep=keep), x, send=send
+            )
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
-        """One forward sweep."""
+        """Sweep forward from x."""
         k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
@@ -104,14 +107,17 @@ class SparseMatrix:
                 k.relax(self.A, b, x, halo=True, keep=keep)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
-        """The backward sweep that makes a forward one symmetric; it reads no halo, for H x is in `keep`."""
+        """Sweep backward to make a forward sweep symmetric, without a halo because `keep` includes H x."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
-            return self._swept(partial(self._kernels.relax, self.A, b, x, backward=True, keep=keep), x, send=send)
+            return self._sweep_and_send(
+                partial(self._kernels.relax, self.A, b, x, backward=True, keep=keep), x, send=send
+            )
 
-    def _swept(self, relax: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
-        """A sweep that reads no halo; `send`: x's halo travels for `residual_at` once rows beside other ranks are done.
+    def _sweep_and_send(self, relax: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
+        """Run a sweep that reads no halo; with `send`, start the halo exchange of x after the boundary rows.
 
-        Only for a pattern that is symmetric across ranks, as a stencil's is: else others need further rows.
+        `send` needs a pattern that is symmetric across ranks, such as a stencil's, because otherwise other ranks need
+        more rows.
         """
         if not send:
             relax()
@@ -132,9 +138,9 @@ class SparseMatrix:
         keep: Vector | None = None,
         travel: Request | None = None,
     ) -> None:
-        """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`).
+        """Compute r = (b - A x) at some rows, after a forward sweep from zero (`swept`) or a symmetric one (`keep`).
 
-        `travel` is x's halo where it was sent before.
+        `travel` is the pending halo exchange of x, if it has started.
         """
         k, A = self._kernels, self.A
         work = self._residual_at(len(rows), swept, keep is not None)
@@ -145,23 +151,23 @@ class SparseMatrix:
                 k.residual_at(A, b, x, rows, r, halo=True, swept=swept, keep=keep)
 
     def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
-        """x += y at some rows."""
+        """Compute x += y at some rows."""
         moved = counts.prolongation_bytes(len(rows), PRECISIONS[self.A.vectors].bytes)
         with self._spans("prolongation", flops=float(len(rows)), bytes=moved):
             self._kernels.scatter_add(x, rows, y)
 
     def _residual_at(self, rows: int, swept: bool, kept: bool) -> _Work:
-        found = self._residuals.get((rows, swept, kept))
-        if found is None:
+        work = self._residuals.get((rows, swept, kept))
+        if work is None:
             share = rows / max(self.A.n, 1)
             values = int(share * ((0 if kept else self._upper) + (0 if swept else self._lower)))
-            vectors = 0 if swept else 2  # b and what was kept, or b and the diagonal
+            vectors = 0 if swept else 2  # b and `keep`, or b and the diagonal
             moved = counts.coarse_residual_bytes(self._memory, rows, values, vectors)
-            found = self._residuals[rows, swept, kept] = _Work(2.0 * share * self.A.nnz, moved)
-        return found
+            work = self._residuals[rows, swept, kept] = _Work(2.0 * share * self.A.nnz, moved)
+        return work
 
     def _share(self, part: int) -> float:
-        """Entries in one part, counted without the zeros that fill slots."""
+        """Return the number of entries in one part, without the zeros that pad slots."""
         stored = self._lower + self._upper
         return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 
@@ -170,7 +176,7 @@ class SparseMatrix:
         return self._exchange.begin(self.own(x), self.halo(x))
 
     def _wait(self, travel: Request | None) -> bool:
-        """Wait for the halo; whether there is one."""
+        """Wait for the halo; return whether there is one."""
         if travel is None:
             return False
         with self._spans("halo"):
@@ -183,11 +189,11 @@ class SparseMatrix:
 class Level:
     """One level of multigrid: its matrix, and vectors that a cycle overwrites.
 
-    x        the level's correction
-    keep     what a symmetric sweep leaves between its two directions; None where sweeps go forward only
+    x        the correction of the level
+    keep     the result of a forward sweep for the backward one, or None if sweeps only go forward
     points   the rows that the next coarser level has, in its order
-    r        the residual there
-    travel   the halo of x on its way, from `presmooth` to `restrict`
+    r        the residual at these rows
+    travel   the pending halo exchange of x, from `presmooth` to `restrict`
     """
 
     A: SparseMatrix
@@ -199,7 +205,7 @@ class Level:
     travel: Request | None = field(default=None, repr=False)
 
     def presmooth(self, b: Vector) -> None:
-        """x = a sweep from zero: forward, or forward and backward; what the residual needs of x travels meanwhile."""
+        """Sweep from zero, and start the halo exchange of x for the residual."""
         send = self.coarser is not None
         if self.keep is None:
             self.travel = self.A.relax_from_zero(b, self.x, send=send)
@@ -208,16 +214,16 @@ class Level:
             self.travel = self.A.relax_backward(b, self.x, self.keep, send=send)
 
     def restrict(self, b: Vector) -> None:
-        """r = (b - A x) at the coarser level's points: injection, computed nowhere else (paper, eq. 6)."""
+        """Compute r = (b - A x) at the points of the coarser level only: injection (paper, eq. 6)."""
         travel, self.travel = self.travel, None
         self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep, travel=travel)
 
     def correct(self, coarse: Level) -> None:
-        """x += the coarser level's correction at its points."""
+        """Add the correction of the coarser level to x at its points."""
         self.A.scatter_add(self.x, self.points, coarse.A.own(coarse.x))
 
     def postsmooth(self, b: Vector) -> None:
-        """One more sweep."""
+        """Sweep again from x."""
         self.A.relax(b, self.x, self.keep)
         if self.keep is not None:
             self.A.relax_backward(b, self.x, self.keep)

@@ -1,4 +1,4 @@
-"""The 27-point problem over the ranks, with its coarser levels made by the same stencil on half as many points."""
+"""The 27-point problem over the ranks, with the same stencil on half as many points per side on coarser levels."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseK
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
 
-#: The entry on the diagonal, those beside it, and how far the non-symmetric ones below and above in z are from -1.
-CENTRE, BESIDE, SKEW = 26.0, -1.0, 0.5
+#: The diagonal entry, the other entries, and the difference of the nonsymmetric ones below and above in z from -1.
+CENTER, OFF_DIAGONAL, SKEW = 26.0, -1.0, 0.5
 
 
 def weights(*, nonsymmetric: bool = False) -> list[float]:
-    """The stencil: entry (dx+1) + 3(dy+1) + 9(dz+1) is that of the neighbour at (dx, dy, dz)."""
-    stencil = [BESIDE] * 27
-    stencil[13] = CENTRE
+    """Return the stencil, in which entry (dx+1) + 3(dy+1) + 9(dz+1) belongs to the neighbor at (dx, dy, dz)."""
+    stencil = [OFF_DIAGONAL] * 27
+    stencil[13] = CENTER
     if nonsymmetric:
-        stencil[4], stencil[22] = BESIDE - SKEW, BESIDE + SKEW
+        stencil[4], stencil[22] = OFF_DIAGONAL - SKEW, OFF_DIAGONAL + SKEW
     return stencil
 
 
-#: Formats from the narrowest to the widest; bf16 before fp16, since it widens by a shift.
+#: Formats from the narrowest to the widest; bf16 before fp16, because it widens by a shift.
 WIDER = ("fp8", "bf16", "fp16", "fp32", "fp64")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a hierarchy is stored.
+    """The storage of a hierarchy.
 
-    values       the format of each level's values; a wider one where a value would be off by more than `tolerance`
-    vectors      of the vectors where values are narrower than fp64; else they are fp64
+    values       the format of each level's values; a wider one if the error of a value would exceed `tolerance`
+    vectors      the format of the vectors if values are narrower than fp64; otherwise vectors are fp64
     symmetric    whether sweeps go forward and backward
-    mixed        whether the finest matrix is needed for fp64 vectors, too
+    mixed        whether the finest matrix is also stored for fp64 vectors
     """
 
     values: tuple[str, ...]
@@ -52,7 +52,7 @@ class Form:
     tolerance: float = 0.0
 
     def vectors_of(self, values: str) -> str:
-        """The format of vectors beside values of a format."""
+        """Return the format of vectors for a format of values."""
         return "fp64" if values == "fp64" else self.vectors
 
 
@@ -64,7 +64,7 @@ class Hierarchy:
     outer: SparseMatrix
 
     def clear(self) -> None:
-        """All that an earlier solve left, which may not be finite: 0."""
+        """Set the vectors of all levels to 0, because those of an earlier solve may not be finite."""
         level: Level | None = self.top
         while level is not None:
             level.x[:] = 0.0
@@ -73,11 +73,11 @@ class Hierarchy:
 
 @dataclass(slots=True)
 class StencilProblem:
-    """The problem in all its forms, with b = A·1, and what making it took.
+    """The problem in all its forms, with b = A·1, and the time of its set-up.
 
-    generate_s   seconds for rows as a user would hand them over
-    optimize_s   seconds for orders and storage
-    colours      groups of each level, None where rows are taken one after the other
+    generate_s   seconds to generate compressed rows, as a user would pass them
+    optimize_s   seconds to order and store them
+    colours      the number of row groups of each level, or None if sweeps update single rows
     """
 
     hierarchies: list[Hierarchy]
@@ -88,15 +88,15 @@ class StencilProblem:
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
-        """Each level of a hierarchy as results tell it; sizes over all ranks, bytes of this one."""
+        """Return a section of the result per level of a hierarchy, with sizes of all ranks and bytes of this one."""
         boxes = box.levels(len(self.colours))
         return [
             {
-                "nx": one.nx,
-                "ny": one.ny,
-                "nz": one.nz,
-                "rows": one.global_rows,
-                "nnz": one.global_nnz,
+                "nx": level_box.nx,
+                "ny": level_box.ny,
+                "nz": level_box.nz,
+                "rows": level_box.global_rows,
+                "nnz": level_box.global_nnz,
                 "colours": colours,
                 "value_precision": level.A.A.values,
                 "vector_precision": level.A.A.vectors,
@@ -105,16 +105,15 @@ class StencilProblem:
                 "bytes": level.A.A.bytes,
                 "index_bytes": level.A.A.index_bytes,
             }
-            for one, colours, level in zip(boxes, self.colours, self.levels(k))
+            for level_box, colours, level in zip(boxes, self.colours, self.levels(k))
         ]
 
     def levels(self, k: int) -> list[Level]:
-        """All levels of a hierarchy, the finest first."""
-        found, level = [], self.hierarchies[k].top
-        while level.coarser is not None:
-            found.append(level)
-            level = level.coarser
-        return [*found, level]
+        """Return all levels of a hierarchy, the finest first."""
+        levels = [self.hierarchies[k].top]
+        while (coarser := levels[-1].coarser) is not None:
+            levels.append(coarser)
+        return levels
 
 
 def make_stencil(
@@ -126,7 +125,7 @@ def make_stencil(
     stencil: Sequence[float],
     spans: Spans,
 ) -> StencilProblem:
-    """The levels on `boxes`, the finest first, in every form.  Collective over comm."""
+    """Build the levels on `boxes`, the finest first, in every form.  Collective."""
     made: list[list[Level]] = [[] for _ in forms]
     outers: list[SparseMatrix | None] = [None for _ in forms]
     generate_s = optimize_s = 0.0
@@ -147,7 +146,7 @@ def make_stencil(
             if depth:
                 _join(kernels, made[k][-1], level, orders, boxes)
             elif form.mixed:
-                values = values if exact else "fp64"  # residuals are those of the matrix itself
+                values = values if exact else "fp64"  # residuals use the exact matrix
                 stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A if exact else same)
                 outers[k] = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, orders[0], "fp64"), spans)
             made[k].append(level)
@@ -176,13 +175,10 @@ def _level(
 
 
 def value_format(
-    kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float
+    kernels: SparseKernels, comm: Communicator, rows: Rows, requested: str, tolerance: float
 ) -> tuple[str, bool]:
-    """The format asked for, or the next wider one in which every value is right to the tolerance; whether it is exact.
-
-    Collective.
-    """
-    for name in WIDER[WIDER.index(asked) : -1]:
+    """Return the first format from `requested` on that meets the tolerance, and whether it is exact.  Collective."""
+    for name in WIDER[WIDER.index(requested) : -1]:
         error = _rounding(kernels, comm, rows, name)
         if error <= tolerance:
             return name, error == 0.0
@@ -190,22 +186,22 @@ def value_format(
 
 
 def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
-    """The largest relative error of a value in this format.  Collective."""
+    """Return the largest relative error of a value in a format.  Collective."""
     return allreduce_scalar(comm, kernels.rounding(rows, precision), "max", kernels.xp)
 
 
 def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:
-    """Let `coarse` be the level below the one last made."""
+    """Make `coarse` the level below `fine`."""
     depth = len(orders) - 1
     fine.coarser = coarse
     fine.points = kernels.xp.asarray(coarse_points(orders[depth - 1], orders[depth], boxes[depth - 1]))
     fine.r = zeros(kernels, boxes[depth].rows, coarse.A.A.vectors)
-    A, x, keep = fine.A.A, fine.x, fine.keep  # zeros: what is found out about the points is found now, in the set-up
+    A, x, keep = fine.A.A, fine.x, fine.keep  # all vectors are zero: this call sets up the tables of the points
     kernels.residual_at(A, fine.A.own(x), x, fine.points, fine.r, swept=keep is None, keep=keep)
 
 
 def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
-    """For each coarse point, in the coarse order, the fine row (2x, 2y, 2z), in the fine order."""
+    """Return the fine row (2x, 2y, 2z), in the fine order, of each coarse point in the coarse order."""
     half, point = box.coarser(), coarse.new_to_old
     x, y, z = point % half.nx, point // half.nx % half.ny, point // (half.nx * half.ny)
     return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]
@@ -213,16 +209,16 @@ def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
 
 def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order, precision: str) -> Exchange:
     neighbours, rows = [], list[int]()
-    for one in box.neighbours():
-        points = _points(box, one.first, one.shape)
+    for part in box.neighbours():
+        points = _points(box, part.first, part.shape)
         rows += points
-        neighbours.append(Neighbour(one.rank, len(points), one.recv_offset, one.count))
+        neighbours.append(Neighbour(part.rank, len(points), part.recv_offset, part.count))
     sent = order.old_to_new[kernels.xp.asarray(rows, dtype=kernels.xp.int64)]
     return Exchange(kernels, comm, neighbours, sent, precision)
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The rows of a part of a box, x fastest."""
+    """Return the rows of a part of a box, x fastest."""
     ranges = [range(at, at + size) for at, size in zip(first, shape)]
     return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]
 
@@ -230,24 +226,24 @@ def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
 def make_general(
     kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
 ) -> StencilProblem:
-    """The matrix in every form, as hierarchies of one level: a cycle is one sweep from zero.  Collective over comm."""
+    """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero.  Collective."""
     clock = kernels.stopwatch
     begin = clock.mark()
     rows, partners = localised(kernels, comm, block)
     generated = clock.mark()
     ordered = kernels.order(rows, order)
-    found: list[Hierarchy] = []
+    hierarchies: list[Hierarchy] = []
     for form in forms:
         values, exact = value_format(kernels, comm, rows, form.values[0], form.tolerance)
         vectors = form.vectors_of(values)
-        same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
+        same = next((other.top.A.A for other in hierarchies if other.top.A.A.storage == form.storage), None)
         stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)
         top = outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, vectors), spans)
-        if form.mixed:  # residuals are those of the matrix itself
+        if form.mixed:  # residuals use the exact matrix
             like = stored if exact else same
             stored = kernels.store(rows, ordered, values if exact else "fp64", "fp64", form.storage, like=like)
             outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
-        found.append(Hierarchy(Level(top, top.halo_vector()), outer))
+        hierarchies.append(Hierarchy(Level(top, top.halo_vector()), outer))
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
-    return StencilProblem(found, b, generate_s, optimize_s, [ordered.colours], setup_bytes)
+    return StencilProblem(hierarchies, b, generate_s, optimize_s, [ordered.colours], setup_bytes)

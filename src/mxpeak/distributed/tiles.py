@@ -1,6 +1,6 @@
-"""Matrices as their norms see them: one array, block-cyclic parts, or tiles that lie anywhere.
+"""Matrices for norms: one array, block-cyclic parts, or tiles anywhere in memory.
 
-Nothing is copied: a tile is an array of any strides wherever it lies (SLATE, Parallel Norms Performance Report, §2).
+Nothing is copied: a tile is an array with any strides (SLATE, Parallel Norms Performance Report, §2).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mxpeak.layout.structure import WHOLE, Band
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TileMatrix:
-    """An m×n matrix in tiles, of which each rank has any; sums are completed over all ranks.
+    """An m×n matrix in tiles, any of which a rank may have; sums are completed over all ranks.
 
-    A tile may lie anywhere in memory: block row I has heights[I] rows, block column J widths[J] columns, and
-    tiles[I, J] is an array of that shape.  Only the band `stored` of the matrix may be read.
+    A tile may be anywhere in memory: block row I has heights[I] rows, block column J widths[J] columns, and tiles[I, J]
+    is an array of that shape.  Only the band `stored` of the matrix may be read.
     """
 
     tiles: Sequence[Tile]
@@ -41,29 +41,29 @@ class TileMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the whole matrix."""
+        """Return the numbers of rows and columns of the whole matrix."""
         return self.row_map.size, self.column_map.size
 
     @property
     def T(self) -> TileMatrix:
-        """The transposed matrix: a view."""
+        """Return the transposed matrix as a view."""
         tiles = [Tile(tile.A.T, tile.cols, tile.rows, tile.col0, tile.row0) for tile in self.tiles]
         return TileMatrix(tiles, self.column_map, self.row_map, self.comm, self.stored.transposed)
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> TileMatrix:
-        """The matrix with other arrays of the same numbers."""
+        """Return the matrix with each array replaced by change(array)."""
         return replace(self, tiles=[replace(tile, A=change(tile.A)) for tile in self.tiles])
 
     def with_transport(self, transport: Transport) -> TileMatrix:
-        """The matrix whose ranks exchange a device's vectors."""
+        """Return the matrix with another transport between its ranks."""
         return replace(self, comm=self.comm.with_transport(transport))
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Over all ranks.  Collective."""
+        """Sum a vector over all ranks.  Collective."""
         self.comm.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Over all ranks.  Collective."""
+        """Sum a vector over all ranks.  Collective."""
         self.comm.allreduce(by_column, "sum")
 
 
@@ -71,7 +71,7 @@ class TileMatrix:
 class BlockCyclicMatrix:
     """A matrix distributed block-cyclically, rows over process rows and columns over process columns.
 
-    Blocks need not be square, as ScaLAPACK's are not.
+    Blocks need not be square, as in ScaLAPACK.
     """
 
     grid: Grid
@@ -84,76 +84,76 @@ class BlockCyclicMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the whole matrix."""
+        """Return the numbers of rows and columns of the whole matrix."""
         return self.rows.n, self.cols.n
 
     @property
     def row_map(self) -> IndexMap:
-        """The global indices of the local rows."""
+        """Return the global indices of the local rows."""
         return block_cyclic(self.rows)
 
     @property
     def column_map(self) -> IndexMap:
-        """The global indices of the local columns."""
+        """Return the global indices of the local columns."""
         return block_cyclic(self.cols)
 
     @property
     def comm(self) -> Communicator:
-        """All ranks of the grid."""
+        """Return all ranks of the grid."""
         return self.grid.all
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Over the process row.  Collective over it."""
+        """Sum a vector over the process row.  Collective."""
         self.grid.row.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Over the process column.  Collective over it."""
+        """Sum a vector over the process column.  Collective."""
         self.grid.column.allreduce(by_column, "sum")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CyclicMatrix(BlockCyclicMatrix):
-    """One whose part of a rank is a single array, of any strides."""
+    """A block-cyclic matrix whose local part is a single array with any strides."""
 
     local: Matrix
 
     @property
     def tiles(self) -> Sequence[Tile]:
-        """The local array is one tile, however many blocks it consists of."""
+        """Return the local array as one tile, which may consist of many blocks."""
         return [Tile(self.local, self.row_map, self.column_map, 0, 0)]
 
     @property
     def T(self) -> CyclicMatrix:
-        """The transposed matrix on the transposed grid: a view."""
+        """Return the transposed matrix on the transposed grid as a view."""
         g = self.grid
         return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> CyclicMatrix:
-        """The matrix with another array of the same numbers."""
+        """Return the matrix with the local array replaced by change(array)."""
         return replace(self, local=change(self.local))
 
     def with_transport(self, transport: Transport) -> CyclicMatrix:
-        """The matrix whose ranks exchange a device's vectors."""
+        """Return the matrix with another transport between its ranks."""
         g = self.grid
         everyone, row, column = (comm.with_transport(transport) for comm in (g.all, g.row, g.column))
         return replace(self, grid=replace(g, all=everyone, row=row, column=column))
 
 
 def whole(A: Matrix) -> TileMatrix:
-    """A matrix that lies in one array of this process."""
+    """Return a matrix that is one array of this process."""
     rows, columns = consecutive(A.shape[0]), consecutive(A.shape[1])
     return TileMatrix([Tile(A, rows, columns, 0, 0)], rows, columns, Solo())
 
 
 def cyclic(A: DistMatrix) -> CyclicMatrix:
-    """A distributed matrix of the benchmarks."""
+    """Return a distributed matrix of the benchmarks for norms."""
     return CyclicMatrix(A.grid, A.rows, A.cols, A.local)
 
 
 def tile_matrix(
     tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], comm: Communicator
 ) -> TileMatrix:
-    """The matrix of which this rank has tiles[I, J]; see `TileMatrix`."""
+    """Return the matrix of which this rank has tiles[I, J]; see `TileMatrix`."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
     found = []
     for (I, J), A in tiles.items():
@@ -177,7 +177,7 @@ DESCRIPTOR = ("DTYPE", "CTXT", "M", "N", "MB", "NB", "RSRC", "CSRC", "LLD")
 
 
 def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, BlockCyclic, int]:
-    """This rank's rows and columns of the matrix that a descriptor describes, and its array's leading dimension."""
+    """Return the rows and columns of this rank for a descriptor, and the leading dimension of its array."""
     if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
         raise UsageError(
             f"{list(desc)} is not a descriptor of a dense matrix; use the {len(DESCRIPTOR)} integers "

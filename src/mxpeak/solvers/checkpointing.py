@@ -1,18 +1,18 @@
-"""Checkpoints of an LU: between two steps, when no work is under way, a keeper may copy the matrix."""
+"""Checkpoints of an LU between two of its steps, when no work is pending."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-#: The state of a factorization without the matrix: numbers by name. The maximum over the ranks is used.
+#: The state of a factorization without the matrix: numbers by name.  The maximum over the ranks is used.
 Notes = Mapping[str, Sequence[float]]
 
 
 class Checkpointer(Protocol):
     """Copies the matrix of a factorization between its steps.
 
-    first   the step to begin with: the matrix is as it was after those before
+    first   the first step to run: the matrix is in the state after the steps before it
     notes   the state after those steps
     """
 
@@ -20,14 +20,14 @@ class Checkpointer(Protocol):
     notes: Notes
 
     def due(self, step: int, count: int) -> bool:
-        """Return whether the matrix shall be copied after this step of `count`.  Collective over the grid."""
+        """Return whether to copy the matrix after this step of `count`.  Collective."""
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy the matrix after `done` steps, with these notes; it may be changed when this has returned."""
+        """Copy the matrix after `done` steps, with these notes; the matrix may change after the return."""
 
 
-class Nobody:
-    """A keeper that copies nothing, and begins with the first step."""
+class NoCheckpoints:
+    """A checkpointer that copies nothing and starts with the first step."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -41,4 +41,4 @@ class Nobody:
         """Do nothing."""
 
 
-NO_CHECKPOINTS = Nobody()
+NO_CHECKPOINTS = NoCheckpoints()

@@ -46,7 +46,7 @@ def ranks_over(space: DistSpace) -> Ranks:
         return space.sum_of([value])[0]
 
     def most(value: float) -> float:
-        return allreduce_scalar(space.everybody, value, "max", space.kernels.xp)
+        return allreduce_scalar(space.ranks, value, "max", space.kernels.xp)
 
     return Ranks(total, most)
 

@@ -35,58 +35,58 @@ Vector = Any
 #: A real or complex number.
 Scalar = Any
 
-#: A solve has stalled once the residual has not fallen by this factor over so many cycles.
+#: A solve has stalled if the residual has not fallen by this factor over this number of cycles.
 STALL, STALL_CYCLES = 0.999, 10
 
 
 class Basis(Protocol):
-    """Vectors q_1 … q_k of one space, distributed over the ranks as its vectors are.  All methods are collective."""
+    """Orthonormal vectors q_1 … q_k of one space.  All methods are collective."""
 
     @property
     def last(self) -> Vector:
-        """q_k."""
+        """Return q_k."""
 
     def append(self, w: Vector, factor: float) -> None:
-        """q_{k+1} = factor · w."""
+        """Append q_{k+1} = factor · w."""
 
     def orthogonalize(self, w: Vector) -> tuple[list[Scalar], float]:
-        """w = w - Q h with h = Q^H w, twice, then q_{k+1} = w / ||w|| unless that is zero; the sum of both h; ||w||.
+        """Compute w = w - Q h with h = Q^H w, twice and append w / ||w||; return the sum of both h, and ||w||.
 
-        Twice is enough: Q is orthonormal to working precision (Giraud et al. 2005).  w is overwritten.
+        Two passes are enough: Q is orthonormal to working precision (Giraud et al. 2005).  w is overwritten.
         """
 
     def combine(self, t: list[Scalar]) -> Vector:
-        """Σ t_k q_k, of the first so many vectors."""
+        """Return Σ t_k q_k for the first len(t) vectors."""
 
 
 class Space(Protocol):
     """Vectors of one length and distribution.  Norms are collective."""
 
     def basis(self, most: int) -> Basis:
-        """A basis without vectors, with memory for so many."""
+        """Return an empty basis with memory for `most` vectors."""
 
     def norm(self, w: Vector) -> float:
-        """||w||_2."""
+        """Return ||w||_2."""
 
     def max_abs(self, w: Vector) -> float:
-        """||w||_inf, NaN if w has one."""
+        """Return ||w||_inf, NaN if w has one."""
 
 
 class LeastSquares:
-    """min || rho e_1 - H t ||, H growing by a column a step; R t = g once all rotations are applied."""
+    """min || rho e_1 - H t ||, with one more column of H per step; R t = g after all rotations."""
 
     def __init__(self, rho: float):
-        self.R: list[list[Scalar]] = []  # its columns
+        self.R: list[list[Scalar]] = []  # the columns of R
         self.g: list[Scalar] = [rho]
         self._rotations: list[tuple[float, Scalar]] = []
 
     @property
     def residual(self) -> float:
-        """The minimum, ||z - B Q t||."""
+        """Return the minimum, ||z - B Q t||."""
         return float(abs(self.g[-1]))
 
     def append(self, h: list[Scalar], below: float) -> None:
-        """Append a column to H: h, and `below` under it.
+        """Append the column h, with `below` under it, to H.
 
         All rotations so far are applied to it, then one more that turns (h_k, below) to (r_kk, 0).
         """
@@ -101,7 +101,7 @@ class LeastSquares:
         self.g[-1:] = [c * last, -s.conjugate() * last]
 
     def solve(self) -> list[Scalar]:
-        """t = R^-1 g; t_k = 0 where r_kk is zero, as for a singular B whose Krylov space is exhausted."""
+        """Return t = R^-1 g, with t_k = 0 if r_kk = 0, as for a singular B whose Krylov space is exhausted."""
         t: list[Scalar] = []
         for k in reversed(range(len(self.R))):
             above = sum(self.R[k + 1 + i][k] * t_i for i, t_i in enumerate(t))
@@ -111,15 +111,15 @@ class LeastSquares:
 
 
 def _rotation(a: Scalar, b: float) -> tuple[float, Scalar, Scalar]:
-    """(c, s, r) with c·a + s·b = r and -conj(s)·a + c·b = 0, b real and not negative."""
-    if abs(a) == 0.0:  # with a zero b too: no t changes this row, and the residual stays what it was
+    """Return (c, s, r) with c·a + s·b = r and -conj(s)·a + c·b = 0, for real b >= 0."""
+    if abs(a) == 0.0:  # b is zero too: no t changes this row, and the residual does not change
         return 0.0, 1.0, b
     size, phase = hypot(abs(a), b), a / abs(a)
     return abs(a) / size, phase * b / size, phase * size
 
 
 def started(space: Space, z: Vector, steps: int) -> tuple[Basis, float]:
-    """A basis of q_1 = z / rho alone, with memory for so many more, and rho = ||z||.  Collective."""
+    """Return a basis of q_1 = z / rho with memory for `steps` more vectors, and rho = ||z||.  Collective."""
     rho = space.norm(z)
     Q = space.basis(steps + 1)
     Q.append(z, 1.0 / rho if rho else 0.0)
@@ -134,28 +134,28 @@ def cycle(
     enough: float,
     estimate: Callable[[LeastSquares], float] = lambda H: H.residual,
 ) -> tuple[Vector, list[float]]:
-    """d = Q t after up to so many steps from q_1 = z / rho, and each step's estimate.  Collective.
+    """Return d = Q t after at most `steps` steps from q_1 = z / rho, and the estimate of each step.  Collective.
 
-    B           q -> B q, which is overwritten
-    estimate    the residual to expect after the correction by d; a cycle ends once it is `enough`
+    B           the function q -> B q, which may overwrite its result at the next call
+    estimate    the expected residual after the correction by d; a cycle ends if it is at most `enough`
     """
     H, estimates = LeastSquares(rho), list[float]()
     while len(estimates) < steps:
         h, norm = Q.orthogonalize(B(Q.last))
         H.append(h, norm)
         estimates.append(estimate(H))
-        if not norm > 0.0 or not estimates[-1] > enough:  # the space is exhausted, it will do, or there is a NaN
+        if not norm > 0.0 or not estimates[-1] > enough:  # exhausted, good enough, or NaN
             break
     return Q.combine(H.solve()), estimates
 
 
 @dataclass(slots=True)
 class Solve:
-    """How a solve went; residuals are relative to the unit of the stop, all but `initial`.
+    """The course of a solve; all residuals except `initial` are relative to the unit of the stopping criterion.
 
-    cycles      the steps of each cycle
+    cycles      the number of steps of each cycle
     history     the residual at the start and after each cycle
-    estimates   the residual that was to be expected after each step
+    estimates   the expected residual after each step
     """
 
     outcome: Outcome = Outcome.NOT_CONVERGED
@@ -167,12 +167,12 @@ class Solve:
     estimates: list[float] = field(default_factory=list)
 
     def by_step(self) -> list[float]:
-        """The residual at the start and after each step: computed at the end of a cycle, estimated within it."""
-        found, first = self.history[:1], 0
+        """Return the residual at the start and after each step: computed at the end of a cycle, estimated within it."""
+        residuals, first = self.history[:1], 0
         for steps, residual in zip(self.cycles, self.history[1:]):
-            found += [*self.estimates[first : first + steps - 1], residual]
+            residuals += [*self.estimates[first : first + steps - 1], residual]
             first += steps
-        return found
+        return residuals
 
 
 def restarted(
@@ -186,13 +186,13 @@ def restarted(
     may_stall: bool = False,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
-    """Correct x until its residual is at most tolerance·unit, for up to `most` steps; `watch` sees every cycle.
+    """Correct x until its residual is at most tolerance·unit, for at most `most` steps; call `watch` after each cycle.
 
-    residual    computes r = b - A x; its norm
-    correct     x = x + … by up to so many steps; the estimates of those made
-    may_stall   whether steps that gain nothing are the last
+    residual    computes r = b - A x and returns its norm
+    correct     corrects x by at most the given number of steps and returns their estimates
+    may_stall   whether to stop after cycles without progress
 
-    Never raises on what the numbers do.  Collective.
+    The outcome reports NaN and stagnation.  Collective.
     """
     done = Solve(initial=residual())
     done.residual = done.initial / unit
@@ -215,24 +215,24 @@ def restarted(
 
 
 def stalled(history: list[float]) -> bool:
-    """Whether the last cycles gained nothing."""
+    """Return whether the last cycles made no progress."""
     return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
 
 
 class System(Protocol):
-    """A x = b with M on the right: x and r in fp64, all else in the inner precision.  All methods are collective."""
+    """A x = b with M on the right: x and r in fp64, the rest in the inner precision.  All methods are collective."""
 
     def residual(self) -> float:
-        """r = b - A x, which is kept; ||r||."""
+        """Compute and keep r = b - A x; return ||r||."""
 
     def basis(self) -> tuple[Basis, float]:
-        """The basis of q_1 = r / ||r|| alone, and ||r||."""
+        """Return the basis of q_1 = r / ||r||, and ||r||."""
 
     def step(self, q: Vector) -> Vector:
-        """A M^-1 q."""
+        """Return A M^-1 q."""
 
     def update(self, d: Vector) -> None:
-        """x = x + M^-1 d; or x + d, where the basis combines M^-1 q_k."""
+        """Add M^-1 d to x, or d if the basis combines M^-1 q_k."""
 
 
 def gmres_ir(
@@ -244,9 +244,9 @@ def gmres_ir(
     tolerance: float,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
-    """GMRES-IR, M on the right: A x = b to ||b - A x|| <= tolerance·||b||, to zero where b is.  Collective.
+    """Solve A x = b by GMRES-IR, M on the right, to ||b - A x|| <= tolerance·||b||, or to r = 0 if b = 0.  Collective.
 
-    Ends after `most` steps, or where it stalls; a tolerance of 0 takes all steps.
+    It ends after `most` steps, or if it stalls; a tolerance of 0 takes all steps.
     """
     unit = b_norm if b_norm > 0 else 1.0
 

@@ -16,35 +16,35 @@ Vector = Any
 
 
 class Level(Protocol):
-    """One level: its matrix, its smoother, and how it meets the next coarser one."""
+    """One level: its matrix, its smoother, and its transfers to the next coarser level."""
 
     @property
     def x(self) -> Vector:
-        """The correction that a cycle leaves."""
+        """Return the correction of the last cycle."""
 
     @property
     def r(self) -> Vector:
-        """The residual at the coarser level's points."""
+        """Return the residual at the points of the coarser level."""
 
     @property
     def coarser(self) -> Any:
-        """The next level, or None."""
+        """Return the next coarser level, or None."""
 
     def presmooth(self, b: Vector) -> None:
-        """x = a sweep on A x = b from zero."""
+        """Compute x by a sweep on A x = b from zero."""
 
     def restrict(self, b: Vector) -> None:
-        """r = (b - A x) at the coarser points."""
+        """Compute r = (b - A x) at the coarser points."""
 
     def correct(self, coarse: Any) -> None:
-        """x += the coarser x."""
+        """Add the coarser x to x."""
 
     def postsmooth(self, b: Vector) -> None:
-        """x = a sweep from x."""
+        """Sweep again from x."""
 
 
 def cycle(level: Level, b: Vector) -> Vector:
-    """x ≈ A^-1 b, in a vector that the next cycle overwrites.  Collective."""
+    """Return x ≈ A^-1 b in a vector that the next cycle overwrites.  Collective."""
     level.presmooth(b)
     if level.coarser is not None:
         level.restrict(b)

@@ -1,4 +1,4 @@
-"""The norms of HPL's check, on a regenerated [A | b]: independent of everything the factorization left behind."""
+"""The norms of HPL's check, on a regenerated [A | b] that is independent of the factorization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import Kernels
 
 @dataclass(frozen=True, slots=True)
 class ResidualNorms:
-    """||Ax-b||_inf and the norms that scale it; NaN where the solution is not finite."""
+    """||Ax-b||_inf and the norms that scale it; NaN if the solution is not finite."""
 
     residual: float
     A_inf: float
@@ -23,18 +23,18 @@ class ResidualNorms:
     b_inf: float
 
     def scaled(self, n: int, u: float) -> float:
-        """||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N), all in the infinity norm; 0 for N = 0."""
+        """Return ||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N) in the infinity norm, or 0 for N = 0."""
         return backward_error(self.residual, self.A_inf, self.x_inf, self.b_inf, n, u)
 
 
 def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: int, u: float) -> float:
-    """eta = ||r|| / ((||A||·||x|| + ||b||)·n·u), all in the infinity norm; ||r|| itself for a system of zeros.
+    """Return eta = ||r|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm, or ||r|| for a system of zeros.
 
-    Why n·u?  r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms.  Rounded to u, as a solver and whoever checks it must
-    compute it, it is off by up to about n·u·(||A||·||x|| + ||b||), and so is that of the best x of this precision.  In
-    these units a stable solver's error is of order 1 or less whatever n and u are, and a threshold needs neither.
+    r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms.  Rounded to u, by a solver or by its check, it has an error of up
+    to about n·u·(||A||·||x|| + ||b||), and so has the residual of the best x of this precision.  In these units the
+    error of a stable solver is of order 1 or less for all n and u, and a threshold needs neither.
 
-    All is divided by ||A||, for the product of norms may overflow.
+    All terms are divided by ||A||, because the product of norms may overflow.
     """
     A_inf = A_inf or 1.0
     scale = (x_inf + b_inf / A_inf) * max(n, 1) * u
@@ -42,10 +42,10 @@ def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: in
 
 
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
-    """Norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution over the columns.
+    """Return norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution over the columns.
 
-    x: the entries of this rank's own columns, as `triangular.solve_augmented` returns them.  Overwrites nothing.
-    Collective over the grid; 4·N² flops and two passes over A.
+    x has the entries of this rank's own columns, as `triangular.solve_augmented` returns them.  Nothing is overwritten.
+    It takes 4·N² flops and two passes over A.  Collective.
     """
     grid, N = A.grid, A.rows.n
     own = slice(0, A.cols.local_start(N))
@@ -65,8 +65,8 @@ def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     kernels.add_matvec(r, body, x)
     grid.row.allreduce(r, "sum")
 
-    mine = [max_abs(kernels, v) for v in (r, by_row, by_column, x)]
-    residual, A_inf, A_one, x_inf, b_inf = allreduce_scalars(grid.all, [*mine, b_inf], "max", kernels.xp)
+    norms = [max_abs(kernels, v) for v in (r, by_row, by_column, x)]
+    residual, A_inf, A_one, x_inf, b_inf = allreduce_scalars(grid.all, [*norms, b_inf], "max", kernels.xp)
     x_one = xp.asarray([float(xp.sum(xp.abs(x)))])
     grid.row.allreduce(x_one, "sum")
     return ResidualNorms(residual, A_inf, A_one, x_inf, float(x_one[0]), b_inf)

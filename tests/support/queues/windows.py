@@ -22,7 +22,7 @@ from mxpeak.kernels.torch.lu import lu as lu_kernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import stored_as
-from mxpeak.solvers.checkpointing import Nobody
+from mxpeak.solvers.checkpointing import NoCheckpoints
 from mxpeak.solvers.lu import lu, panel, pivoted_lu
 from mxpeak.spans import Spans, Step
 from tests.support.queues.log import Log
@@ -33,7 +33,7 @@ from tests.support.queues.runs import kernels_here, played
 LOOKS = 32
 
 
-class _From(Nobody):
+class _From(NoCheckpoints):
     """The steps before are taken as done."""
 
     def __init__(self, first: int):
