@@ -1,1 +1,1 @@
-"""What is printed and written of results: text for people and for scripts, and one self-contained HTML page."""
+"""Write results as text for people, text for scripts, and one self-contained HTML page."""

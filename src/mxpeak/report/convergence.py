@@ -24,7 +24,7 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
     values = [*(value for history in histories.values() for value in history), *thresholds]
     if not histories or not thresholds or min(values) == max(values):
         return ""
-    most = max(map(len, histories.values())) - 1
+    last = max(map(len, histories.values())) - 1
     series = [
         PlotCurve(
             f"{solver} {three_digits(history[-1])} after step {len(history) - 1}".strip(),
@@ -32,13 +32,13 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
             [f"{solver} after step {step}: {three_digits(value)}".strip() for step, value in enumerate(history)],
             colour=k % COLOURS,
             dashed=k % 2 == 1,
-            mark="circle" if most <= 20 else "",
+            mark="circle" if last <= 20 else "",
         )
         for k, (solver, history) in enumerate(histories.items())
     ]
     bound = min(thresholds)
-    line = PlotCurve(f"threshold {three_digits(bound)}", [(0, bound), (most, bound)], colour=THRESHOLD, dashed=True)
-    x, y = Axis.from_zero(most, whole=True), Axis.decades(values)
+    line = PlotCurve(f"threshold {three_digits(bound)}", [(0, bound), (last, bound)], colour=THRESHOLD, dashed=True)
+    x, y = Axis.from_zero(last, whole=True), Axis.decades(values)
     return curves(f"{name} by step of {of}", "step", name.lower(), x, y, [line, *series])
 
 

@@ -155,8 +155,8 @@ def written_by(result: Result, now: datetime) -> str:
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
     """Return the total seconds of some phases, mean over the ranks; None if none of them was measured."""
-    known = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
-    return sum(known) if known else None
+    times = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
+    return sum(times) if times else None
 
 
 def giga(amount: float | None) -> float | None:

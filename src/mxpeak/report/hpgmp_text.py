@@ -118,8 +118,8 @@ def _motif_times(phases: Mapping[str, Section], ranks: int | None) -> list[tuple
 def _motif_flops(result: Result) -> dict[str, float | None]:
     """Return the flops of orthogonalization, SpMV and multigrid; multigrid includes all of its phases."""
     flops = result.result.get("flops") or {}
-    known = [flops[name] for name in MULTIGRID if flops.get(name) is not None]
-    return {"ortho": flops.get("ortho"), "spmv": flops.get("spmv"), "mg": sum(known) if known else None}
+    multigrid = [flops[name] for name in MULTIGRID if flops.get(name) is not None]
+    return {"ortho": flops.get("ortho"), "spmv": flops.get("spmv"), "mg": sum(multigrid) if multigrid else None}
 
 
 def _flops(result: Result) -> str:

@@ -135,14 +135,14 @@ def _headline(result: Body) -> str:
     """Return the rate, and the share of its limit."""
     figures = part(result, "result")
     limit = figures.get("limit")
-    said = "no limit was measured"
+    limit_text = "no limit was measured"
     if limit:
-        said = f"{share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
-        said += _readings(limit)
+        limit_text = f"{share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
+        limit_text += _readings(limit)
     time_s = figures.get("time_s")
     took = "" if time_s is None else f"; time {three_digits(time_s)} s"
-    bar = meter(figures.get("fraction_of_limit"), said)
-    return f'<p class="big">{text(figure_text(figures))}</p>{bar}<p class="faint">{text(said + took)}</p>'
+    bar = meter(figures.get("fraction_of_limit"), limit_text)
+    return f'<p class="big">{text(figure_text(figures))}</p>{bar}<p class="faint">{text(limit_text + took)}</p>'
 
 
 def _readings(limit: Body) -> str:

@@ -38,10 +38,10 @@ class NormsLines(Lines):
     def details(self, result: Result) -> list[str]:
         """Return the formula of the error, the norms and the expected values, with all digits."""
         check = result.validation
-        expected, found = check.get("expected"), check.get("values", {"": check.get("value")})
+        expected, values = check.get("expected"), check.get("values", {"": check.get("value")})
         wanted = expected if isinstance(expected, Mapping) else {"": expected}
         formula = [f"scaled error = {check.get('formula')}"] if check.get("formula") else []
-        shown = [(name, value) for name, value in (found or {}).items() if value is not None]
+        shown = [(name, value) for name, value in (values or {}).items() if value is not None]
         return [*formula, *(f"{name} found {value}, expected {wanted.get(name)}".strip() for name, value in shown)]
 
 
@@ -71,8 +71,8 @@ def norms_case_text(problem: Mapping[str, Any]) -> str:
 
 def _parts(problem: Mapping[str, Any], times: str) -> list[str]:
     names = ["kind", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
-    known = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
-    parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in known.items()]
+    settings = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
+    parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in settings.items()]
     parts += [f"{problem['m']}{times}{problem['n']}"] if "m" in problem and "n" in problem else []
     if problem.get("P", 1) * problem.get("Q", 1) > 1 or problem.get("layout") == "tiles":
         parts.append(f"NB={problem.get('nb')} {problem.get('P')}{times}{problem.get('Q')}")

@@ -29,8 +29,8 @@ def conclusion(results: Sequence[Body]) -> str:
         best = max(same, key=rate_of)
         figures, name = part(best, "result"), title_of(str(best.get("benchmark")))
         fraction, limit = figures.get("fraction_of_limit"), figures.get("limit") or {}
-        known = str(limit.get("name", "")).split(",")[0]
-        share_of = "" if fraction is None else f" ({100 * fraction:.0f} % of this machine's {known or 'limit'})"
+        limit_name = str(limit.get("name", "")).split(",")[0]
+        share_of = "" if fraction is None else f" ({100 * fraction:.0f} % of this machine's {limit_name or 'limit'})"
         sentences.append(f"{name}{' at best' * (len(same) > 1)}: {figure_text(figures)}{share_of}.")
     return f'<p class="lead">{text(" ".join(sentences))}</p>'
 

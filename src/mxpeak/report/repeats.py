@@ -30,10 +30,10 @@ def repeats_figure(recorded_s: Sequence[float | None]) -> str:
         mark="circle",
         joined=False,
     )
-    said = f"median {three_digits(scale * middle)} {unit}"
-    line = PlotCurve(said, [(1, scale * middle), (count, scale * middle)], [said] * 2, colour=7, dashed=True)
+    label = f"median {three_digits(scale * middle)} {unit}"
+    line = PlotCurve(label, [(1, scale * middle), (count, scale * middle)], [label] * 2, colour=7, dashed=True)
     ticks = sorted({1, count, *(1 + (count - 1) * k // 4 for k in range(1, 4))})
     x, y = Axis.through([(float(k), str(k)) for k in ticks]), Axis.from_zero(scale * worst)
-    spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {said}, spread "
+    spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {label}, spread "
     spread += f"{three_digits(100 * (worst - best) / middle)} % (slowest minus fastest, divided by the median)."
     return curves("Spread of the runs", "run", f"time in {unit}", x, y, [line, runs], spread)

@@ -56,17 +56,17 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
     points = {name: _points(phases) for name, phases in computations.items()}
     if roofs.bandwidth is None or not any(points.values()):
         return ""
-    intensities = [i for found in points.values() for _, i, _ in found]
-    rates = [rate for found in points.values() for _, _, rate in found]
+    intensities = [i for of_phases in points.values() for _, i, _ in of_phases]
+    rates = [rate for of_phases in points.values() for _, _, rate in of_phases]
     x = Axis.decades([min(intensities) / 1.5, max(intensities) * 1.5])
     lines = _roof_lines(roofs, x.low, x.high)
     scale, unit = unit_of([*rates, *(y for _, _, line in lines for _, y in line)], "flop/s")
     series = [
-        PlotCurve(label, [(i, scale * rate) for i, rate in line], [said] * len(line), colour=ROOF, dashed=k > 0)
-        for k, (label, said, line) in enumerate(lines)
+        PlotCurve(label, [(i, scale * rate) for i, rate in line], [tooltip] * len(line), colour=ROOF, dashed=k > 0)
+        for k, (label, tooltip, line) in enumerate(lines)
     ]
-    order = list(dict.fromkeys(name for found in points.values() for name, _, _ in found))
-    for k, (computation, found) in enumerate(points.items()):
+    order = list(dict.fromkeys(name for of_phases in points.values() for name, _, _ in of_phases))
+    for k, (computation, of_phases) in enumerate(points.items()):
         series += [
             PlotCurve(
                 " ".join(filter(None, (name, computation))),
@@ -76,7 +76,7 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
                 mark=MARKS[k % len(MARKS)],
                 joined=False,
             )
-            for name, i, rate in found
+            for name, i, rate in of_phases
         ]
     y = Axis.decades([value for one in series for _, value in one.points])
     return curves("Roofline", "flops per byte", unit, x, y, series, _caption(points, roofs))
@@ -99,18 +99,18 @@ def _roof_lines(roofs: Roofs, low: float, high: float) -> list[tuple[str, str, l
     lines = []
     below = {peak: rate for peak, rate in roofs.peaks.items() if rate < high * bandwidth}
     end = min([high, *(rate / bandwidth for rate in below.values())])
-    said = f"{name} {bytes_rate_text(bandwidth)}"
-    lines.append((said, said, [(low, low * bandwidth), (end, end * bandwidth)]))
+    label = f"{name} {bytes_rate_text(bandwidth)}"
+    lines.append((label, label, [(low, low * bandwidth), (end, end * bandwidth)]))
     for peak, rate in below.items():
-        said = f"{peak} {rate_text(rate)}"
-        lines.append((said, said, [(rate / bandwidth, rate), (high, rate)]))
+        label = f"{peak} {rate_text(rate)}"
+        lines.append((label, label, [(rate / bandwidth, rate), (high, rate)]))
     return lines
 
 
 def _caption(points: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Roofs) -> str:
     """Return the caption, with the share of the memory roof for each motif of the first computation."""
     assert roofs.bandwidth is not None
-    name, found = next((item for item in points.items() if item[1]), ("", []))
-    shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in found]
+    name, of_phases = next((item for item in points.items() if item[1]), ("", []))
+    shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in of_phases]
     of = f" ({name})" if name else ""
     return f"Bytes are the minimum that a motif must move. Share of the memory roof{of}: {', '.join(shares)}."

@@ -103,6 +103,6 @@ def _ranks(result: Body) -> str:
 
 def _versions(result: Body) -> str:
     software = part(result, "software")
-    known = [f"{name} {software[name]}" for name in VERSIONS if software.get(name)]
+    versions = [f"{name} {software[name]}" for name in VERSIONS if software.get(name)]
     blas = software.get("blas")
-    return text(", ".join([*known, *([blas_text(blas)] if isinstance(blas, dict) and blas.get("library") else [])]))
+    return text(", ".join([*versions, *([blas_text(blas)] if isinstance(blas, dict) and blas.get("library") else [])]))

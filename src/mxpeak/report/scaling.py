@@ -92,12 +92,15 @@ def study_figures(study: Study) -> str:
 def _curve(
     study: Study, points: Sequence[Point], name: str, scale: float, label: str, *, behind: bool = False
 ) -> PlotCurve:
-    known = [point for point in points if point[name] is not None]
+    measured = [point for point in points if point[name] is not None]
     kind = _percent if "efficiency" in name else lambda rate: _rate(study, rate)
     return PlotCurve(
         f"{label} ({study['expected']['source']})" if behind else label,
-        [(log2(point["ranks"]), scale * point[name]) for point in known],
-        [f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}" for point in known],
+        [(log2(point["ranks"]), scale * point[name]) for point in measured],
+        [
+            f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}"
+            for point in measured
+        ],
         colour=1 if behind else 0,
         dashed=behind,
         mark="circle",
@@ -117,7 +120,7 @@ def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
         word = precision if isinstance(precision, str) else ""
         kinds.setdefault((*where, str(precision), word), []).append(one)
     titles = (f"Rate of {name} by number of ranks{', ' * bool(kind[-1])}{kind[-1]}" for kind in kinds)
-    return "".join(_ranks_figure(title, alike) for title, alike in zip(titles, kinds.values()))
+    return "".join(_ranks_figure(title, group) for title, group in zip(titles, kinds.values()))
 
 
 def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
@@ -153,5 +156,5 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
     """Return the tooltip of a number of ranks."""
-    said = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
-    return f"{ranks} ranks, {case}: {said}, {100 * rate / ranks / first:.1f} % of linear scaling"
+    shown_rate = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
+    return f"{ranks} ranks, {case}: {shown_rate}, {100 * rate / ranks / first:.1f} % of linear scaling"

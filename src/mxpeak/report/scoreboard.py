@@ -141,8 +141,8 @@ def _laid_out(rows: Sequence[ScoreRow], *, color: bool) -> tuple[list[str], list
              for row in rows]  # fmt: skip
     name, rate, share, star, limit, limit_name = (max(map(len, column), default=0) for column in zip(*cells))
     lines, moved = [], []
-    left = name + 2 + max(rate, 4) + 2 + share
-    width = max(left + star + (4 + limit + 2 + limit_name if limit else 0), left - share + len("% of limit"))
+    share_end = name + 2 + max(rate, 4) + 2 + share
+    width = max(share_end + star + (4 + limit + 2 + limit_name if limit else 0), share_end - share + len("% of limit"))
     head = f"{'':<{name}}  {'rate':>{max(rate, 4)}}  % of limit"
     lines.append(f"{head:<{width}}  check")
     for row, (shown, figure, part, mark, of, what) in zip(rows, cells):
@@ -183,11 +183,11 @@ def _change(drift: float) -> str:
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
     """Return the reason why HPL's share is low at a quick size; empty if it is not low."""
     shares = [r.result.get("fraction_of_limit") for r in results if r.benchmark == "hpl" and r.passed]
-    known = [share for share in shares if share is not None]
-    if not quick or not known or min(known) >= LOW:
+    measured = [share for share in shares if share is not None]
+    if not quick or not measured or min(measured) >= LOW:
         return []
     return [
-        f"HPL reaches {percent(min(known))} of its limit: N is small at quick sizes, or other programs are running. "
+        f"HPL reaches {percent(min(measured))} of its limit: N is small at quick sizes, or other programs are running. "
         "A larger N usually reaches more."
     ]
 

@@ -45,11 +45,11 @@ def _repeats(result: Result) -> str:
 
 def _soak(result: Result) -> str:
     """Return the duration of a soak test, and whether all of its runs were bitwise identical."""
-    known = result.telemetry.get("soak")
-    if not known:
+    soak = result.telemetry.get("soak")
+    if not soak:
         return ""
-    bits = "results differ on some ranks" if known["differ"] else "all bitwise identical on every rank"
-    return f"  soak: {known['runs']} runs in {three_digits(known['seconds'])} s, {bits}"
+    bits = "results differ on some ranks" if soak["differ"] else "all bitwise identical on every rank"
+    return f"  soak: {soak['runs']} runs in {three_digits(soak['seconds'])} s, {bits}"
 
 
 def _energy(result: Result) -> str:
@@ -60,14 +60,14 @@ def _energy(result: Result) -> str:
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
     """Return the energy and power of the timed work, and the phases with most energy; empty if it is unknown."""
-    known = telemetry.get("energy")
-    if not known or known["joules"] is None:
+    energy = telemetry.get("energy")
+    if not energy or energy["joules"] is None:
         return ""
-    per_watt = known["gflops_per_watt"]
-    joules, seconds, watts = (three_digits(known[name]) for name in ("joules", "seconds", "watts"))
+    per_watt = energy["gflops_per_watt"]
+    joules, seconds, watts = (three_digits(energy[name]) for name in ("joules", "seconds", "watts"))
     rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
-    phases = list(known.get("phases", {}).items())[:MOST_PHASES]
-    shares = [f"{name} {percent(one / known['joules'])}" for name, one in phases]
+    phases = list(energy.get("phases", {}).items())[:MOST_PHASES]
+    shares = [f"{name} {percent(one / energy['joules'])}" for name, one in phases]
     by_phase = f"; {', '.join(shares)}" if shares else ""
     return f"energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
@@ -93,20 +93,22 @@ def _setting_text(value: Any) -> str:
 
 def _progress_when_aborted(result: Result) -> str:
     """Return the reason for the abort of a run, and its progress."""
-    known = result.telemetry["aborted"]
-    place = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before the first step"
-    finished = _finished(known["finished"]) if "finished" in known else ""
+    aborted = result.telemetry["aborted"]
+    place = (
+        f"  {aborted['computation']}, after step {aborted['step']}" if aborted["step"] else "  before the first step"
+    )
+    finished = _finished(aborted["finished"]) if "finished" in aborted else ""
     folder = (result.config.get("checkpoint") or {}).get("value")
     resume = f"  if a checkpoint was written, continue with: mxpeak resume {folder}\n" if folder else ""
-    return f"{place}: {known['reason']}\n{finished}{resume}"
+    return f"{place}: {aborted['reason']}\n{finished}{resume}"
 
 
-def _finished(known: Mapping[str, Any]) -> str:
+def _finished(solves: Mapping[str, Any]) -> str:
     """Return the rate of the solves that had finished before the abort."""
-    count, seconds = known["solves"], three_digits(known["time_s"])
-    so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(known['rate_flops'])}"
-    validated = "the validation passed" if known["passed"] else "the validation FAILED"
-    return f"  {known['computation']}: {so_far}; {validated}\n"
+    count, seconds = solves["solves"], three_digits(solves["time_s"])
+    so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(solves['rate_flops'])}"
+    validated = "the validation passed" if solves["passed"] else "the validation FAILED"
+    return f"  {solves['computation']}: {so_far}; {validated}\n"
 
 
 def headline(result: Result, *, color: bool = False) -> str:

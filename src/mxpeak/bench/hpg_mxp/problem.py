@@ -44,7 +44,7 @@ class HpgMxpProblem(Protocol):
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
         """Build the problem in forms of one storage format, on all or on the first ranks. Collective over comm."""
 
-    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
+    def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
         """Return a description of each level of a hierarchy for the result."""
 
     def section(self) -> dict[str, Any]:
@@ -101,8 +101,8 @@ class BoxProblem:
             box = Box.of(comm.rank, box.shape, process_grid(comm.size))
         return self._bench.make(box, forms, self._stencil, comm)
 
-    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
-        return made.described(self._box, k)
+    def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
+        return problem.described(self._box, k)
 
     def section(self) -> dict[str, Any]:
         return {**mesh_section(self._box), "nonsymmetric": self._config.nonsymmetric, "matrix": None}
@@ -149,8 +149,8 @@ class FileProblem:
         kernels = self._bench.kernels.sparse
         tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 
-        def use_all(made: StencilProblem) -> None:
-            use(made)
+        def use_all(problem: StencilProblem) -> None:
+            use(problem)
             kernels.is_symmetric_pattern(kernels.stencil_rows(Box(2, 2, 2), weights()))
 
         self._bench.make_ready(tiny, weights(), use_all)
@@ -165,14 +165,14 @@ class FileProblem:
         order = order_of(self._config, forms[0].storage)
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
-    def described(self, made: StencilProblem, k: int) -> list[dict[str, Any]]:
+    def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
         """Return the single level, with the sizes of all ranks and the bytes of this rank."""
-        A = made.hierarchies[k].top.A.A
+        A = problem.hierarchies[k].top.A.A
         return [
             {
                 "rows": self._file.n,
                 "nnz": self._file.nnz,
-                "colours": made.colours[0],
+                "colours": problem.colours[0],
                 "value_precision": A.values,
                 "vector_precision": A.vectors,
                 "storage": A.storage,

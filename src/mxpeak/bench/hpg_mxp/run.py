@@ -161,9 +161,9 @@ class HpgMxp:
 
     def _use_bases(self, A: SparseMatrix) -> None:
         """Use bases of all sizes, because a device compiles a kernel for each power of two."""
-        kernels, most = self._bench.kernels.sparse, self._config.restart
-        Q, w = kernels.basis(A.n, most, A.A.vectors), zeros(kernels, A.n, A.A.vectors)
-        for size in {min(2**k, most) for k in range(most.bit_length() + 1)}:
+        kernels, restart = self._bench.kernels.sparse, self._config.restart
+        Q, w = kernels.basis(A.n, restart, A.A.vectors), zeros(kernels, A.n, A.A.vectors)
+        for size in {min(2**k, restart) for k in range(restart.bit_length() + 1)}:
             h = kernels.subtract_and_project(Q, size, w, kernels.project(Q, size, w))
             kernels.subtract_and_square(Q, size, w, h)
 

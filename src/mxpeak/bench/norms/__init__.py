@@ -1,1 +1,1 @@
-"""The norms of a matrix, at the rate of memory."""
+"""Matrix norms at the rate of memory."""

@@ -121,10 +121,10 @@ def integers(values: Sequence[Any], name: str) -> list[int]:
 
 def sizes(values: Sequence[Any], name: str) -> list[int]:
     """Return values as nonnegative Python integers."""
-    found = integers(values, name)
-    if any(value < 0 for value in found):
+    numbers = integers(values, name)
+    if any(value < 0 for value in numbers):
         raise UsageError(f"{name} = {values!r} contains a negative size; use sizes of 0 or more")
-    return found
+    return numbers
 
 
 def _tiles_of(A: Any) -> tuple[Matrix, Sequence[str], bool]:
