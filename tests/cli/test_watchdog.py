@@ -400,7 +400,7 @@ def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(sessions, "end_launched", ended.append)
     monkeypatch.setattr(sessions, "launchers_socket", lambda: 7)
-    sessions.Session().part(4)
+    sessions.Session().abort_unjoined(4)
     assert ended == []
 
 

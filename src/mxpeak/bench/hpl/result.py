@@ -22,6 +22,14 @@ FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
 #: HPL's bound on the scaled residual, used if a file disables the check: mxpeak checks every rate.
 THRESHOLD = 16.0
 
+#: Values of a case that a result records.
+RECORDED = (
+    *("n", "nb", "P", "Q", "order", "seed", "node_grid"),
+    *("split", "bcast", "pfact", "rfact", "nbmin", "ndiv", "depth", "lookahead"),
+)
+#: Norms that a result records.
+NORMS = ("residual", "A_inf", "A_one", "x_inf", "x_one", "b_inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Solve:
@@ -52,22 +60,8 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
         status="valid" if passed else "invalid",
         **bench.facts.sections(best.start_unix, best.end_unix, grid_text(case)),
         problem={
-            "n": case.n,
-            "nb": case.nb,
-            "P": case.P,
-            "Q": case.Q,
-            "order": case.order,
-            "seed": case.seed,
-            "node_grid": case.node_grid,
+            **{name: getattr(case, name) for name in RECORDED},
             "variant": case.tag,
-            "split": case.split,
-            "bcast": case.bcast,
-            "pfact": case.pfact,
-            "rfact": case.rfact,
-            "nbmin": case.nbmin,
-            "ndiv": case.ndiv,
-            "depth": case.depth,
-            "lookahead": case.lookahead,
             "panel_library": bench.kernels.panel_library(case.P),
             "not_used": not_used(case, bench.kernels.panel_library(case.P)),
             "memory_bytes": runs.memory,
@@ -88,14 +82,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
             "formula": FORMULA,
             "iterations": None,
             "outcome": _outcome(worst, passed),
-            "norms": {
-                "residual": worst.norms.residual,
-                "A_inf": worst.norms.A_inf,
-                "A_one": worst.norms.A_one,
-                "x_inf": worst.norms.x_inf,
-                "x_one": worst.norms.x_one,
-                "b_inf": worst.norms.b_inf,
-            },
+            "norms": {name: getattr(worst.norms, name) for name in NORMS},
             "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
         },
         samples_s=[one.time_s for one in runs.solves],

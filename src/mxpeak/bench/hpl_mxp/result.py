@@ -22,6 +22,12 @@ from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
 
+#: Values of a case that a result records.
+RECORDED = (
+    *("n", "nb", "P", "Q", "order", "seed", "node_grid"),
+    *("generator", "bcast", "depth", "precision", "refine", "scaling"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -86,21 +92,9 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
         status="valid" if passed else "invalid",
         **bench.facts.sections(best.start_unix, best.end_unix, grid_text(case)),
         problem={
-            "n": case.n,
-            "nb": case.nb,
-            "P": case.P,
-            "Q": case.Q,
-            "order": case.order,
-            "node_grid": case.node_grid,
-            "seed": case.seed,
-            "generator": case.generator,
+            **{name: getattr(case, name) for name in RECORDED},
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
-            "bcast": case.bcast,
-            "depth": case.depth,
             "lookahead": lookahead,
-            "precision": case.precision,
-            "refine": case.refine,
-            "scaling": case.scaling,
             "variant": f"{case.tag} {case.generator} {case.precision}",
             "memory_bytes": {key: runs.memory[key] for key in ("matrix", "buffers", "total")},
             "process_peak_rss_bytes": runs.peak_rss,
@@ -132,12 +126,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "outcome": _outcome(worst, case),
             "history": worst.history,
             "lu_proof": asdict(worst.proof),
-            "norms": {
-                "residual": worst.check.residual,
-                "A_inf": worst.check.A_inf,
-                "x_inf": worst.check.x_inf,
-                "b_inf": worst.check.b_inf,
-            },
+            "norms": {name: getattr(worst.check, name) for name in ("residual", "A_inf", "x_inf", "b_inf")},
             "residual_hex": worst.check.scaled.hex() if isfinite(worst.check.scaled) else None,
         },
         rules={"mode": case.mode, **ruling(broken)},

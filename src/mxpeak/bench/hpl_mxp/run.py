@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
@@ -116,11 +115,10 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     """Time one solve, and check it after the clock. Collective over the grid."""
     kernels = bench.kernels
     begin = time.perf_counter()
-    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # while nothing lies in its way
+    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # first, in unfragmented memory
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
-    system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
-    forwards = bench.forwards(case) or case.P > 1  # others wait for what is made of a diagonal block once it is here
-    timed = _Timed(case, grid, system, A, kernels, spans, forwards, bench.keeper(A, spans), bench.config.abft)
+    system.store(A)  # allocates the memory and finds the largest entry; the timed part repeats it
+    timed = _Timed(bench, case, grid, system, A, spans)
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
     start = time.time()
@@ -181,26 +179,20 @@ class _Timed:
     """The timed part of a solve, and its results."""
 
     def __init__(
-        self,
-        case: HplMxpCase,
-        grid: Grid,
-        system: GeneratedSystem,
-        A: DistMatrix,
-        kernels: Kernels,
-        spans: Spans,
-        forwards: bool,
-        keeper: FolderCheckpointer | None,
-        abft: bool,
+        self, bench: LuBench, case: HplMxpCase, grid: Grid, system: GeneratedSystem, A: DistMatrix, spans: Spans
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
-        self.kernels, self.spans, self.forwards = kernels, spans, forwards
-        self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
-        self.checks = MixedChecks(A, system, case.precision, kernels, spans, keeper or NO_CHECKPOINTS) if abft else None
+        self.kernels, self.spans, kernels = bench.kernels, spans, bench.kernels
+        self.forwards = bench.forwards(case) or case.P > 1  # the others need each diagonal block at once
+        self.blocks, self.keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
+        self.checks = None
+        if bench.config.abft:
+            self.checks = MixedChecks(A, system, case.precision, kernels, spans, self.keeper or NO_CHECKPOINTS)
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
         self.singular, self.solves = 0, PanelSolves()
-        self.largest_a = _max_abs(A, kernels)  # of this rank's part
+        self.largest_a = _max_abs(A, kernels)  # on this rank
         self.lu_s = self.refine_s = 0.0
 
     def solve(self) -> None:
@@ -208,7 +200,7 @@ class _Timed:
         case, kernels, spans = self.case, self.kernels, self.spans
         spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
         with spans("store"):
-            if self.checks is None or case.scaling == "auto":  # balancing changes it
+            if self.checks is None or case.scaling == "auto":  # balancing changes A
                 self.system.store(self.A)
             else:
                 self.checks.make()
@@ -217,7 +209,7 @@ class _Timed:
         if case.scaling == "auto":
             with spans("balance"):
                 self.balance = balance(self.A, kernels)
-                self.largest_a = 1.0  # what balancing brings the largest entry to
+                self.largest_a = 1.0  # the largest entry after balancing
         if self.keeper is not None:
             self.keeper.load(self.blocks)
         options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards, case.panel_solves)
