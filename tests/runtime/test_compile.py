@@ -27,6 +27,14 @@ from mxpeak.runtime import compile as first_uses
 from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.placement import leaves_panels
 
+#: Uses whose entry points are declared, and runs that take them.
+DECLARED = {
+    "norms, float64 general": ["norms", "-N", "64"],
+    "norms, float64 general deterministic": ["norms", "-N", "64", "--deterministic"],
+    "norms, complex64 hermitian": ["norms", "-N", "64", "--dtype", "complex64", "--structure", "hermitian"],
+    "norms, bfloat16 general": ["norms", "-N", "64", "--dtype", "bfloat16"],
+}
+
 
 class Recorded:
     """An entry point that takes down when it is compiled."""
@@ -179,26 +187,68 @@ def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: 
         monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
         wanted = entries(LOADING)[len(LOADED) :]
         assert len(wanted) == besides
-        made = [getattr(import_module(f"{first_use.PACKAGE}.{one.module}"), one.name) for one in wanted]
-        assert set(made) == ({*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS} if there else set())
+        entry_points = [getattr(import_module(f"{first_use.PACKAGE}.{entry.module}"), entry.name) for entry in wanted]
+        assert set(entry_points) == ({*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS} if there else set())
 
 
-def test_every_entry_point_that_is_listed_is_there() -> None:
-    """tools/first_use.py prints the entry points that the list lacks."""
-    uses = first_use._listed()
-    assert set(uses) > {"norms, float64 general"}
-    for use, listed in uses.items():
-        assert len(entries(use)) <= 256, "a byte numbers them"
-        for entry in listed:
-            entry.is_cold()  # finds the function, and reads its types
+@pytest.mark.parametrize("use", DECLARED)
+def test_every_entry_point_that_is_declared_is_there(use: str) -> None:
+    listed = entries(use)
+    assert listed
+    for entry in listed:
+        entry.is_cold()  # finds the function
+    assert len({*listed}) == len(listed)
+
+
+def test_a_use_that_is_not_declared_has_no_entry_points() -> None:
     assert entries("something else") == []
 
 
-def test_an_entry_point_whose_types_cannot_be_read_is_left_to_the_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    unreadable = first_use.Entry("sparse.slot_format", "count_slots", "(a_type_of_another_version, int64)")
-    monkeypatch.setattr(first_use, "entries", lambda name: [unreadable] * 3)
-    with pytest.raises(NameError):
-        unreadable.is_cold()
+#: A use after its declared entry points have been compiled, and the functions that it has compiled besides.
+USE_AFTER_COMPILATION = """
+import json, sys
+from numba.core import event
+from mxpeak.runtime import compile as first_uses
+name, arguments = sys.argv[1], json.loads(sys.argv[2])
+uses, late = [], []
+def compile_all(use, cores=None):
+    from mxpeak.kernels.host.engine.first_use import entries
+    uses.append(use)
+    for entry in entries(use):
+        entry.compile()
+    recorder.buffer.clear()
+first_uses.compile_side_by_side = compile_all
+first_uses.cold_entries = lambda name: []
+from mxpeak.cli.main import main
+with event.install_recorder("numba:compile") as recorder:
+    status = main(arguments)
+    for _, record in recorder.buffer:
+        dispatcher = record.data["dispatcher"]
+        if type(dispatcher._cache).__name__ == "_DiskCache" and record.is_start:
+            late.append(dispatcher.py_func.__qualname__)
+assert name in uses, uses
+print(json.dumps([status, sorted(set(late))]))
+"""
+
+
+@pytest.mark.parametrize("use", DECLARED)
+def test_a_use_compiles_no_entry_point_that_is_not_declared(use: str, tmp_path: Path) -> None:
+    arguments = [*DECLARED[use], "--ranks", "1", "--kernels", "host", "--quiet", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", USE_AFTER_COMPILATION, use, json.dumps(["run", *arguments])]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, "MXPEAK_TUNED": "no"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    status, late = json.loads(done.stdout.splitlines()[-1])
+    assert status in (0, 4)
+    assert late == []
+
+
+def test_an_entry_point_whose_types_cannot_be_compiled_is_left_to_the_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = first_use.Entry("norms.tile_pass", "a_function_of_another_version", (INT,))
+    monkeypatch.setattr(first_use, "entries", lambda name: [unknown] * 3)
+    with pytest.raises(AttributeError):
+        unknown.is_cold()
     compile_side_by_side("some use")
 
 

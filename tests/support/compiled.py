@@ -57,7 +57,7 @@ def eliminations(*types: Any) -> None:
 def units() -> None:
     """What only some processors call, and tests everywhere."""
     for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_rounded_sums, add_stored_sums):
-        entry.made()
+        entry.compiled()
 
 
 #: Dealt out in turn to as many processes as there are cores; on two of them each takes about as long.  What is alike

@@ -1,4 +1,4 @@
-"""Numba as the host kernels use it: without the interpreter lock, cached on disk in a folder of our own."""
+"""Numba as the host kernels use it: without the interpreter lock, and with a disk cache in mxpeak's own folder."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ WORDS = types.uint64[::1]
 INT = types.int64
 FLAG = types.boolean
 
-#: Arguments with a type: for a literal Numba would compile the function that takes it once more.
+#: Constants with a type: for a literal argument Numba would compile another form of the called function.
 ZERO, ONE = np.int64(0), np.int64(1)
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class _InnerLibrary(JITCodeLibrary):
-    """The code of a function that compiled code alone calls: it is optimized and made machine code in its callers.
+    """The code of a function that only compiled code calls; it is optimized and compiled in its callers.
 
-    Numba would do both with each function by itself, link the function into its callers, and do it there again.  What
-    is done with single functions stays: it makes them short before they are linked.
+    Numba would do both for each function separately, link the function into its callers, and repeat it there.  The
+    passes over single functions remain, because they make the functions short before they are linked.
     """
 
     def _optimize_final_module(self):
@@ -50,121 +50,123 @@ class _InnerLibrary(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name):
-        return 0  # as of a name that a library does not define
+        return 0  # the address of an undefined name
 
     @property
     def codegen(self):
-        return self  # asked by Numba to set what follows
+        return self  # Numba calls `set_env` on it
 
     def set_env(self, name, environment):
-        """The environment is the interpreter's, and no such function needs it."""
+        """Do nothing: the environment belongs to the interpreter, and no inner function needs it."""
 
 
 class _Compiler(Compiler):
-    """Numba's compiler, without garbage collection while it works: that takes a tenth of the time and finds little."""
+    """Numba's compiler with garbage collection switched off, which takes 10 % of the time and frees little."""
 
     def compile_extra(self, func):
-        looks = gc.isenabled()
+        enabled = gc.isenabled()
         gc.disable()
         try:
             return super().compile_extra(func)
         finally:
-            if looks:
+            if enabled:
                 gc.enable()
 
 
 class _InnerCompiler(_Compiler):
-    """The same, except for where the code is kept."""
+    """The compiler of inner functions: their code goes to an `_InnerLibrary`."""
 
     def define_pipelines(self):
         self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         return super().define_pipelines()
 
 
-class _Kept(FunctionCache):
-    """Where the machine code of a function is kept, by the types of its arguments.
+class _DiskCache(FunctionCache):
+    """The disk cache of the machine code of a function, by the types of its arguments.
 
-    Numba adds to a function's index by writing all of it anew, and two processes at once would lose one of two entries.
+    Numba rewrites the whole index of a function to add an entry, so two processes at once would lose one entry.
     """
 
     def load_overload(self, sig, target_context):
-        """What is kept, without all that Numba needs to compile: that takes a third of a second to load."""
-        rtsys.initialize(target_context)  # the functions that count references, which kept code may call
+        """Load cached code without the modules that Numba needs to compile, which take a third of a second to load."""
+        rtsys.initialize(target_context)  # the reference-counting functions that cached code may call
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
     def save_overload(self, sig, data):
-        with _alone():
+        with _locked():
             super().save_overload(sig, data)
 
     def holds(self, sig, codegen) -> bool:
-        """Whether there is an entry for these types."""
+        """Return whether the cache has an entry for these types."""
         return self._index_key(sig, codegen) in self._cache_file._load_index()
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """While no other process writes to the folder; where it cannot be locked, the last one's entry counts."""
+def _locked() -> Iterator[None]:
+    """Lock the cache folder against other processes; if locking is not supported, the last writer's entry remains."""
     with (cache_directory() / "lock").open("a") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-#: Without the interpreter lock, and without a way in from C, of which there is no use.
+#: Without the interpreter lock, and without the wrapper for calls from C, which nothing uses.
 _njit = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Compiler)
 
 
-class _Later:
-    """An entry point that not every machine needs: `made`, or read from disk, when it is first wanted."""
+class _Lazy:
+    """An entry point that not every machine needs: compiled, or loaded from disk, at the first call of `compiled`."""
 
-    def __init__(self, make: Callable[[], Any]):
-        self.made = cache(make)
+    def __init__(self, compile_it: Callable[[], Any]):
+        self.compiled = cache(compile_it)
 
     def __call__(self, *args: Any) -> Any:
-        return self.made()(*args)
+        return self.compiled()(*args)
 
 
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False, later: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """An entry point, kept on disk: compile now for these argument types; without any, when it is first called.
+    """Declare an entry point with a disk cache: compiled now for the given argument types, otherwise at its first call.
 
-    `also`: the argument types of a second form of the same function.  What neither allocates nor calls what returns new
-    arrays need not count references: atomic operations, and calls before which the vector registers are cleared.
-    `later`: not now, but when it is first called, or its method `made` is.
+    `also`: the argument types of a second form of the function.  A function that neither allocates arrays nor calls one
+    that returns new arrays need not count references, which takes atomic operations and calls before which the vector
+    registers are cleared.
+    `later`: compile not now, but at the first call of the function or of its method `compiled`.
     """
-    types_given = [form for form in (signature, also) if form]
+    signatures = [form for form in (signature, also) if form]
 
-    def kept(function: Callable[..., Any]) -> Any:
-        with global_compiler_lock:  # threads compile in turn, and each finds the folder that it has set
+    def compile_now(function: Callable[..., Any]) -> Any:
+        with global_compiler_lock:  # one thread at a time, because CACHE_DIR is global
             before = numba.config.CACHE_DIR
-            numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
+            numba.config.CACHE_DIR = str(cache_directory())  # for this function only; the user's functions keep theirs
             try:
                 entry = _njit(fastmath=fastmath, _nrt=allocates)(function)
-                entry._cache = _Kept(function)
+                entry._cache = _DiskCache(function)
             finally:
                 numba.config.CACHE_DIR = before
-            for form in types_given:
+            for form in signatures:
                 entry.compile(types.void(*form))
-            if types_given:
+            if signatures:
                 entry.disable_compile()
             return entry
 
-    return (lambda function: _Later(partial(kept, function))) if later else kept
+    return (lambda function: _Lazy(partial(compile_now, function))) if later else compile_now
 
 
 def inner(
     *, fastmath: Any = False, inline: bool = False, allocates: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A function that compiled code alone calls: the way in from Python can take as long to compile as the function.
+    """Declare a function that only compiled code calls, without the wrapper for Python, which is slow to compile.
 
-    It is kept with its callers.  `inline`: LLVM puts it into them.  Numba could too, but types it anew in each.
+    Its machine code is cached with its callers.  `inline`: LLVM inlines it; Numba could, too, but would type it in each
+    caller.
     """
     return _njit(
         fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates, pipeline_class=_InnerCompiler
     )
 
 
-#: Forms of a function by the types of its arguments, for compiled code: put into their callers by LLVM, as above.
+#: Decorates a function that returns the implementation of another one for given argument types, for compiled code.
 forms = partial(overload, jit_options={"error_model": "numpy", "_nrt": False, "pipeline_class": _InnerCompiler})

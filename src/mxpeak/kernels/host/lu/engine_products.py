@@ -67,5 +67,5 @@ class UnitLU:
 def _team(threads: int) -> tuple[Team, Lock]:
     """The process's threads for this, and who uses them: a team does one thing at a time."""
     for entry in operands.BY_UNITS:
-        entry.made()  # once, not by every thread
+        entry.compiled()  # once, not by every thread
     return Team(threads), Lock()

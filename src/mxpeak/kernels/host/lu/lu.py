@@ -68,7 +68,7 @@ class HostLu(HostPanels, Synchronous):
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         wanted = (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
-            entry.made()  # not while a clock runs
+            entry.compiled()  # not while a clock runs
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
 
     # --- arrays

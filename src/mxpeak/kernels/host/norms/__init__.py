@@ -1,1 +1,1 @@
-"""Norm kernels of the host."""
+"""Norms on the host: passes over tiles, exact sums, and the oracle that checks them."""

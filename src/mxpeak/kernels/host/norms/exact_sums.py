@@ -1,8 +1,8 @@
-"""Sums that come out the same whatever the order: each entry cut into pieces that fp64 adds without rounding.
+"""Reproducible sums: each entry is cut into pieces that fp64 adds without rounding, so their order does not matter.
 
-With every |x| <= 1 and at most N of them, let σ = 1.5·2^k with 2^k >= 2·N.  Then q = (σ + x) - σ is x rounded to a
-multiple of 2^(k-52), N of them sum up exactly, and x - q is exact, too: it goes on to the next, finer fold (Rump 2009;
-Demmel, Nguyen 2013).  Not a bit of such sums depends on threads, tiles or ranks.  Nothing here may be reassociated or
+For at most N entries with |x| <= 1, let σ = 1.5·2^k with 2^k >= 2·N.  Then q = (σ + x) - σ is x rounded to a multiple
+of 2^(k-52), the sum of N such q is exact, and so is x - q, which is added to the next, finer fold (Rump 2009; Demmel,
+Nguyen 2013).  The sums are bitwise independent of threads, tiles and ranks.  Nothing here may be reassociated or
 contracted, so these functions are compiled without fast-math.
 """
 
@@ -13,21 +13,33 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import vector_at
 from mxpeak.kernels.host.norms.magnitude import ordered, safe_magnitude, scaled, scaled_square
-from mxpeak.kernels.host.norms.partition import LINE0, POSITION0, TURNED, chunks, cut, reach, segment
-from mxpeak.kernels.host.norms.segments import COLUMNS, ROWS, SEGMENT
+from mxpeak.kernels.host.norms.partition import (
+    LINE0,
+    POSITION0,
+    TURNED,
+    TileReader,
+    buffer_of,
+    chunks,
+    cut,
+    reach,
+    segment,
+)
+from mxpeak.kernels.host.norms.segments import COLUMNS, ROWS, SEGMENT, SQUARES
 
-#: Partial sums along a line that are kept side by side, so that they go by vectors.
+#: Partial sums along a line that are kept next to each other, so that the loop vectorizes.
 LANES = 64
 
 
 @inner()
 def _largest_across(a, tops):
+    """Raise tops_j to the bits of |a_j|."""
     for j in range(a.shape[0]):
         tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
 
 @inner()
 def _largest_along(a):
+    """Return the bits of max |a_j|."""
     top = np.int64(0)
     for j in range(a.shape[0]):
         top = max(top, ordered(safe_magnitude(a[j])))
@@ -35,11 +47,12 @@ def _largest_along(a):
 
 
 @jit()
-def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
-    """max_j |a_ij| and max_i |a_ij| as the bits of fp64 numbers, into this thread's copy."""
-    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
-    for t in range(tiles.shape[0]):
-        tile = tiles[t]
+def maxima(tid, threads, want, table, buffers, by_row, by_column):
+    """Write max_j |a_ij| and max_i |a_ij|, as the bits of fp64 numbers, to this thread's copy."""
+    number = 0
+    for t in range(table.shape[0]):
+        tile = table[t]
+        reader = TileReader(tile, buffers[tid], buffer_of(buffers, tid))
         row_lines = tile[TURNED] == 0
         by_line, by_position = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
         along, across = (want & ROWS, want & COLUMNS) if row_lines else (want & COLUMNS, want & ROWS)
@@ -49,7 +62,7 @@ def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
                     e = min(high, s + SEGMENT)
-                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
+                    a = vector_at(segment(reader, line, s, e, 0), e - s, buffers)
                     if along:
                         at = tile[LINE0] + line
                         by_line[at] = max(by_line[at], _largest_along(a))
@@ -61,7 +74,7 @@ def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
 
 @inner()
 def _values_across(a, squared, factors, values):
-    """values_j = |f_j·f_j·a_j|, or its square."""
+    """Compute values_j = |f_j·f_j·a_j|, or its square."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], factors[j])
@@ -72,7 +85,7 @@ def _values_across(a, squared, factors, values):
 
 @inner()
 def _values_along(a, squared, factor, values):
-    """values_j = |f·f·a_j|, or its square."""
+    """Compute values_j = |f·f·a_j|, or its square."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], factor)
@@ -83,7 +96,7 @@ def _values_along(a, squared, factor, values):
 
 @inner()
 def fold(values, sigma, sums):
-    """sums_j += q_j and values_j -= q_j, with q_j = (σ + values_j) - σ."""
+    """Add q_j = (σ + values_j) - σ to sums_j, and subtract it from values_j."""
     for j in range(values.shape[0]):
         q = (sigma + values[j]) - sigma
         sums[j] += q
@@ -92,7 +105,7 @@ def fold(values, sigma, sums):
 
 @inner()
 def _fold_along(values, sigmas, lanes, sums, at):
-    """The same where all values belong to one sum, the one at `at`."""
+    """Fold all values into one sum, sums[:, at]."""
     for k in range(sigmas.shape[0]):
         lanes[:] = 0.0
         for j in range(0, values.shape[0], LANES):
@@ -103,14 +116,12 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 
 @jit(allocates=True)
-def folded_sums(
-    tid, threads, want, squared, sample, tiles, buffers, sigmas, row_factors, column_factors, by_row, by_column
-):
-    """Σ_j and Σ_i of the scaled entries, or of their squares, fold by fold, into this thread's copy."""
-    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
-    lanes, values = np.zeros(LANES), np.zeros(SEGMENT)
-    for t in range(tiles.shape[0]):
-        tile = tiles[t]
+def folded_sums(tid, threads, want, table, buffers, sigmas, row_factors, column_factors, by_row, by_column):
+    """Add Σ_j and Σ_i of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy."""
+    number, squared, lanes, values = 0, want & SQUARES != 0, np.zeros(LANES), np.zeros(SEGMENT)
+    for t in range(table.shape[0]):
+        tile = table[t]
+        reader = TileReader(tile, buffers[tid], buffer_of(buffers, tid))
         row_lines = tile[TURNED] == 0
         by_line, by_position = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
         line_factors, position_factors = (row_factors, column_factors) if row_lines else (column_factors, row_factors)
@@ -121,14 +132,14 @@ def folded_sums(
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
                     e = min(high, s + SEGMENT)
-                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
-                    mine = values[: a.shape[0]]
+                    a = vector_at(segment(reader, line, s, e, 0), e - s, buffers)
+                    scaled_values = values[: a.shape[0]]
                     if along:
-                        _values_along(a, squared, line_factors[tile[LINE0] + line], mine)
-                        _fold_along(mine, sigmas, lanes, by_line, tile[LINE0] + line)
+                        _values_along(a, squared, line_factors[tile[LINE0] + line], scaled_values)
+                        _fold_along(scaled_values, sigmas, lanes, by_line, tile[LINE0] + line)
                     if across:
                         at = tile[POSITION0] + s
-                        _values_across(a, squared, position_factors[at : at + a.shape[0]], mine)
+                        _values_across(a, squared, position_factors[at : at + a.shape[0]], scaled_values)
                         for k in range(sigmas.shape[0]):
-                            fold(mine, sigmas[k], by_position[k, at : at + a.shape[0]])
+                            fold(scaled_values, sigmas[k], by_position[k, at : at + a.shape[0]])
         number += chunks(tile)

@@ -1,10 +1,11 @@
-"""|x|, |x|² and what orders them, for entries of each type that norms know: one source, compiled for every type.
+"""|x|, |x|² and integers that order |x|, for every type of entries: one source, compiled for each type.
 
-Numba knows neither bfloat16 nor float16: they come as int16 and uint16, and are widened by their bits.  Everything is
+Numba has neither bfloat16 nor float16: they are passed as int16 and uint16, and widened by their bits.  Everything is
 computed in fp64, in which no square of a narrower type over- or underflows.
 
-Absolute values are compared as integers.  Read as one, the bits of a non-negative float grow with it, those of Inf are
-above all numbers', and those of NaN above Inf's: the integer maximum is the norm, and NaN wins over Inf by itself.
+Absolute values are compared as integers.  The bits of a non-negative float, read as an integer, grow with the float;
+those of Inf are larger than those of any number, and those of NaN are larger still.  So the integer maximum is the
+norm, and NaN prevails over Inf.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numba import types
 from mxpeak.kernels.host.engine.jit import forms, inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16, bits_of, float_of, widened_fp16
 
-#: The types as compiled code gets them.
+#: The types under which compiled code gets bfloat16 and float16.
 BF16, FP16 = types.int16, types.uint16
 
 _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
@@ -26,12 +27,12 @@ _INF64 = np.uint64(0x7FF0000000000000)
 
 @inner(inline=True)
 def ordered(x):
-    """The bits of an fp64 |x| as an integer, NaN above Inf whatever the sign of the NaN."""
+    """Return the bits of an fp64 |x| as an integer; NaN is above Inf, whatever its sign."""
     return np.int64(bits_of(x) & _SIGN64)
 
 
 def widened(x):
-    """|x| of a 16-bit x as fp32."""
+    """Return |x| of a 16-bit x as fp32."""
 
 
 @forms(widened)
@@ -51,7 +52,7 @@ def _widened(x):
 
 
 def square(x):
-    """|x|² in fp64; of an fp64 or complex128 x it may over- or underflow."""
+    """Return |x|² in fp64; for an fp64 or complex128 x it may over- or underflow."""
 
 
 @forms(square)
@@ -72,7 +73,7 @@ def _square(x):
 
 
 def magnitude(x):
-    """|x| in fp64; of a complex128 x by way of its square."""
+    """Return |x| in fp64, for complex x as the root of |x|²."""
 
 
 @forms(magnitude)
@@ -85,7 +86,7 @@ def _magnitude(x):
 
 
 def safe_magnitude(x):
-    """|x| in fp64 for any x whatever: no square over- or underflows, and NaN wins over Inf."""
+    """Return |x| in fp64 for any x: no square over- or underflows, and NaN prevails over Inf."""
 
 
 @forms(safe_magnitude)
@@ -103,7 +104,7 @@ def _safe_magnitude(x):
         larger = max(re, im)
         if larger >= _INF64:
             return float_of(larger)
-        # Scale by a power of two, made from the larger one's exponent: what underflows then is too small to count.
+        # Scale by a power of two from the exponent of the larger part; a part that underflows is negligible.
         exponent = min(max(larger >> np.uint64(52), np.uint64(1)), np.uint64(2045))
         down, up = (
             float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52))),
@@ -116,7 +117,7 @@ def _safe_magnitude(x):
 
 
 def key(x):
-    """An integer that orders entries as their absolute values do, NaN above Inf."""
+    """Return an integer that orders entries by their absolute values, with NaN above Inf."""
 
 
 @forms(key)
@@ -133,7 +134,7 @@ def _key(x):
 
 
 def least_key(x):
-    """The key of zero."""
+    """Return the key of zero."""
 
 
 @forms(least_key)
@@ -146,7 +147,7 @@ def _least_key(x):
 
 
 def of_key(k, x):
-    """The absolute value that a key of x's type stands for, in fp64."""
+    """Return the absolute value, in fp64, whose key of x's type is k."""
 
 
 @forms(of_key)
@@ -163,7 +164,7 @@ def _of_key(k, x):
 
 
 def scaled(x, s):
-    """|s·s·x| in fp64, s a power of two: two factors reach from the largest numbers to the smallest."""
+    """Return |s·s·x| in fp64; s is a power of two, and two factors cover the whole range of fp64."""
 
 
 @forms(scaled)
@@ -179,7 +180,7 @@ def _scaled(x, s):
 
 
 def scaled_square(x, s):
-    """|s·s·x|² in fp64."""
+    """Return |s·s·x|² in fp64."""
 
 
 @forms(scaled_square)
@@ -200,7 +201,7 @@ def _scaled_square(x, s):
 
 
 def largest_part(x):
-    """The key, as of an fp64, of the larger one of |Re x| and |Im x|."""
+    """Return the fp64 key of the larger of |Re x| and |Im x|."""
 
 
 @forms(largest_part)
@@ -215,7 +216,7 @@ def _largest_part(x):
 
 
 def square_may_overflow(x):
-    """Whether |x|² can leave the range of fp64, above or below."""
+    """Return whether |x|² can over- or underflow in fp64."""
 
 
 @forms(square_may_overflow)
@@ -225,7 +226,7 @@ def _square_may_overflow(x):
 
 
 def magnitude_may_overflow(x):
-    """Whether |x|, computed from its square, can be wrong for that."""
+    """Return whether |x| can be wrong because it is computed from |x|²."""
 
 
 @forms(magnitude_may_overflow)

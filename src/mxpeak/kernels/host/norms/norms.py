@@ -1,4 +1,4 @@
-"""Norms on the host: compiled passes over tiles, shared out among a team of threads."""
+"""Norms on the host: compiled passes over tiles, distributed to a team of threads."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from numba.np.numpy_support import from_dtype
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.host.engine.first_use import Entry
+from mxpeak.kernels.host.engine.jit import INT, TABLE
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.norms import check, exact_sums, small
-from mxpeak.kernels.host.norms import tile_pass as compiled
-from mxpeak.kernels.host.norms.tile_table import KNOWN, WANTS, Job
+from mxpeak.kernels.host.norms import check, exact_sums, small, tile_pass
+from mxpeak.kernels.host.norms.tile_table import COMPILED_TYPES, WANTS, PassJob
 from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Up to so many bytes one thread by itself is as quick as several that must be woken.
+#: The largest matrix in bytes for which one thread is as fast as several that must be woken.
 SMALL = 2**22
 
 
 class HostNorms:
-    """The norm kernels on the threads of a team."""
+    """`NormKernels` on the threads of a team."""
 
     xp = arrays.xp
     transport = None
 
     def __init__(self, team: Team):
         self._team = team
-        self._busy = Lock()  # a team does one thing at a time
+        self._busy = Lock()  # a team runs one function at a time
 
     def small_norm(self, A: Array, want: str) -> float | None:
-        dtype = KNOWN.get(A.dtype)
+        dtype = COMPILED_TYPES.get(A.dtype)
         if dtype is None or A.nbytes > SMALL or not A.flags.aligned or not 1 <= A.ndim <= 2:
             return None
         if dtype not in _ready:
             with _making_ready:
                 _make_ready(dtype)
         A = A[:, None] if A.ndim == 1 else A
-        found: float = small.small_norm(A if A.dtype is dtype else A.view(dtype), WANTS[want])
-        return None if found == small.NEEDS_FULL_PASS else found
+        norm: float = small.small_norm(A if A.dtype is dtype else A.view(dtype), WANTS[want])
+        return None if norm == small.NEEDS_FULL_PASS else norm
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        job = Job(tiles, band, wants, self._team.threads)
+        job = PassJob(tiles, band, wants, self._team.threads)
         by_row, by_column = np.zeros(job.rows(rows)), np.zeros(job.columns(columns))
         across = np.zeros((job.threads, job.width))
-        tops, squares = np.zeros(job.threads * compiled.APART, np.int64), np.zeros((job.threads, compiled.APART))
-        self._run(job, compiled.norm_pass, job.want, *job.tiles, across, by_row, by_column, tops, squares)
-        return NormParts(
-            float(tops.max().view(np.float64)), squares[:, :3].sum(axis=0), _total(by_row), _total(by_column)
-        )
+        results = np.zeros((job.threads, tile_pass.RESULTS))
+        self._run(job, tile_pass.norm_pass, job.want, *job.tiles, across, by_row, by_column, results)
+        top = results.view(np.int64)[:, tile_pass.TOP_AT].max().view(np.float64)
+        return NormParts(float(top), results[:, :3].sum(axis=0), _total(by_row), _total(by_column))
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Array, Array]:
-        job = Job(tiles, band, wants, self._team.threads)
+        job = PassJob(tiles, band, wants, self._team.threads)
         tops = [np.zeros((job.threads, *shape[1:]), np.int64) for shape in (job.rows(rows), job.columns(columns))]
         self._run(job, exact_sums.maxima, job.want, *job.tiles, *tops)
         by_row, by_column = (copies.max(axis=0).view(np.float64) for copies in tops)
@@ -78,27 +78,17 @@ class HostNorms:
         row_factors: Array,
         column_factors: Array,
     ) -> tuple[Array, Array]:
-        job, folds = Job(tiles, band, wants, self._team.threads), len(sigmas)
-        by_row = np.zeros((job.threads, folds, len(row_factors)))
-        by_column = np.zeros((job.threads, folds, len(column_factors)))
-        self._run(
-            job,
-            exact_sums.folded_sums,
-            job.want,
-            squared,
-            *job.tiles,
-            np.array(sigmas),
-            row_factors,
-            column_factors,
-            by_row,
-            by_column,
-        )
+        job, folds = PassJob(tiles, band, wants, self._team.threads), len(sigmas)
+        factors = row_factors, column_factors
+        sums = [np.zeros((job.threads, folds, len(by_line))) for by_line in factors]
+        want = job.want | (int(WANTS["squares"]) if squared else 0)
+        self._run(job, exact_sums.folded_sums, want, *job.tiles, np.array(sigmas), *factors, *sums)
+        by_row, by_column = sums
         return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        job = Job(tiles, WHOLE, ("max",), self._team.threads)
-        _, table, _ = job.tiles
-        self._run(job, compiled.read_all, table, np.zeros(job.threads * compiled.APART, np.uint64))
+        job = PassJob(tiles, WHOLE, ("max",), self._team.threads)
+        self._run(job, tile_pass.read_all, job.tiles[0], np.zeros(job.threads * tile_pass.APART, np.uint64))
 
     def half_powers(self, maxima: Array) -> Array:
         usable = np.isfinite(maxima) & (maxima > 0)
@@ -122,21 +112,24 @@ class HostNorms:
 
     def _set_part(self, tid: int, target: Array, real: Array, imaginary: Array | None) -> None:
         rows, threads = target.shape[0], self._team.threads
-        mine = slice(rows * tid // threads, rows * (tid + 1) // threads)
+        part = slice(rows * tid // threads, rows * (tid + 1) // threads)
         if imaginary is None:
-            target[mine] = real[mine]
+            target[part] = real[part]
         else:
-            target.real[mine], target.imag[mine] = real[mine], imaginary[mine]
+            target.real[part], target.imag[part] = real[part], imaginary[part]
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        job = Job(tiles, band, ("rows", "columns"), self._team.threads)
+        job = PassJob(tiles, band, ("rows", "columns"), self._team.threads)
         values = check.values_of(tiles[0].A.dtype) if tiles else np.zeros(0)
         by_row, by_column = np.zeros((job.threads, 2, rows)), np.zeros((job.threads, 2, columns))
         squares = np.zeros((job.threads, 2, check.LANES))
         tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
-        sample, table, buffers = job.tiles
-        what = (check.KINDS.get(sample.dtype, check.BITS), table, buffers.view(np.uint8))
-        self._run(job, check.extended_pass, *what, values, by_row, by_column, tops, squares, counts)
+        table, buffers = job.tiles
+        kind, sums = (
+            check.KINDS.get(buffers.dtype, check.BITS),
+            check.ExtendedSums(by_row, by_column, tops, squares, counts),
+        )
+        self._run(job, check.extended_pass, kind, table, buffers.view(np.uint8), values, sums)
         return ExtendedParts(
             float(tops.max()),
             self.paired_sum([squares.reshape(-1, 1)]),
@@ -148,7 +141,7 @@ class HostNorms:
     def paired_sum(self, terms: Sequence[Array]) -> Array:
         return check.paired_sum(terms)
 
-    def _run(self, job: Job, kernel: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, job: PassJob, kernel: Callable[..., None], *arguments: Any) -> None:
         if job.threads == 1:
             kernel(0, 1, *arguments)
         else:
@@ -156,13 +149,44 @@ class HostNorms:
                 self._team.run(partial(_on_thread, kernel, job), job.threads, *arguments)
 
 
-def _on_thread(kernel: Callable[..., None], job: Job, tid: int, *arguments: Any) -> None:
-    """The kernel on one thread; `job` keeps the arrays alive, of which the kernel has only addresses."""
+def _on_thread(kernel: Callable[..., None], job: PassJob, tid: int, *arguments: Any) -> None:
+    """Run the kernel on one thread; `job` keeps the arrays alive, because the kernel only has their addresses."""
     kernel(tid, *arguments)
 
 
 def _total(copies: Array) -> Array:
+    """Return the sum of the threads' copies."""
     return np.asarray(copies[0] if len(copies) == 1 else copies.sum(axis=0))
+
+
+def first_use(details: str) -> list[Entry]:
+    """Declare the entry points of the norms benchmark for "<type> <structure> [deterministic]", the slowest first.
+
+    The diagonal of a complex Hermitian matrix is real, so its pass is compiled for both types.
+    """
+    name, structure, *options = details.split()
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    both = {COMPILED_TYPES[dtype], dtype.type(0).real.dtype} if structure == "hermitian" else {COMPILED_TYPES[dtype]}
+    integers, reals = types.int64[::1], types.float64[::1]
+    listed = []
+    for each in both:
+        buffers = from_dtype(each)[:, ::1]
+        if options:
+            by_line, folds = types.int64[:, ::1], types.float64[:, :, ::1]
+            scaled = INT, INT, INT, TABLE, buffers, reals, reals, reals, folds, folds
+            listed.append(Entry("norms.exact_sums", "folded_sums", scaled))
+            listed.append(Entry("norms.exact_sums", "maxima", (INT, INT, INT, TABLE, buffers, by_line, by_line)))
+        else:
+            sums = (types.float64[:, ::1],) * 4
+            listed.append(Entry("norms.tile_pass", "norm_pass", (INT, INT, INT, TABLE, buffers, *sums)))
+    pairs = types.float64[:, :, ::1]
+    extended = types.NamedTuple((pairs, pairs, reals, pairs, integers), check.ExtendedSums)
+    oracle = INT, INT, INT, TABLE, types.uint8[:, ::1], reals, extended
+    return [
+        *listed,
+        Entry("norms.check", "extended_pass", oracle),
+        Entry("norms.tile_pass", "read_all", (INT, INT, TABLE, types.uint64[::1])),
+    ]
 
 
 _ready: set[np.dtype[Any]] = set()
@@ -170,7 +194,7 @@ _making_ready = Lock()
 
 
 def _make_ready(dtype: np.dtype[Any]) -> None:
-    """Compile for arrays of this type of any layout, once, so that no layout has to be compiled for by itself."""
+    """Compile `small_norm` for arrays of a type in any layout, so that no layout needs a compilation of its own."""
     small.small_norm.disable_compile(False)
     small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A", readonly=True), types.int64))
     small.small_norm.disable_compile()

@@ -1,15 +1,20 @@
-"""Tiles cut for threads: chunks of lines, pieces of each, what of a line lies inside a band, and where its entries are.
+"""Tiles cut for threads: chunks of lines, pieces of each line, the part inside a band, and the addresses of entries.
 
-A tile is a row of a table, and a number of lines, each contiguous if it can be: rows of a row-major tile, columns of a
-column-major one.
+A tile is a row of a table.  It consists of lines, each contiguous if possible: the rows of a row-major tile or the
+columns of a column-major one.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import vector_at
+from mxpeak.kernels.host.norms.segments import SEGMENT
 
-#: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
+#: The columns of the table of tiles.  Strides are in bytes; TURNED is 1 if lines are columns.
 (
     ADDRESS,
     LINES,
@@ -31,19 +36,36 @@ from mxpeak.kernels.host.engine.vector_ir import vector_at
     PIECE,
 ) = range(18)
 ENTRIES_OF_TABLE = 18
-#: A band edge beyond which there is none.
+#: The distance from the diagonal that means no band edge.
 ENDLESS = 2**62
+
+
+class TileReader(NamedTuple):
+    """One tile, an array of its entries' type, and the address of the thread's buffers.
+
+    The buffers are five segments of that type, the last one of zeros.
+    """
+
+    tile: np.ndarray
+    sample: np.ndarray
+    buffer: int
+
+
+@inner()
+def buffer_of(buffers, tid):
+    """Return the address of the buffers of thread tid."""
+    return np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * buffers.itemsize
 
 
 @inner()
 def chunks(tile):
-    """Into how many chunks a tile is cut."""
+    """Return the number of chunks that a tile is cut into."""
     return -(-tile[LINES] // tile[CHUNK]) * -(-tile[LENGTH] // tile[PIECE])
 
 
 @inner()
 def cut(tile, c):
-    """Chunk c: its lines, and its entries of each."""
+    """Return the first and last line of chunk c, and the first and last entry of each."""
     pieces = -(-tile[LENGTH] // tile[PIECE])
     line0, begin = c // pieces * tile[CHUNK], c % pieces * tile[PIECE]
     return line0, min(tile[LINES], line0 + tile[CHUNK]), begin, min(tile[LENGTH], begin + tile[PIECE])
@@ -51,9 +73,9 @@ def cut(tile, c):
 
 @inner()
 def _before(tile, index):
-    """How many of a line's entries have a global index less than this one."""
+    """Return the number of entries of a line whose global index is smaller than `index`."""
     t = index - tile[FIRST]
-    if tile[NB] >= tile[LENGTH]:  # one block, and no division
+    if tile[NB] >= tile[LENGTH]:  # one block: skip the division
         return min(max(t, 0), tile[LENGTH])
     rounds = t // tile[JUMP]
     return min(max(rounds * tile[NB] + min(t - rounds * tile[JUMP], tile[NB]), 0), tile[LENGTH])
@@ -61,7 +83,7 @@ def _before(tile, index):
 
 @inner()
 def reach(tile, line, begin, end):
-    """The part of begin:end of a line that lies inside the band."""
+    """Return the part of begin:end of a line that is inside the band."""
     low, high = begin, end
     if tile[BACK] < ENDLESS or tile[AHEAD] < ENDLESS:
         g = tile[LINE_FIRST] + line
@@ -75,11 +97,13 @@ def reach(tile, line, begin, end):
 
 
 @inner()
-def segment(tile, line, begin, end, sample, buffer):
-    """The address of entries begin … end-1 of a line: as they lie, or, where they lie apart, copied to `buffer`."""
+def segment(reader, line, begin, end, slot):
+    """Return the address of entries begin:end of a line, or of buffer `slot` with a copy of strided entries."""
+    tile, sample = reader.tile, reader.sample
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
     if tile[STRIDE] == sample.itemsize:
         return address
+    buffer = reader.buffer + slot * SEGMENT * sample.itemsize
     copied = vector_at(buffer, end - begin, sample)
     for j in range(end - begin):
         copied[j] = vector_at(address + j * tile[STRIDE], 1, sample)[0]

@@ -1,21 +1,22 @@
 """Segments of one line or of four: the largest |a_j|, sums of |a_j| along lines and across them, the sum of squares.
 
-Four lines go together, so that the sums across lines are loaded and stored once for four entries.
+Four lines are processed together, so that the sums across lines are loaded and stored once for four entries.
 
 Squares are kept in three sums (Blue 1978; Anderson 2017): of numbers as they are, of large ones scaled down and of
-small ones scaled up.  Each of them can be added over threads and ranks; together they neither over- nor underflow.  A
-segment whose squares might is found by its sum, or by its largest part, and is read once more, from the cache, scaled.
+small ones scaled up.  Each of them can be added over threads and ranks, and none of them over- or underflows.  If the
+sum or the largest part of a segment shows that its squares might, the segment is read again from the cache, scaled.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP
 from mxpeak.kernels.host.engine.jit import inner
-from mxpeak.kernels.host.engine.vector_ir import float_of
+from mxpeak.kernels.host.engine.vector_ir import float_of, piece
 from mxpeak.kernels.host.norms.magnitude import (
     key,
     largest_part,
@@ -30,17 +31,30 @@ from mxpeak.kernels.host.norms.magnitude import (
     square_may_overflow,
 )
 
-#: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
+#: Entries of a line that are processed at a time: four lines of them, and their sums, stay in the first-level cache.
 SEGMENT = 1024
-#: Flags of what a pass computes.  Of a tile that lies by rows, ALONG is the sums by row.  They are int64, so that Numba
+#: Flags of the results of a pass.  For a row-major tile ALONG means the sums by row.  They are int64, so that Numba
 #: compiles one form.
 MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
-#: Sums of squares between these are right as they are.
+#: Sums of squares between these bounds need no scaling.
 LEAST_SUM, MOST_SUM = SMALL**2, LARGE**2
 
-#: Sums may be taken in any order.  Not nnan and ninf: NaN and Inf have to come through.
+#: Sums may be taken in any order.  Not nnan and ninf: NaN and Inf have to propagate.
 _FAST = {"reassoc", "contract"}
+
+
+class Accumulators(NamedTuple):
+    """The results of one thread, and its workspace.
+
+    tops        the bits of the largest entry so far
+    squares     the three sums of squares
+    waste       at least a segment of fp64 numbers, for sums that are discarded
+    """
+
+    tops: np.ndarray
+    squares: np.ndarray
+    waste: np.ndarray
 
 
 # --- one segment of one line, or of four ------------------------------------------------------------------------
@@ -48,6 +62,7 @@ _FAST = {"reassoc", "contract"}
 
 @inner()
 def _largest(a):
+    """Return max |a_j|."""
     top = least_key(a[0])
     for j in range(a.shape[0]):
         top = max(top, key(a[j]))
@@ -56,6 +71,7 @@ def _largest(a):
 
 @inner(fastmath=_FAST)
 def _squares(a):
+    """Return Σ |a_j|²."""
     total = 0.0
     for j in range(a.shape[0]):
         total += square(a[j])
@@ -64,6 +80,7 @@ def _squares(a):
 
 @inner(fastmath=_FAST)
 def _sum(a):
+    """Return Σ |a_j|."""
     total = 0.0
     for j in range(a.shape[0]):
         total += magnitude(a[j])
@@ -72,6 +89,7 @@ def _sum(a):
 
 @inner()
 def _largest_four(a, b, c, d):
+    """Return the largest entry of four segments."""
     top = least_key(a[0])
     for j in range(a.shape[0]):
         top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
@@ -80,6 +98,7 @@ def _largest_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _squares_four(a, b, c, d):
+    """Return the sum of squares of four segments."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         s0 += square(a[j])
@@ -91,6 +110,7 @@ def _squares_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _along_four(a, b, c, d):
+    """Return the sums along four segments."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         s0 += magnitude(a[j])
@@ -102,13 +122,14 @@ def _along_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
+    """Add the entries of four segments to the sums across them."""
     for j in range(a.shape[0]):
         across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
 
 
 @inner(fastmath=_FAST)
 def _sum_four(a, b, c, d, across):
-    """Sums along the lines, returned, and across them."""
+    """Return the sums along four segments, and add their entries to the sums across them."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
@@ -122,7 +143,7 @@ def _sum_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
-    """Sums along the lines and across them; the largest, and the sum of squares."""
+    """Return the sums along four segments, their largest entry and sum of squares; add to the sums across them."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -138,12 +159,12 @@ def _all_four(a, b, c, d, across):
     return s0, s1, s2, s3, of_key(top, a[0]), q0 + q1
 
 
-# --- the same where fp64's range is too small -------------------------------------------------------------------
+# --- the same if squares may leave the range of fp64 ------------------------------------------------------------
 
 
 @inner()
 def _peak(a):
-    """The largest real or imaginary part, NaN if there is one."""
+    """Return the largest real or imaginary part, NaN if any part is NaN."""
     top = np.int64(0)
     for j in range(a.shape[0]):
         top = max(top, largest_part(a[j]))
@@ -152,7 +173,7 @@ def _peak(a):
 
 @inner()
 def _safe(a, across):
-    """Σ |a| and max |a|, and across += |a|."""
+    """Return Σ |a_j| and max |a_j| without overflow, and add |a_j| to across_j."""
     total, top = 0.0, np.int64(0)
     for j in range(a.shape[0]):
         x = safe_magnitude(a[j])
@@ -164,7 +185,7 @@ def _safe(a, across):
 
 @inner()
 def _add_squares(a, total, squares):
-    """Book the squares of a segment, of which `total` is the plain sum."""
+    """Add the squares of a segment to the three sums; `total` is their unscaled sum."""
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total
         return
@@ -190,51 +211,52 @@ def _add_squares(a, total, squares):
 
 @inner()
 def _raise_to(tops, x):
+    """Raise the largest entry to x if x is larger."""
     tops[0] = max(tops[0], ordered(x))
 
 
 @inner()
-def one_line(want, a, waste, tops, squares):
-    """The sum along a segment; the largest and the squares booked."""
+def one_line(want, a, results):
+    """Return the sum along a segment, and add its largest entry and squares to the results."""
     if want & MAX:
         top = _largest(a)
         if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
-            top = _safe(a, waste)[1]
-        _raise_to(tops, top)
+            top = _safe(a, results.waste)[1]
+        _raise_to(results.tops, top)
     if want & SQUARES:
-        _add_squares(a, _squares(a), squares)
+        _add_squares(a, _squares(a), results.squares)
     if not want & ALONG:
         return 0.0
     total = _sum(a)
     if magnitude_may_overflow(a[0]) and not (SMALL <= total <= LARGE):
-        total = _safe(a, waste)[0]
+        total = _safe(a, results.waste)[0]
     return total
 
 
 @inner()
-def _four_apart(want, a, b, c, d, waste, tops, squares):
-    """Four lines without sums across: the sums along them; the largest and the squares booked."""
+def _four_apart(want, a, b, c, d, results):
+    """Process four segments without sums across: return the sums along them."""
     if want & MAX:
         top = _largest_four(a, b, c, d)
         if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
             for x in (a, b, c, d):
-                one_line(MAX, x, waste, tops, squares)
+                one_line(MAX, x, results)
         else:
-            _raise_to(tops, top)
+            _raise_to(results.tops, top)
     if want & SQUARES:
-        _book_squares(_squares_four(a, b, c, d), a, b, c, d, squares)
+        _add_squares_of_four(_squares_four(a, b, c, d), a, b, c, d, results.squares)
     if not want & ALONG:
         return 0.0, 0.0, 0.0, 0.0
     s0, s1, s2, s3 = _along_four(a, b, c, d)
     if magnitude_may_overflow(a[0]) and not (SMALL <= s0 + s1 + s2 + s3 <= LARGE):
-        s0, s1 = one_line(ALONG, a, waste, tops, squares), one_line(ALONG, b, waste, tops, squares)
-        s2, s3 = one_line(ALONG, c, waste, tops, squares), one_line(ALONG, d, waste, tops, squares)
+        s0, s1 = one_line(ALONG, a, results), one_line(ALONG, b, results)
+        s2, s3 = one_line(ALONG, c, results), one_line(ALONG, d, results)
     return s0, s1, s2, s3
 
 
 @inner()
-def _book_squares(total, a, b, c, d, squares):
-    """The squares of four segments, of which `total` is the plain sum."""
+def _add_squares_of_four(total, a, b, c, d, squares):
+    """Add the squares of four segments to the three sums; `total` is their unscaled sum."""
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total
     else:
@@ -244,7 +266,7 @@ def _book_squares(total, a, b, c, d, squares):
 
 @inner()
 def _four_fast(want, a, b, c, d, across):
-    """Sums across; along too, the largest and the sum of squares, where wanted."""
+    """Add to the sums across; return the sums along, the largest entry and the sum of squares if they are wanted."""
     if want & (MAX | SQUARES):
         return _all_four(a, b, c, d, across)
     if want & ALONG:
@@ -255,29 +277,30 @@ def _four_fast(want, a, b, c, d, across):
 
 
 @inner()
-def four_lines(want, a, b, c, d, across, waste, tops, squares):
-    """Sums across, and along, returned, where wanted; the largest and the squares booked."""
+def four_lines(want, a, b, c, d, across, results):
+    """Process four segments: return the sums along them, and add to the sums across and to the results."""
     if not want & ACROSS:
-        return _four_apart(want, a, b, c, d, waste, tops, squares)
-    if magnitude_may_overflow(a[0]):  # find out before anything is added
+        return _four_apart(want, a, b, c, d, results)
+    if magnitude_may_overflow(a[0]):  # check the range before anything is added
+        waste = piece(results.waste, 0, a.shape[0])
         waste[:] = 0.0
         s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
         if not (SMALL <= _sum(waste) <= LARGE):
-            return _four_safely(want, a, b, c, d, across, tops, squares)
+            return _four_safely(want, a, b, c, d, across, results)
         for j in range(a.shape[0]):
             across[j] += waste[j]
     else:
         s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, across)
     if want & MAX:
-        _raise_to(tops, top)
+        _raise_to(results.tops, top)
     if want & SQUARES:
-        _book_squares(total, a, b, c, d, squares)
+        _add_squares_of_four(total, a, b, c, d, results.squares)
     return s0, s1, s2, s3
 
 
 @inner()
-def _four_safely(want, a, b, c, d, across, tops, squares):
-    """The same where |x|² may leave fp64's range."""
+def _four_safely(want, a, b, c, d, across, results):
+    """Process four segments whose |x|² may leave the range of fp64, as `four_lines`."""
     if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
         return 0.0, 0.0, 0.0, 0.0
     s0, top0 = _safe(a, across)
@@ -286,7 +309,7 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
     s3, top3 = _safe(d, across)
     for x, top in ((a, top0), (b, top1), (c, top2), (d, top3)):
         if want & MAX:
-            _raise_to(tops, top)
+            _raise_to(results.tops, top)
         if want & SQUARES:
-            _add_squares(x, _squares(x), squares)
+            _add_squares(x, _squares(x), results.squares)
     return s0, s1, s2, s3

@@ -1,4 +1,4 @@
-"""Tiles as a table that compiled code goes through: each a number of lines, and how threads share them out."""
+"""The table of tiles that compiled code reads, and the chunks in which threads share them."""
 
 from __future__ import annotations
 
@@ -15,52 +15,51 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The types of entries, and as what compiled code gets them.
-KNOWN = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
+#: The types of entries, and the types under which compiled code gets them.
+COMPILED_TYPES = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
     np.dtype(np.float16): np.dtype(np.uint16),
 }
 WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
-#: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
-#: line where there are too few lines.
+#: Lines of a chunk, the least number of chunks per thread, and the entries of a piece of a line if lines are too few.
 LINES, CHUNKS, PIECE = 128, 4, 2**16
-#: The least that a piece is cut to; lines of fewer entries are short.
+#: The fewest entries of a piece, and the length below which a line is short.
 LEAST_PIECE, SHORT = 4096, 64
-#: Fewer bytes than this are not worth waking a thread for.
+#: Below this number of bytes one thread is faster than waking others.
 ALONE = 2**18
 
 
-class Job:
-    """The tiles of one pass as compiled code takes them, and how many threads are worth it."""
+class PassJob:
+    """The tiles of one pass in the form that compiled code reads, and the number of threads that pay off."""
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = int(sum(WANTS[name] for name in wants))
-        self._arrays = [known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
+        self._arrays = [as_compiled(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
         self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
         self._table = np.array(entries, np.int64).reshape(-1, partition.ENTRIES_OF_TABLE)
 
     @property
-    def tiles(self) -> tuple[Array, Array, Array]:
-        """An entry of the type, the table of tiles, and buffers for entries that lie apart."""
-        sample = np.zeros(1, self._arrays[0].dtype if self._arrays else np.float64)
-        return sample, self._table, np.zeros((self.threads, 5 * SEGMENT), sample.dtype)
+    def tiles(self) -> tuple[Array, Array]:
+        """The table of tiles, and new buffers for strided entries."""
+        dtype = self._arrays[0].dtype if self._arrays else np.float64
+        return self._table, np.zeros((self.threads, 5 * SEGMENT), dtype)
 
     @property
     def width(self) -> int:
-        """The longest piece of a line, at least a segment."""
+        """The length of the longest piece of a line, at least a segment."""
         return max(SEGMENT, int(self._table[:, partition.PIECE].max(initial=0)))
 
     def rows(self, rows: int) -> tuple[int, int]:
-        """The shape of the sums by row."""
+        """Return the shape of the sums by row."""
         return (self._copies(turned=False), rows) if self.want & ROWS else (1, 0)
 
     def columns(self, columns: int) -> tuple[int, int]:
-        """The shape of the sums by column."""
+        """Return the shape of the sums by column."""
         return (self._copies(turned=True), columns) if self.want & COLUMNS else (1, 0)
 
     def _copies(self, *, turned: bool) -> int:
-        """One for all threads where no two add to the same sum: of one tile, cut between lines only or across them."""
+        """Return the number of copies of the sums: one per thread, or one if no two threads add to the same sum."""
         if len(self._table) != 1:
             return self.threads
         along = bool(self._table[0, partition.TURNED]) == turned
@@ -69,19 +68,19 @@ class Job:
 
 
 def _bytes_in(band: Band, A: Array) -> int:
-    """About how many bytes of a tile lie in the band."""
+    """Estimate the number of bytes of a tile inside the band."""
     width = max(0, min(band.below + band.above + 1, *A.shape))
     return min(max(A.shape) * width * A.itemsize, A.nbytes)
 
 
-def known(A: Array) -> Array:
-    """A with a type that compiled code knows."""
-    dtype = KNOWN[A.dtype]
+def as_compiled(A: Array) -> Array:
+    """Return A, or a view of A with a type that Numba supports."""
+    dtype = COMPILED_TYPES[A.dtype]
     return A if dtype == A.dtype else A.view(dtype)
 
 
 def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
-    """A tile's row of the table: `norm_cuts.ADDRESS` and so on."""
+    """Return the row of the table for a tile: `partition.ADDRESS` to `partition.PIECE`."""
     (m, n), (down, right) = A.shape, A.strides
     turned = _turned(m, n, down, right, A.itemsize)
     lines, length, line_stride, stride = (n, m, right, down) if turned else (m, n, down, right)
@@ -90,7 +89,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     back, ahead = (band.above, band.below) if turned else (band.below, band.above)
     no_gaps = A.flags.c_contiguous or A.flags.f_contiguous
     if not want & (ROWS | COLUMNS) and band == WHOLE and no_gaps:
-        lines, length, stride = 1, A.size, A.itemsize  # where it is cut into lines makes no difference
+        lines, length, stride = 1, A.size, A.itemsize  # the division into lines does not matter
     few = lines < CHUNKS * threads * 4
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
     piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
@@ -117,9 +116,9 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
-    """Whether columns are the lines: where they are contiguous, or the longer of two, or lie closer.
+    """Return whether columns are the lines: if they are contiguous, or longer, or have the smaller stride.
 
-    Contiguous lines that are short cost more than long ones whose entries lie apart.
+    Short contiguous lines cost more than long strided ones.
     """
     by_rows, by_columns = right == itemsize, down == itemsize
     if by_rows == by_columns:
