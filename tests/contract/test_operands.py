@@ -18,7 +18,7 @@ from mxpeak.kernels.host.engine.matrix_engines import UNITS, MatrixEngine
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import engine_products, operands
-from mxpeak.kernels.host.lu.engine_products import UnitLU
+from mxpeak.kernels.host.lu.engine_products import EngineLU
 from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
@@ -155,7 +155,7 @@ def test_an_lu_by_columns_takes_its_products(
     monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
     for n in (1, 64, 65, 200, 600):
         A = rng.standard_normal((n, n)).astype(np.float32)
-        LU, pivots, lu = np.asfortranarray(A), np.empty(n, np.int32), UnitLU(unit, n)
+        LU, pivots, lu = np.asfortranarray(A), np.empty(n, np.int32), EngineLU(unit, n)
         assert lu.factor(LU, pivots) == 0
         for i, row in enumerate(pivots):
             A[[i, row - 1]] = A[[row - 1, i]]

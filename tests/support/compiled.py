@@ -56,7 +56,7 @@ def eliminations(*types: Any) -> None:
 
 def units() -> None:
     """What only some processors call, and tests everywhere."""
-    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_rounded_sums, add_stored_sums):
+    for entry in (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES, add_rounded_sums, add_stored_sums):
         entry.compiled()
 
 

@@ -76,14 +76,14 @@ def _gemm(dtype: np.dtype[Any]) -> int:
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     """That of a kind of systems."""
-    from mxpeak.kernels.host.dense.small_lu import TOLD, facts_of, padded, work_size
+    from mxpeak.kernels.host.dense.small_lu import DIAGNOSTICS, facts_of, padded, work_size
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
     memory = work_size(n, k + 1, SAMPLED), facts_of(n, k)
     enough = plain_lu(n, k, is_complex=dtype.kind == "c")
     rows, columns = padded(n, k + 1)
     gemm = _gemm(dtype) if rows * columns * dtype.itemsize >= BY_BLAS_FROM else 0
-    return Plan(kernel_for(dtype), gemm, routines(dtype), (rows, columns), memory, s, t, enough, TOLD)
+    return Plan(kernel_for(dtype), gemm, routines(dtype), (rows, columns), memory, s, t, enough, DIAGNOSTICS)
 
 
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:

@@ -22,14 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: Sums along rows, sums along columns, the largest of all.
 Sums = tuple[Array, Array, float]
 
-#: Entries that are worked on at a time: their copies stay in the second-level cache.
+#: Entries that are processed at a time: their copies stay in the second-level cache.
 CACHED = 1 << 17
-#: Bytes from which the factors lie in pages of their own, first written by several threads.
+#: Size in bytes from which the factors have pages of their own, first written by several threads.
 LARGE = 1 << 25
 
 
 class HostDense:
-    """NumPy's arrays, by SciPy's BLAS and LAPACK; blocks are column-major, as these read them."""
+    """`DenseKernels` on NumPy arrays with SciPy's BLAS and LAPACK; blocks are column-major, as LAPACK needs them."""
 
     device = None
     stopwatch = HOST
@@ -42,14 +42,13 @@ class HostDense:
         return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
-        """The host's memory is the system's to judge."""
+        """Do nothing: the system reports exhausted host memory."""
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
-        """A large matrix lies in ordinary pages.
+        """Return an uninitialized matrix, in ordinary pages if it is large.
 
-        NumPy asks for huge ones.  On virtual machines whose host reclaims free memory these are rarely at hand: a first
-        touch then took 0.6 s for 256 MB, more than a third of the LU, against 0.09 s in the pages that others just
-        freed.
+        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory: the
+        first touch of 256 MB took 0.6 s, more than a third of the LU, compared with 0.09 s in recently freed pages.
         """
         size = n * n * dtype.itemsize
         if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
@@ -58,7 +57,7 @@ class HostDense:
         return np.frombuffer(pages, dtype).reshape((n, n))
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-        """Where W is large by BLAS's number of threads, since the system clears its pages."""
+        """Copy a large W by as many threads as BLAS has, because the system clears its pages."""
         threads = blas.own_threads() if W.nbytes >= LARGE else 1
         if threads == 1:
             return _scaled_rows(A, scales, W)
@@ -89,14 +88,14 @@ class HostDense:
                 by_column += sizes.sum(axis=0, dtype=np.float64)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """LAPACK takes columns, so it is passed W^T; `rows` are its pivots."""
+        """Factor W^T, because LAPACK works on columns; `rows` are its pivots."""
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
         elif unit := _unit(precision, W.dtype):
-            from mxpeak.kernels.host.lu.engine_products import UnitLU  # compiled code, of which others need none
+            from mxpeak.kernels.host.lu.engine_products import EngineLU  # compiled code, which other solves do not need
 
-            singular = UnitLU(unit, len(W)).factor(LU, pivots)
+            singular = EngineLU(unit, len(W)).factor(LU, pivots)
         else:
             singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)
@@ -115,7 +114,7 @@ class HostDense:
         return X
 
     def last_row(self, F: PivotedLU) -> int:
-        """Row k was swapped with row rows[k] - 1, one after the other: back from the last."""
+        """Undo the interchanges of row k with row rows[k] - 1, from the last one back."""
         at = len(F.rows) - 1
         for k in range(at, -1, -1):
             swapped = int(F.rows[k]) - 1
@@ -123,42 +122,47 @@ class HostDense:
         return at
 
     def residual(self, B: Array, A: Array, X: Array) -> Array:
-        """Not @: NumPy's BLAS has threads of its own, which go on spinning for a while and hinder SciPy's."""
+        """Compute B - A X by SciPy's BLAS: the threads of NumPy's BLAS would spin after @ and slow it down."""
         R = np.array(B, order="F")
         lapack.subtract_product(R, A, np.asfortranarray(X))
         return R
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-    """W = D_r A D_c, rounded; summed up while each piece is in the cache, so that A is read once."""
+    """Compute W = D_r A D_c, rounded, and its sums while each piece is in the cache, so that A is read once."""
     row_sums, column_sums, largest = np.empty(A.shape[0]), np.zeros(A.shape[1]), 0.0
     sizes = np.empty((_rows_at_a_time(A), A.shape[1]), W.real.dtype)
-    with np.errstate(all="ignore"):  # what overflows is seen in the sums
+    with np.errstate(all="ignore"):  # the sums show an overflow
         for piece in _pieces(A):
             if scales is None:
                 W[piece] = A[piece]
             else:
                 W[piece] = A[piece] * (scales[0][piece, None] * scales[1])
-            found = np.abs(W[piece], out=sizes[: len(W[piece])])
-            row_sums[piece] = found.sum(axis=1)
-            column_sums += found.sum(axis=0)
-            largest = max(largest, float(found.max()))
+            magnitudes = np.abs(W[piece], out=sizes[: len(W[piece])])
+            row_sums[piece] = magnitudes.sum(axis=1)
+            column_sums += magnitudes.sum(axis=0)
+            largest = max(largest, float(magnitudes.max()))
     return row_sums, column_sums, largest
 
 
 def _rows_at_a_time(A: Array) -> int:
+    """Return the number of rows whose copies stay in the cache."""
     return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
 
 
 def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
-    """What the processor multiplies such operands by; it has real numbers only."""
+    """Return the matrix engine for operands of a precision; engines multiply real numbers only."""
     if precision not in ("bf16", "fp16") or dtype.kind == "c":
         return None
-    from mxpeak.kernels.host.engine.matrix_engines import chosen, unit_for  # and the compiler, which others do without
+    from mxpeak.kernels.host.engine.matrix_engines import (
+        chosen,
+        unit_for,
+    )  # imports the compiler, which other solves do not need
 
     return unit_for(precision, chosen())
 
 
 def _pieces(A: Array) -> Iterator[slice]:
+    """Return slices of rows whose copies stay in the cache."""
     rows = _rows_at_a_time(A)
     return (slice(i, i + rows) for i in range(0, A.shape[0], rows))

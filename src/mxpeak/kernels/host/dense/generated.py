@@ -1,7 +1,8 @@
-"""Generated matrices: jump to a block, then one 64-bit multiply-add and one conversion an entry (`layout.entries`).
+"""Generated matrices: jump to a block, then one 64-bit multiply-add and one conversion per entry (`layout.entries`).
 
-A row's entries are made a block of NB at a time into a buffer that stays in the first cache; from there they are
-stored, multiplied or summed.  So a product with a matrix that is nowhere stored costs less than reading a stored one.
+The entries of a row are generated one block of NB at a time into a buffer that stays in the first-level cache; from
+there they are stored, multiplied or summed.  So a product with a matrix that is never stored costs less than reading a
+stored one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
 from mxpeak.kernels.host.dense.normal import normal
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, inner, jit
@@ -23,22 +25,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
-#: What becomes of the entries.
+#: Uses of the entries.
 STORE, MULTIPLY, SUM = range(3)
-#: Entries that a thread makes in one call, some tenths of a second: a signal is heard only between calls.
+#: Entries that a thread generates per call, in tenths of a second, because signals are handled only between calls.
 PIECE = 1 << 26
-#: What a task does not need.
+#: Arguments that a task does not need.
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
 class Recipe(NamedTuple):
-    """`Entries` as compiled code takes them, for one rank's rows and columns.
+    """`Entries` in the form that compiled code reads, for the rows and columns of one rank.
 
-    integers        kind; NB, p, P of the rows and of the columns
+    integers        kind; NB, p, P of the rows and of the columns; number of local columns
     reals           scale, shift, alpha, beta
     starts          X of the rank's first entry in each local row
     a, c            the jumps by 0 … NB-1 columns
-    to_block        the jump from one own block of columns to the next, as (A, C)
+    to_block        the jump from one local block of columns to the next, as (A, C)
     """
 
     integers: np.ndarray
@@ -51,23 +53,24 @@ class Recipe(NamedTuple):
 
 @lru_cache(maxsize=16)
 def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
-    """The tables for these rows and columns; kept, for a solve asks for them again and again."""
+    """Return the tables for these rows and columns, cached because a solve needs them repeatedly."""
     first = entries.first + cols.to_global(0) * entries.n
     starts: list[int] = []
-    for i0 in range(0, rows.local_size, rows.nb):  # one jump a block; within it, draws follow each other
+    for i0 in range(0, rows.local_size, rows.nb):  # one jump per block; the draws within it are consecutive
         starts += lcg.states(entries.seed, first + rows.to_global(i0), min(rows.nb, rows.local_size - i0))
     jumps = [lcg.jump(k * entries.n) for k in range(min(cols.nb, cols.n))]
     to_block = lcg.jump(cols.P * cols.nb * entries.n)
     a, c = zip(*jumps) if jumps else ((), ())
-    integers = [KINDS[entries.kind], rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P]
+    integers = [KINDS[entries.kind], rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P, cols.local_size]
     words = (np.array(table, dtype=np.uint64) for table in (starts, a, c, to_block))
     reals = np.array([entries.scale, entries.shift, entries.alpha, entries.beta])
     return Recipe(np.array(integers, dtype=np.int64), reals, *words)
 
 
 @inner()
-def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
-    """buffer[:count] = entries (i, j0) … (i, j0+count-1); X of the first is x."""
+def _fill(buffer, count, i, j0, x, entries):
+    """Write entries (i, j0) … (i, j0+count-1) to buffer[:count]; X of the first is x."""
+    kind, reals, a_table, c_table = entries.integers[0], entries.reals, entries.a, entries.c
     scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
     if kind == LCG:
         for j in range(count):
@@ -83,6 +86,7 @@ def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot(a, x, count):
+    """Return Σ a_j x_j over the first `count` entries."""
     total = 0.0
     for j in range(count):
         total += np.float64(a[j]) * x[j]
@@ -91,27 +95,29 @@ def _dot(a, x, count):
 
 @inner(fastmath={"contract", "reassoc"})
 def _abs_sum(buffer, count):
+    """Return Σ |a_j| over the first `count` entries."""
     total = 0.0
     for j in range(count):
         total += abs(buffer[j])
     return total
 
 
-_TABLES = (VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT)
+_RECIPE = types.NamedTuple((INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS), Recipe)
+_OPERANDS = (VECTOR, VECTOR, VECTOR, _RECIPE)
+_TASK = (INT, INT, INT, types.UniTuple(INT, 2))
 
 
-@jit(*(INT,) * 5, MATRIX, *_TABLES, also=(*(INT,) * 5, MATRIX32, *_TABLES), allocates=True)
-def generated(
-    tid, threads, task, begin, end, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns
-):
-    """Make the entries of this thread's part of the rows begin … end-1, and by `task`:
+@jit(*_TASK, MATRIX, *_OPERANDS, also=(*_TASK, MATRIX32, *_OPERANDS), allocates=True)
+def generated(tid, threads, task, part, A, y, x, diagonal, entries):
+    """Generate the entries of this thread's share of the rows in `part`, and use them by `task`:
 
-    STORE      A; and where x, two vectors one behind the other, is not empty, y = A x for each of them
+    STORE      A; and if x, two vectors one after the other, is not empty, y = A x for each of them
     MULTIPLY   y = A x
     SUM        y_i = Σ_j |a_ij|
     """
-    kind, nb, p, P = integers[0], integers[1], integers[2], integers[3]
-    cnb, q, Q = integers[4], integers[5], integers[6]
+    integers, starts, to_block, (begin, end) = entries.integers, entries.starts, entries.to_block, part
+    nb, p, P = integers[1], integers[2], integers[3]
+    cnb, q, Q, columns = integers[4], integers[5], integers[6], integers[7]
     rows, A_block, C_block = end - begin, to_block[0], to_block[1]
     buffer = np.empty(cnb)
     for il in range(begin + rows * tid // threads, begin + rows * (tid + 1) // threads):
@@ -119,7 +125,7 @@ def generated(
         total, other = 0.0, 0.0
         for l0 in range(0, columns, cnb):
             j0, count = (l0 // cnb * Q + q) * cnb, min(cnb, columns - l0)
-            _fill(buffer, count, kind, i, j0, state, reals, a_table, c_table)
+            _fill(buffer, count, i, j0, state, entries)
             if diagonal.shape[0] > 0 and j0 <= i < j0 + count:
                 buffer[i - j0] = diagonal[il]
             if task == STORE:
@@ -148,7 +154,7 @@ class HostGenerated:
     def generate(
         self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None
     ) -> None:
-        self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
+        self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries))
 
     def generate_with_sums(
         self,
@@ -161,27 +167,26 @@ class HostGenerated:
         W: Array,
     ) -> None:
         tables, both = recipe(rows, cols, entries), np.empty(sums.size)
-        self._generated(STORE, A, both, np.ascontiguousarray(W.reshape(-1)), diagonal, tables, cols.local_size)
+        self._generated(STORE, A, both, np.ascontiguousarray(W.reshape(-1)), diagonal, tables)
         sums[:] = both.reshape(sums.shape)
 
     def generated_matvec(
         self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array
     ) -> None:
-        self._generated(MULTIPLY, NOTHING, y, x, diagonal, recipe(rows, cols, entries), cols.local_size)
+        self._generated(MULTIPLY, NOTHING, y, x, diagonal, recipe(rows, cols, entries))
 
     def generated_row_sums(
         self, sums: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
     ) -> None:
-        self._generated(SUM, NOTHING, sums, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
+        self._generated(SUM, NOTHING, sums, NONE, diagonal, recipe(rows, cols, entries))
 
-    def _generated(
-        self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe, columns: int
-    ) -> None:
+    def _generated(self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe) -> None:
+        """Run a task on all rows, a limited number of entries per call."""
         own, threads, rows = NONE if diagonal is None else diagonal, self._team.threads, len(tables.starts)
-        piece = max(PIECE * threads // max(columns, 1), threads)
-        for begin in range(0, rows, piece):
-            end = min(begin + piece, rows)
-            self._team.run(generated, threads, task, begin, end, A, y, x, own, *tables, columns)
+        height = max(PIECE * threads // max(int(tables.integers[7]), 1), threads)
+        for begin in range(0, rows, height):
+            part = begin, min(begin + height, rows)
+            self._team.run(generated, threads, task, part, A, y, x, own, tables)
 
     def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
         jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]

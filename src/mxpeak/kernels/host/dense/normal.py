@@ -1,9 +1,9 @@
-"""Normal numbers from random bits, by series that the compiler can vectorize: libraries' log and cos cannot be.
+"""Normal numbers from random bits, by series that the compiler can vectorize, unlike the libraries' log and cos.
 
     ln(m·2^e) = e·ln 2 + 2·artanh(s),  s = (m-1)/(m+1),  |s| <= 0.1716 for m in [sqrt(1/2), sqrt(2))
-    cos(2 pi v): the nearest quarter turn is subtracted, and cos or sin of the rest, at most pi/4, is a Taylor series
+    cos(2 pi v): subtract the nearest quarter turn; cos or sin of the remainder, at most pi/4, is a Taylor series
 
-Eleven terms of artanh, nine of cos and sin leave less than 2^-53 of each.
+Eleven terms of artanh and nine of cos and sin leave an error below 2^-53.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(9))
 
 @inner(inline=True)
 def _horner(c, x):
-    """Σ c_k x^k."""
+    """Return Σ c_k x^k."""
     total = c[len(c) - 1]
     for k in range(len(c) - 2, -1, -1):
         total = total * x + c[k]
@@ -36,7 +36,7 @@ def _horner(c, x):
 
 @inner(inline=True)
 def normal(x):
-    """The standard normal number that belongs to state x of the generator (`layout.entries.normal` of its mix)."""
+    """Return the standard normal number of state x of the generator (`layout.entries.normal` of its mix)."""
     z = (x ^ (x >> _32)) * _MIX
     z = z ^ (z >> _29)
     odd = np.float64(((z >> _32) << _1) | _1)  # u = odd / 2^33

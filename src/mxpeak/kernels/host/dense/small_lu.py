@@ -1,12 +1,12 @@
-"""A X = B by Gaussian elimination with partial pivoting of [A B] by rows; X is checked.
+"""A X = B by Gaussian elimination with partial pivoting of [A B] by rows, with a check of X.
 
     P [A B] = L [U L^-1 P B],    X = U^-1 (L^-1 P B)
 
-BLAS's LU of order 100 runs at a tenth of its products: it calls them for blocks of which most of the time goes to
-calling and packing.  Here panels of eight columns, a cache line a row, are eliminated line by line on one core, and the
-rows below take eight products at once, B's columns like A's.  Where [A B] outgrows the caches, that is done within
-blocks of 64 columns, and BLAS takes what a block leaves to the columns right of it, with all its threads.  A is brought
-to a multiple of eight by rows of the unit matrix.
+BLAS's LU of order 100 runs at 10 % of the speed of its products, because most of the time goes to calling and packing
+for small blocks.  Here panels of eight columns, one cache line per row, are eliminated line by line on one core, and
+the rows below are updated by eight products at once, B's columns like A's.  If [A B] exceeds the caches, this happens
+within blocks of 64 columns, and BLAS updates the columns right of a block, with all its threads.  A is padded to a
+multiple of eight by rows of the unit matrix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from functools import cache
 import numpy as np
 from numba import from_dtype, types
 
-from mxpeak.kernels.host.dense.small_lu_check import ends, largest_of, residual_of_all, residual_of_each, sizes_of, sums
+from mxpeak.kernels.host.dense.small_lu_check import (
+    CheckedSystem,
+    ends,
+    largest_of,
+    residual_of_all,
+    residual_of_each,
+    sizes_of,
+    sums,
+)
 from mxpeak.kernels.host.dense.small_lu_simd import (
     LINE,
     RANK,
@@ -29,26 +37,25 @@ from mxpeak.kernels.host.dense.small_lu_simd import (
     solve_upper,
 )
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, forms, inner, jit
-from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row
+from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row, row_block
 
-#: What `solve` tells, before its room for sizes: see there.
-TOLD = 12
-#: Entries of one side of a square that is transposed.
+#: The number of diagnostics of `solve`, which precede its workspace for sizes in `facts`.
+DIAGNOSTICS = 12
+#: Order of the square blocks in which A is transposed.
 SQUARE = 8
-#: Columns of a block, which leaves the rest to BLAS in one product.
+#: Columns of a block; BLAS updates the columns to its right in one product.
 BLOCK = 64
-#: So many columns right of U, that of the probe and the padding among them, are worth a product by BLAS in the
-#: substitution, too.
+#: From this number of columns right of U, including the probe and the padding, substitution uses products by BLAS, too.
 MANY = 32
-#: Bytes of a row that are updated before the next rows are: eight such rows stay in the first-level cache.  Where a
-#: row's factors stay in registers it is taken whole.
+#: Bytes of a row that are updated before the next rows: eight such rows stay in the first-level cache.  If the factors
+#: of a row stay in registers, the whole row is updated.
 WIDTH = 1 << 20 if TILE.held else 2304
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
-    """The rows and columns of [A B] as it is worked on: multiples of eight, of columns an odd one.
+    """Return the rows and columns of the padded [A B]: multiples of eight, for columns an odd multiple.
 
-    Eight rows at a multiple of 4 KB would take turns in the same few places of a cache.
+    Eight rows at a distance of a multiple of 4 KB would compete for the same sets of a cache.
     """
     rows = (n + RANK - 1) // RANK
     return rows * RANK, (rows + (sides + RANK - 1) // RANK | 1) * RANK
@@ -58,18 +65,18 @@ _padded = inner()(padded)
 
 
 def work_size(n: int, sides: int, each: int) -> int:
-    """Entries of the memory that `solve` works on, up to `each` sides with a residual each."""
+    """Return the length of the workspace of `solve`, with individual residuals for up to `each` right-hand sides."""
     rows, columns = padded(n, sides)
     return rows * columns + LINE + n + rows + n * (2 * RANK if sides <= each + 1 else 1)
 
 
 def facts_of(n: int, sides: int) -> int:
-    """What `solve` tells, and sizes that it works on, in fp64."""
-    return TOLD + 2 * max(n, sides) + sides
+    """Return the length of `facts`: diagnostics of `solve`, and workspace for sizes, in fp64."""
+    return DIAGNOSTICS + 2 * max(n, sides) + sides
 
 
 def _size(z):
-    """|z|, of a complex number |Re z| + |Im z|: by this pivots are chosen, as in LAPACK."""
+    """Return |z|, for complex numbers |Re z| + |Im z|, by which pivots are chosen, as in LAPACK."""
 
 
 @forms(_size)
@@ -79,6 +86,7 @@ def _size_of(z):
 
 @inner()
 def _swap(W, i, j, begin, end):
+    """Swap two rows in columns begin:end."""
     a, b = row(W, i, begin, end), row(W, j, begin, end)
     for c in range(end - begin):
         a[c], b[c] = b[c], a[c]
@@ -86,7 +94,7 @@ def _swap(W, i, j, begin, end):
 
 @inner()
 def _panel(W, n, c0, columns, pivots, inverses):
-    """L and U of columns c0 to c0 + 7, rows swapped in so many columns; whether no pivot is zero."""
+    """Factor columns c0 to c0 + 7, swapping rows over `columns` columns; return whether all pivots are nonzero."""
     step = W.strides[0]
     pivot = c0 + place_of_largest(W, address_of(W, c0, c0), step, n - c0)
     for c in range(c0, min(c0 + RANK, n)):
@@ -103,7 +111,7 @@ def _panel(W, n, c0, columns, pivots, inverses):
 
 @inner()
 def _update(W, first, end, c0, begin, stop):
-    """Rows first to end -= their entries of columns c0 to c0 + 7, times rows c0 to c0 + 7; from `begin` to `stop`."""
+    """Update rows first:end by columns c0 to c0 + 7 of L and these rows of U, in columns begin:stop."""
     step, width = W.strides[0], WIDTH // W.itemsize
     l = address_of(W, first, c0), step, np.int64(W.itemsize)
     for at in range(begin, stop, width):
@@ -113,7 +121,7 @@ def _update(W, first, end, c0, begin, stop):
 
 @inner()
 def _lower(W, n, c0, begin, stop):
-    """Rows from c0 on, columns `begin` to `stop`, as L's columns c0 to c0 + 7 leave them."""
+    """Apply columns c0 to c0 + 7 of L to columns begin:stop of the rows from c0 on."""
     triangle, rows = address_of(W, c0, c0), address_of(W, c0, begin)
     solve_lower(W, triangle, ZERO, rows, W.strides[0], stop - begin)
     _update(W, c0 + RANK, n, c0, begin, stop)
@@ -121,19 +129,19 @@ def _lower(W, n, c0, begin, stop):
 
 @inner()
 def _by_blas(gemm, W, rows, by, columns):
-    """W[rows, columns] -= W[rows, by] W[by, columns] by the xGEMM at an address; to BLAS they are transposed."""
+    """Compute W[rows, columns] -= W[rows, by] W[by, columns] by the xGEMM at an address; BLAS reads the transposes."""
     (i0, i1), (p0, p1), (j0, j1) = rows, by, columns
-    ld, minus = W.shape[1], W.dtype.type(-1)
-    c, l, u = address_of(W, i0, j0), address_of(W, i0, p0), address_of(W, p0, j0)
     if i1 > i0 and p1 > p0 and j1 > j0:
-        gemm_at(gemm, j1 - j0, i1 - i0, p1 - p0, minus, u, ld, l, ld, c, ld)
+        L, U, C = row_block(W, i0, p0), row_block(W, p0, j0), row_block(W, i0, j0)
+        gemm_at(gemm, W.dtype.type(-1), (j1 - j0, i1 - i0, p1 - p0), U, L, C)
 
 
 @inner()
 def _eliminate(W, n, columns, pivots, inverses, gemm):
-    """[A B] becomes L without its diagonal, U, and L^-1 P B; inverses_c = 1 / u_cc; whether no pivot is zero.
+    """Overwrite [A B] by L without its diagonal, U, and L^-1 P B; return whether all pivots are nonzero.
 
-    gemm   the address of the xGEMM that takes what a block leaves to the columns right of it; 0: there is one block
+    inverses   become 1 / u_cc
+    gemm       the address of the xGEMM that updates the columns right of a block, or 0 for a single block
     """
     m = len(W)
     block = BLOCK if gemm else m
@@ -152,10 +160,10 @@ def _eliminate(W, n, columns, pivots, inverses, gemm):
 
 
 @inner()
-def _by_others(W, c0, begin, end, columns):
-    """Rows c0 to c0 + 7 right of U -= their entries of columns `begin` to `end`, times rows `begin` to `end` there.
+def _subtract_solved(W, c0, begin, end, columns):
+    """Subtract the known unknowns from rows c0 to c0 + 7 right of U: columns begin:end times rows begin:end.
 
-    All that is read of L or U for eight rows lies side by side: right-looking it would be a cache line a row.
+    All entries of L or U for eight rows are adjacent here; right-looking, each row would be a cache line.
     """
     m, step, each = len(W), W.strides[0], np.int64(W.itemsize)
     c = address_of(W, c0, m), step
@@ -166,7 +174,7 @@ def _by_others(W, c0, begin, end, columns):
 
 @inner()
 def _substitute(W, columns, inverses, gemm):
-    """The columns right of U become U^-1 times themselves; where they are many, by blocks if there is a GEMM."""
+    """Multiply the columns right of U by U^-1; many columns are processed by blocks if there is a GEMM."""
     m = len(W)
     by_blocks = gemm != 0 and columns - m >= MANY
     block = BLOCK if by_blocks else m
@@ -175,26 +183,26 @@ def _substitute(W, columns, inverses, gemm):
         if by_blocks:
             _by_blas(gemm, W, (b0, b1), (b1, m), (m, columns))
         for c0 in range(b1 - RANK, b0 - 1, -RANK):
-            _by_others(W, c0, c0 + RANK, b1, columns)
+            _subtract_solved(W, c0, c0 + RANK, b1, columns)
             diagonal = inverses.ctypes.data + c0 * inverses.itemsize
             solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
 
 
 @inner()
 def _solve_again(W, n, columns, pivots, inverses):
-    """The columns right of U become A^-1 times themselves, by the factors."""
+    """Multiply the columns right of U by A^-1, using the factors."""
     m = len(W)
     for c in range(n):
         _swap(W, c, pivots[c], m, columns)
     for c0 in range(0, m, RANK):
-        _by_others(W, c0, ZERO, c0, columns)
+        _subtract_solved(W, c0, ZERO, c0, columns)
         solve_lower(W, address_of(W, c0, c0), ZERO, address_of(W, c0, m), W.strides[0], columns - m)
     _substitute(W, columns, inverses, ZERO)
 
 
 @inner()
 def _fill(W, by_columns, R, B, s):
-    """W = [A B s], bordered by the unit matrix and by zeros."""
+    """Fill W with [A B s], bordered by the unit matrix and by zeros."""
     n, k = B.shape
     m, columns = W.shape
     for i in range(m):
@@ -219,6 +227,7 @@ def _fill(W, by_columns, R, B, s):
 
 
 def _signature(number):
+    """Return the argument types of `solve` for a type of numbers."""
     matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
     own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
     return FLAG, types.int64, types.float64, types.int64, matrix, matrix, vector, vector, *own
@@ -226,35 +235,40 @@ def _signature(number):
 
 @cache
 def solver(dtype):
-    """`solve` of this type of numbers, compiled or read from disk when first asked for."""
+    """Return `solve` for a type of numbers, compiled or loaded from disk at the first call."""
     return jit(*_signature(from_dtype(dtype)), allocates=True)(solve)
 
 
 def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
-    """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
+    """Solve A X = B with A = R or, `by_columns`, R^T, and check X.
 
-    Up to `each` sides have a residual each; of more a random combination has.  gemm: the address of the xGEMM that
-    takes the products of a large [A B], or 0.
-    W, `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
-    facts: 0 that place, negative where a pivot is zero; 1, 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
-    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, 11 that after a correction, which `each` sides
-    at most get where it is more than `enough`, else below zero; 7 the largest |x|; 8 and 9 the least and the largest
-    of the right-hand sides' largest |b|, those of zeros left out; 10 the largest |z| of z = A^-1 s.
+    s and t are random numbers, n for a probe and one per column of B.  Up to `each` right-hand sides have a residual
+    each; more share that of a random combination.  gemm is the address of the xGEMM for the products of a large [A B],
+    or 0.
+    W, the `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
+    facts: 0 that offset, negative if a pivot is zero; 1 and 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
+    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, and 11 that after a correction, which at most `each`
+    right-hand sides get if it exceeds `enough`, otherwise negative; 7 the largest |x|; 8 and 9 the least and the
+    largest max |b| over the nonzero right-hand sides; 10 the largest |z| of z = A^-1 s.
     """
     n, k = B.shape
     m, columns = _padded(n, k + 1)
     width = min(RANK, VECTOR // X.itemsize)
-    beside = (k + width) // width * width
-    used = m + beside
+    right = (k + width) // width * width
+    used = m + right
     before = -(space.ctypes.data // X.itemsize) % (LINE // X.itemsize)
     W = space[before : before + m * columns].reshape(m, columns)
     rest = before + m * columns
     x, inverses = piece(space, rest, n), piece(space, rest + n, m)
     rest += n + m
-    beside = beside if k <= each else 1
-    r, C = piece(space, rest, n), space[rest : rest + n * beside].reshape(n, beside)
-    down, largest = piece(facts, TOLD, n), piece(facts, TOLD + n, n)
-    of_x, of_b, of_r = piece(facts, TOLD, k), piece(facts, TOLD + k, k), piece(facts, TOLD + 2 * k, k)
+    right = right if k <= each else 1
+    r, C = piece(space, rest, n), space[rest : rest + n * right].reshape(n, right)
+    down, largest = piece(facts, DIAGNOSTICS, n), piece(facts, DIAGNOSTICS + n, n)
+    of_x, of_b, of_r = (
+        piece(facts, DIAGNOSTICS, k),
+        piece(facts, DIAGNOSTICS + k, k),
+        piece(facts, DIAGNOSTICS + 2 * k, k),
+    )
     sizes = of_x, of_b, of_r
     inverses[n:] = 1
     facts[11] = -1
@@ -273,11 +287,11 @@ def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
         x[i] = W[i, m + k]
     facts[10] = largest_of(x)
     sizes_of(X, B, of_x, of_b, facts)
-    A_inf = facts[4] if by_columns else facts[2]
+    system = CheckedSystem(by_columns, R, X, B, facts[4] if by_columns else facts[2], gemm)
     if k > each:
-        facts[6] = residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r)
+        facts[6] = residual_of_all(system, of_x, of_b, t, x, r)
         return
-    facts[6] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm)
+    facts[6] = residual_of_each(system, sizes, x, r, C, W)
     if facts[6] <= enough or facts[6] == np.inf:
         return
     _solve_again(W, n, used, pivots, inverses)
@@ -285,4 +299,4 @@ def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
         for j in range(k):
             X[i, j] += W[i, m + j]
     sizes_of(X, B, of_x, of_b, facts)
-    facts[11] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm)
+    facts[11] = residual_of_each(system, sizes, x, r, C, W)

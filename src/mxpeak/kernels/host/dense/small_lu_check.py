@@ -1,43 +1,56 @@
-"""What an eliminated system is judged by: sums of A by rows and columns, the largest of X and B, residuals.
+"""The checks of an eliminated system: sums of A by rows and columns, the largest entries of X and B, residuals.
 
-A largest number is infinite where NaN is among those that it is of.
+A maximum is infinite if NaN is among its numbers.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 
 from mxpeak.kernels.host.dense.small_lu_simd import RANK, products, subtract_product
 from mxpeak.kernels.host.engine.jit import forms, inner
-from mxpeak.kernels.host.engine.vector_ir import address_of, float_of, gemm_at, piece, row
+from mxpeak.kernels.host.engine.vector_ir import address_of, float_of, gemm_at, piece, row, row_block
 from mxpeak.kernels.host.norms.magnitude import ordered
 
-#: Squares below this may have lost digits, or lack those of an equal part.
+#: Squares below this bound may have lost digits.
 LEAST_WEIGHT = 2.0**-900
+
+
+class CheckedSystem(NamedTuple):
+    """A system A X = B with A = R or, `by_columns`, R^T; ||A||_inf; the address of the xGEMM for products, or 0."""
+
+    by_columns: bool
+    R: Any
+    X: Any
+    B: Any
+    A_inf: float
+    gemm: int
 
 
 # --- sizes of numbers -------------------------------------------------------------------------------------------
 
 
 def _length(z):
-    """|z| in fp64, 0 or inf where squares leave the range: as no entry does by which a balanced matrix is judged."""
+    """Return |z| in fp64, or 0 or inf if the squares leave its range, which balanced matrices never cause."""
 
 
 def _modulus(z):
-    """|z| in fp64, sqrt(a² + b²) without squares that leave the range."""
+    """Return |z| in fp64, sqrt(a² + b²) without over- or underflow."""
 
 
 def _weight(z):
-    """What |z| is compared by, in fp64: of a complex number its square."""
+    """Return the number by which |z| is compared, in fp64: |z|² for complex z, otherwise |z|."""
 
 
-def _of_weight(weight, z):
-    """The |z| of a weight."""
+def _from_weight(weight, z):
+    """Return |z| from its weight."""
 
 
-def _tells(weight, z):
-    """Whether the largest weight is that of the largest |z|: squares have not left the range of fp64."""
+def _is_accurate(weight, z):
+    """Return whether the weight is accurate, because its square did not leave the range of fp64."""
 
 
 @forms(_weight)
@@ -49,13 +62,13 @@ def _weight_of(z):
     return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
 
 
-@forms(_of_weight)
-def _size_of_weight(weight, z):
+@forms(_from_weight)
+def _size_from_weight(weight, z):
     return (lambda weight, z: np.sqrt(weight)) if isinstance(z, types.Complex) else lambda weight, z: weight
 
 
-@forms(_tells)
-def _weight_tells(weight, z):
+@forms(_is_accurate)
+def _weight_is_accurate(weight, z):
     return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 
@@ -72,9 +85,9 @@ def _length_of(z):
 def _modulus_of(z):
     def of_wide(z):
         a, b = np.float64(abs(z.real)), np.float64(abs(z.imag))
-        least, most = (a, b) if a < b else (b, a)
-        ratio = least / (most if most > 0 else 1.0)
-        return most * np.sqrt(1.0 + ratio * ratio)
+        smaller, larger = (a, b) if a < b else (b, a)
+        ratio = smaller / (larger if larger > 0 else 1.0)
+        return larger * np.sqrt(1.0 + ratio * ratio)
 
     return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of others
 
@@ -84,7 +97,7 @@ def _modulus_of(z):
 
 @inner()
 def _wider(low, high, value):
-    """The least and the largest with one more number; inf for NaN."""
+    """Extend the range of numbers by another one, with inf for NaN."""
     if not value <= high:
         high = value if value == value else np.inf
     return min(low, value), high
@@ -92,7 +105,7 @@ def _wider(low, high, value):
 
 @inner(fastmath={"reassoc", "contract"})
 def _sums_of_four(a, b, c, d, down, largest):
-    """Sums of four rows' sizes; what they add to those down the columns and to the largest of these."""
+    """Return the sums of |a| of four rows; add them to the sums and update the maxima by column."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(len(a)):
         x0, x1, x2, x3 = _length(a[j]), _length(b[j]), _length(c[j]), _length(d[j])
@@ -109,9 +122,9 @@ def _sums_of_four(a, b, c, d, down, largest):
 
 @inner()
 def sums(R, down, largest):
-    """Least and largest Σ_j |r_ij|; down_j = Σ_i |r_ij|, largest_j = max_i |r_ij|.
+    """Return the least and the largest Σ_j |r_ij|; compute down_j = Σ_i |r_ij| and largest_j = max_i |r_ij|.
 
-    Four rows go together, so that what goes down the columns is loaded and stored once for them.
+    Four rows are processed together, so that the sums and maxima by column are loaded and stored once for them.
     """
     n = len(R)
     low, high = np.inf, 0.0
@@ -135,7 +148,7 @@ def sums(R, down, largest):
 
 @inner()
 def ends(x):
-    """The least and the largest of numbers not below zero, inf where one is NaN."""
+    """Return the least and the largest of non-negative numbers, inf if one is NaN."""
     low, high = np.inf, 0.0
     for i in range(len(x)):
         low, high = _wider(low, high, x[i])
@@ -147,6 +160,7 @@ def ends(x):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot(a, x):
+    """Return Σ a_j x_j."""
     total = a[0] * x[0]
     for j in range(1, len(a)):
         total += a[j] * x[j]
@@ -155,14 +169,14 @@ def _dot(a, x):
 
 @inner(fastmath={"contract"})
 def _subtract(y, a, x):
-    """y -= a x."""
+    """Subtract a x from y."""
     for j in range(len(a)):
         y[j] -= a[j] * x
 
 
 @inner()
 def _times(by_columns, R, x, y):
-    """y -= A x."""
+    """Subtract A x from y."""
     n = len(R)
     for i in range(n):
         r = row(R, i, 0, n)
@@ -174,14 +188,14 @@ def _times(by_columns, R, x, y):
 
 @inner()
 def _times_block(by_columns, R, W, C, gemm):
-    """C -= A X, X being the columns of W right of U, as many as a row of C has; R is read as it lies, once.
+    """Compute C -= A X in one pass over R; X is the columns of W right of U, as many as C has.
 
-    gemm   the address of the xGEMM that does it where A lies by rows, or 0
+    gemm   the address of the xGEMM that computes it if A is row-major, or 0
     """
     n, m, each = len(R), len(W), np.int64(R.itemsize)
     if gemm and not by_columns:
-        x, a, c, minus = address_of(W, 0, m), address_of(R, 0, 0), address_of(C, 0, 0), R.dtype.type(-1)
-        gemm_at(gemm, C.shape[1], n, n, minus, x, W.shape[1], a, n, c, C.shape[1])
+        X, A, C_all = row_block(W, 0, m), row_block(R, 0, 0), row_block(C, 0, 0)
+        gemm_at(gemm, R.dtype.type(-1), (C.shape[1], n, n), X, A, C_all)
         return
     down, right = (each, R.strides[0]) if by_columns else (R.strides[0], each)
     together, first = n if by_columns else RANK, address_of(R, 0, 0)
@@ -197,34 +211,35 @@ def _times_block(by_columns, R, W, C, gemm):
 
 @inner()
 def largest_of(x):
-    """max |x_i|, inf where one is NaN."""
+    """Return max |x_i|, inf if one is NaN."""
     top = np.int64(0)
     for i in range(len(x)):
         top = max(top, ordered(_weight(x[i])))
     weight = float_of(np.uint64(top))
-    if _tells(weight, x[0]):
-        found = _of_weight(weight, x[0])
-        return found if found == found else np.inf
-    found = 0.0
+    if _is_accurate(weight, x[0]):
+        largest = _from_weight(weight, x[0])
+        return largest if largest == largest else np.inf
+    largest = 0.0
     for i in range(len(x)):
         size = _modulus(x[i])
-        if not size <= found:
-            found = size if size == size else np.inf
-    return found
+        if not size <= largest:
+            largest = size if size == size else np.inf
+    return largest
 
 
 @inner()
 def _over(r_inf, A_inf, scale):
-    """r_inf / (A_inf·scale) without overflow; r_inf itself for a system of zeros."""
+    """Return r_inf / (A_inf·scale) without overflow, or r_inf for a system of zeros."""
     return r_inf / A_inf / scale if scale else r_inf
 
 
 @inner()
-def residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm):
-    """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U.
+def residual_of_each(system, sizes, x, r, C, W):
+    """Return the worst ||b - A x|| / (||A||·||x|| + ||b||); write the residuals to the columns of W right of U.
 
-    `sizes` are those of each x and b, and room for those of the residuals.  C and r are the same memory.
+    `sizes` are those of each x and b, and workspace for those of the residuals.  C and r share their memory.
     """
+    by_columns, R, X, B, A_inf, gemm = system
     of_x, of_b, of_r = sizes
     m, (n, k) = len(W), X.shape
     if k == 1:
@@ -253,7 +268,7 @@ def residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm):
 
 @inner(fastmath={"contract", "reassoc"})
 def _combined(v, weights):
-    """Σ_j v_j w_j, w real."""
+    """Return Σ_j v_j w_j, w real."""
     total = 0.0 * v[0]
     for j in range(len(v)):
         total += v[j] * weights[j]
@@ -261,8 +276,9 @@ def _combined(v, weights):
 
 
 @inner()
-def residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
-    """The same of a combination of the columns by t, each over its own scale."""
+def residual_of_all(system, of_x, of_b, t, x, r):
+    """Return the backward error of a combination of the columns by t, each divided by its scale."""
+    by_columns, R, X, B, A_inf, _ = system
     k = X.shape[1]
     for j in range(k):
         scale = of_x[j] + of_b[j] / A_inf
@@ -275,7 +291,7 @@ def residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
 
 @inner()
 def _largest_of_each(X, largest):
-    """max_i |x_ij| of as many columns, of which NaN is none; whether there is no NaN."""
+    """Compute largest_j = max_i |x_ij|, ignoring NaN; return whether there is no NaN."""
     n, k, total = len(X), len(largest), 0.0
     largest[:] = 0.0
     for i in range(n):
@@ -285,8 +301,8 @@ def _largest_of_each(X, largest):
             total += weight
             largest[j] = weight if weight > largest[j] else largest[j]
     for j in range(k):
-        if _tells(largest[j], X[0, j]):
-            largest[j] = _of_weight(largest[j], X[0, j])
+        if _is_accurate(largest[j], X[0, j]):
+            largest[j] = _from_weight(largest[j], X[0, j])
             continue
         largest[j] = 0.0
         for i in range(n):
@@ -297,7 +313,7 @@ def _largest_of_each(X, largest):
 
 @inner()
 def sizes_of(X, B, of_x, of_b, facts):
-    """The largest |x| and |b| of each column; of all x, and the least and the largest of b's columns but zeros."""
+    """Compute the largest |x| and |b| by column, the largest |x|, and the range of the largest |b| > 0."""
     k = X.shape[1]
     _largest_of_each(X, of_x)
     _largest_of_each(B, of_b)

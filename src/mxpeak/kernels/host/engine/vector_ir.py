@@ -1,15 +1,18 @@
-"""What compiled code needs beyond Numba: BLAS by address, atomics, a spin barrier, a call back into Python.
+"""Code that Numba cannot express: vector instructions, BLAS by address, atomics, a spin barrier, calls into Python.
 
-Addresses are run-time arguments, never constants in the code: so what Numba compiled can be cached on disk and loaded
-by another process, in which the libraries lie elsewhere.
+`Vectors` emits vector instructions for the kernels that need a fixed register layout.  Addresses are run-time
+arguments, never constants in the code: so compiled code can be cached on disk and loaded by another process, in which
+the libraries have other addresses.
 """
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
 from platform import machine
 
 import numba
+import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import types
@@ -21,17 +24,29 @@ from mxpeak.kernels.host.engine.jit import inner
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
-#: Failed looks at the barrier before a thread gives its core away: about a microsecond of polling.
+#: Polls of the barrier before a thread yields its core: about a microsecond.
 SPINS = 2000
 
 
 def _reference(builder, value):
-    """The address of a stack slot that contains `value`: Fortran takes everything by reference."""
+    """Return the address of a stack slot that contains `value`, because Fortran passes arguments by reference."""
     return cgutils.alloca_once_value(builder, value)
 
 
 def _letter(builder, char):
+    """Return a reference to a character."""
     return _reference(builder, ir.Constant(_I8, ord(char)))
+
+
+def _integer(builder, value):
+    """Return a reference to an integer of 32 bits."""
+    return _reference(builder, builder.trunc(value, _I32))
+
+
+def _block(builder, block, number):
+    """Return the pointer of a block of numbers, and a reference to its leading dimension."""
+    address, leading = block
+    return builder.inttoptr(address, number.as_pointer()), _integer(builder, leading)
 
 
 def _call(builder, address, arguments):
@@ -41,66 +56,43 @@ def _call(builder, address, arguments):
 
 
 @intrinsic
-def gemm_at(typingctx, address, m, n, k, alpha, a, lda, b, ldb, c, ldc):
-    """C[m×n] += alpha · A[m×k] · B[k×n] by the xGEMM at `address`; a, b, c are addresses of column-major blocks."""
-    signature, alpha_type = types.void(types.int64, *[types.int64] * 3, alpha, *[types.int64] * 6), alpha
+def gemm_at(typingctx, address, alpha, sizes, a, b, c):
+    """Add alpha · A[m×k] · B[k×n] to C[m×n] by the xGEMM at `address`; sizes are (m, n, k).
+
+    a, b and c are pairs (address, leading dimension) of column-major blocks.
+    """
+    pair, triple = types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
+    signature, alpha_type = types.void(types.int64, alpha, triple, pair, pair, pair), alpha
 
     def codegen(context, builder, signature, args):
-        address, m, n, k, alpha, a, lda, b, ldb, c, ldc = args
-        number = alpha.type
-        count = [_reference(builder, builder.trunc(value, _I32)) for value in (m, n, k, lda, ldb, ldc)]
-        block = [builder.inttoptr(value, number.as_pointer()) for value in (a, b, c)]
-        one = _reference(builder, context.get_constant_generic(builder, alpha_type, 1.0))
-        no = _letter(builder, "N")
-        _call(
-            builder,
-            address,
-            [
-                no,
-                no,
-                *count[:3],
-                _reference(builder, alpha),
-                block[0],
-                count[3],
-                block[1],
-                count[4],
-                one,
-                block[2],
-                count[5],
-            ],
-        )
+        address, alpha, *blocks = args
+        sizes, *blocks = (cgutils.unpack_tuple(builder, block) for block in blocks)
+        m, n, k = (_integer(builder, size) for size in sizes)
+        (a, lda), (b, ldb), (c, ldc) = (_block(builder, block, alpha.type) for block in blocks)
+        beta = _reference(builder, context.get_constant_generic(builder, alpha_type, 1.0))
+        no, alpha = _letter(builder, "N"), _reference(builder, alpha)
+        _call(builder, address, [no, no, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc])
         return context.get_dummy_value()
 
     return signature, codegen
 
 
 @intrinsic
-def trsm_at(typingctx, address, m, n, one, a, lda, b, ldb):
-    """B[m×n] = L^-1 · B, with L the unit lower triangle of A[m×m], by the xTRSM at `address`."""
-    signature = types.void(types.int64, types.int64, types.int64, one, *[types.int64] * 4)
+def trsm_at(typingctx, address, alpha, sizes, a, b):
+    """Compute B[m×n] = alpha · L^-1 · B, L the unit lower triangle of A[m×m], by the xTRSM at `address`.
+
+    sizes are (m, n); a and b are pairs (address, leading dimension) of column-major blocks.
+    """
+    pair = types.UniTuple(types.int64, 2)
+    signature = types.void(types.int64, alpha, pair, pair, pair)
 
     def codegen(context, builder, signature, args):
-        address, m, n, one, a, lda, b, ldb = args
-        count = [_reference(builder, builder.trunc(value, _I32)) for value in (m, n, lda, ldb)]
-        block = [builder.inttoptr(value, one.type.as_pointer()) for value in (a, b)]
+        address, alpha, *blocks = args
+        sizes, *blocks = (cgutils.unpack_tuple(builder, block) for block in blocks)
+        m, n = (_integer(builder, size) for size in sizes)
+        (a, lda), (b, ldb) = (_block(builder, block, alpha.type) for block in blocks)
         left, lower, no, unit = (_letter(builder, char) for char in "LLNU")
-        _call(
-            builder,
-            address,
-            [
-                left,
-                lower,
-                no,
-                unit,
-                count[0],
-                count[1],
-                _reference(builder, one),
-                block[0],
-                count[2],
-                block[1],
-                count[3],
-            ],
-        )
+        _call(builder, address, [left, lower, no, unit, m, n, _reference(builder, alpha), a, lda, b, ldb])
         return context.get_dummy_value()
 
     return signature, codegen
@@ -108,7 +100,7 @@ def trsm_at(typingctx, address, m, n, one, a, lda, b, ldb):
 
 @intrinsic
 def call_at(typingctx, address):
-    """Call the function at `address`: nothing in, an int32 out (sched_yield, or a callback into Python)."""
+    """Call the function at `address` without arguments; return its int32 (sched_yield, or a callback into Python)."""
 
     def codegen(context, builder, signature, args):
         function_type = ir.FunctionType(_I32, [])
@@ -118,7 +110,7 @@ def call_at(typingctx, address):
 
 
 def _vector(context, builder, array_type, data, count):
-    """The `count` numbers from a pointer on as a contiguous array, whose references nobody counts."""
+    """Return the `count` numbers at a pointer as a contiguous array without reference counting."""
     vector = context.make_array(array_type)(context, builder)
     size = _I64(context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
     populate_array(vector, data=data, shape=[count], strides=[size], itemsize=size, meminfo=None)
@@ -126,7 +118,7 @@ def _vector(context, builder, array_type, data, count):
 
 
 def _address(context, builder, array_type, array, i, j):
-    """The address of A[i, j]."""
+    """Return the address of A[i, j]."""
     A = context.make_array(array_type)(context, builder, array)
     down, right = cgutils.unpack_tuple(builder, A.strides, 2)
     first = builder.ptrtoint(A.data, _I64)
@@ -134,7 +126,7 @@ def _address(context, builder, array_type, array, i, j):
 
 
 def _line(A, first):
-    """What an intrinsic returns that takes (A, line, begin, end): the entries from A[first(line, begin)] on."""
+    """Return the signature and code of an intrinsic (A, line, begin, end) for the entries from A[first(...)] on."""
     result = types.Array(A.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
@@ -148,7 +140,7 @@ def _line(A, first):
 
 @intrinsic
 def vector_at(typingctx, address, count, of):
-    """The `count` numbers at an address as a contiguous array of `of`'s type."""
+    """Return the `count` numbers at an address as a contiguous array of the type of `of`."""
     result = types.Array(of.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
@@ -160,7 +152,7 @@ def vector_at(typingctx, address, count, of):
 
 @intrinsic
 def address_of(typingctx, A, i, j):
-    """The address of A[i, j], also where i or j is one past the end."""
+    """Return the address of A[i, j]; i and j may be one past the end."""
 
     def codegen(context, builder, signature, args):
         return _address(context, builder, signature.args[0], *args)
@@ -168,21 +160,33 @@ def address_of(typingctx, A, i, j):
     return types.int64(A, types.int64, types.int64), codegen
 
 
+@inner(inline=True)
+def column_block(A, i, j):
+    """Return the address of A[i, j] of a column-major matrix, and its leading dimension."""
+    return address_of(A, i, j), np.int64(A.strides[1] // A.itemsize)
+
+
+@inner(inline=True)
+def row_block(A, i, j):
+    """Return the address of A[i, j] of a row-major matrix, and its leading dimension."""
+    return address_of(A, i, j), np.int64(A.strides[0] // A.itemsize)
+
+
 @intrinsic
 def column(typingctx, A, j, r0, r1):
-    """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
+    """Return A[r0:r1, j] of a column-major block as a contiguous array, so that loops over it vectorize."""
     return _line(A, lambda j, r0: (r0, j))
 
 
 @intrinsic
 def row(typingctx, A, i, c0, c1):
-    """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
+    """Return A[i, c0:c1] of a row-major block as a contiguous array, so that loops over it vectorize."""
     return _line(A, lambda i, c0: (i, c0))
 
 
 @intrinsic
 def piece(typingctx, a, first, count):
-    """a[first : first+count] of a contiguous vector, without the counting of references that a slice costs."""
+    """Return a[first : first+count] of a contiguous vector, without the reference counting of a slice."""
     result = types.Array(a.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
@@ -193,7 +197,7 @@ def piece(typingctx, a, first, count):
 
 
 def ask(builder, address, write):
-    """Ask for the cache line at `address`, to be read soon, or written too."""
+    """Prefetch the cache line at `address`, for reading or (write = 1) for reading and writing."""
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
     write, keep, data = (ir.Constant(_I32, value) for value in (write, 3, 1))
@@ -202,7 +206,7 @@ def ask(builder, address, write):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Ask for the cache line at `address`, to be read and written soon."""
+    """Prefetch the cache line at `address` for reading and writing."""
 
     def codegen(context, builder, signature, args):
         ask(builder, args[0], 1)
@@ -213,7 +217,7 @@ def prefetch(typingctx, address):
 
 @intrinsic
 def prefetch_read(typingctx, address):
-    """Ask for the cache line at `address`, to be read soon."""
+    """Prefetch the cache line at `address` for reading."""
 
     def codegen(context, builder, signature, args):
         ask(builder, args[0], 0)
@@ -224,7 +228,7 @@ def prefetch_read(typingctx, address):
 
 @intrinsic
 def cycles(typingctx):
-    """The processor's time stamp counter."""
+    """Return the time stamp counter of the processor."""
 
     def codegen(context, builder, signature, args):
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
@@ -234,14 +238,14 @@ def cycles(typingctx):
 
 
 def _slot(context, builder, array_type, array, index):
-    """The address of array[index] of a one-dimensional int64 array."""
+    """Return the address of array[index] of a one-dimensional int64 array."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index])
 
 
 @intrinsic
 def atomic_add(typingctx, array, index, value):
-    """array[index] += value as one indivisible step; the value before."""
+    """Add a value to array[index] atomically, and return the previous value."""
 
     def codegen(context, builder, signature, args):
         slot = _slot(context, builder, signature.args[0], args[0], args[1])
@@ -252,7 +256,7 @@ def atomic_add(typingctx, array, index, value):
 
 @intrinsic
 def atomic_load(typingctx, array, index):
-    """array[index] as other threads left it."""
+    """Load array[index] atomically."""
 
     def codegen(context, builder, signature, args):
         slot = _slot(context, builder, signature.args[0], args[0], args[1])
@@ -263,7 +267,7 @@ def atomic_load(typingctx, array, index):
 
 @intrinsic
 def atomic_store(typingctx, array, index, value):
-    """array[index] = value, seen by other threads after all that this one has written before: no barrier on x86."""
+    """Store a value in array[index] with release semantics, which needs no barrier instruction on x86."""
 
     def codegen(context, builder, signature, args):
         slot = _slot(context, builder, signature.args[0], args[0], args[1])
@@ -275,7 +279,7 @@ def atomic_store(typingctx, array, index, value):
 
 @intrinsic
 def bits_of(typingctx, value):
-    """The bits of a float32 or float64 as an unsigned integer of its width."""
+    """Return the bits of a float32 or float64 as an unsigned integer of the same width."""
     word = types.uint32 if value == types.float32 else types.uint64
 
     def codegen(context, builder, signature, args):
@@ -286,7 +290,7 @@ def bits_of(typingctx, value):
 
 @intrinsic
 def float_of(typingctx, bits):
-    """The float32 or float64 of these bits."""
+    """Return the float32 or float64 with these bits."""
     real = types.float32 if bits == types.uint32 else types.float64
 
     def codegen(context, builder, signature, args):
@@ -295,19 +299,19 @@ def float_of(typingctx, bits):
     return real(bits), codegen
 
 
-#: Whether the processor that Numba compiles for, this one unless it was told otherwise, widens fp16 by itself.
+#: Whether the target processor converts fp16 to fp32.  False if Numba compiles for another processor than this one.
 HAS_FP16 = not numba.config.CPU_NAME and (
     machine() in ("aarch64", "arm64") or bool(get_host_cpu_features().get("f16c", False))
 )
 
 
-#: Whether it has registers of 64 bytes.
+#: Whether the target processor has registers of 64 bytes.
 HAS_AVX512 = not numba.config.CPU_NAME and bool(get_host_cpu_features().get("avx512f", False))
 
 
 @intrinsic
 def widened_fp16(typingctx, bits):
-    """The fp16 number of these 16 bits as fp32; only where HAS_FP16."""
+    """Return the fp16 number with these bits as fp32; requires HAS_FP16."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -317,7 +321,7 @@ def widened_fp16(typingctx, bits):
 
 @inner()
 def barrier(sync, threads, yield_address):
-    """Return once all threads have come here.  sync[0] counts arrivals, sync[8] the barriers passed."""
+    """Return when all threads have called it; sync[0] counts arrivals, sync[8] the barriers passed."""
     if threads == 1:
         return
     passed = atomic_load(sync, 8)
@@ -332,10 +336,143 @@ def barrier(sync, threads, yield_address):
             call_at(yield_address)
 
 
-#: Length of the array that a barrier works on: two cache lines, so that arrivals do not disturb those who wait.
+#: Length of the array of a barrier: two cache lines, so that arrivals do not disturb the waiting threads.
 SYNC = 16
 
 
 def sched_yield_address() -> int:
-    """The address of the C library's sched_yield."""
+    """Return the address of sched_yield in the C library."""
     return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
+
+
+# --- vector instructions ------------------------------------------------------------------------------------------
+
+
+def constant(element, values):
+    """Return a vector constant."""
+    return ir.Constant(ir.VectorType(element, len(values)), list(values))
+
+
+def splat(builder, value, lanes):
+    """Return a vector with `value` in all lanes."""
+    nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+    return builder.shuffle_vector(builder.insert_element(nothing, value, _I32(0)), nothing, constant(_I32, [0] * lanes))
+
+
+def multiply_add(builder, a, b, c):
+    """Return a b + c of vectors, rounded once if the processor has the instruction."""
+    kind = a.type
+    name = f"llvm.fmuladd.v{kind.count}{kind.element.intrinsic_name}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, [a, b, c])
+
+
+class Vectors:
+    """Emit instructions on vectors of `numbers` numbers of an array's type, at unaligned addresses.
+
+    A complex number is two adjacent reals, and so are its parts in a vector.
+
+    parts    reals per number
+    size     bytes per number
+    lanes    reals per vector
+    """
+
+    def __init__(self, context, builder, array, numbers):
+        self.builder = builder
+        self.complex = isinstance(array.dtype, types.Complex)
+        real = array.dtype.underlying_float if self.complex else array.dtype
+        self.real = context.get_data_type(real)
+        self.bits = real.bitwidth
+        self.parts = 2 if self.complex else 1
+        self.size = self.parts * real.bitwidth // 8
+        self.lanes = self.parts * numbers
+        self.type = ir.VectorType(self.real, self.lanes)
+        self.zero = constant(self.real, [0.0] * self.lanes)
+
+    @classmethod
+    def of_registers(cls, context, builder, array, numbers, register):
+        """Return vectors of at most `numbers` numbers that fit into a register of so many bytes."""
+        return cls(context, builder, array, min(numbers, register // cls(context, builder, array, numbers).size))
+
+    def load(self, address, kind=None):
+        """Load a vector, or a value of another type."""
+        kind = kind or self.type
+        value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
+        value.align = self.bits // 8
+        return value
+
+    def store(self, value, address):
+        """Store a vector or a scalar."""
+        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = self.bits // 8
+
+    def number(self, address):
+        """Load the parts of the number at an address."""
+        return [
+            self.load(self.builder.add(address, _I64(part * self.bits // 8)), self.real) for part in range(self.parts)
+        ]
+
+    def all(self, value):
+        """Return a vector with `value` in all lanes."""
+        return splat(self.builder, value, self.lanes)
+
+    def alternating(self, even, odd):
+        """Return a vector with one value in the even lanes and another in the odd ones."""
+        places = constant(_I32, [0, self.lanes] * (self.lanes // 2))
+        return self.builder.shuffle_vector(self.all(even), self.all(odd), places)
+
+    def times_i(self, value):
+        """Multiply complex numbers by i: (a, b) becomes (-b, a)."""
+        return self.builder.fmul(self._i(), self._exchanged(value))
+
+    def whole(self, parts):
+        """Return the sum of the parts: for complex numbers the first plus i times the second."""
+        return self.add_product(self._i(), self._exchanged(parts[1]), parts[0]) if self.complex else parts[0]
+
+    def _i(self):
+        """Return the signs (-1, 1) that turn exchanged parts into i times a number."""
+        return self.alternating(ir.Constant(self.real, -1.0), ir.Constant(self.real, 1.0))
+
+    def _exchanged(self, value):
+        """Exchange the real and imaginary parts."""
+        places = constant(_I32, [lane ^ 1 for lane in range(self.lanes)])
+        return self.builder.shuffle_vector(value, value, places)
+
+    def turned(self, value):
+        """Return the value and, for complex numbers, i times the value: the factors of a number's parts."""
+        return [value, self.times_i(value)] if self.complex else [value]
+
+    def everywhere(self, address):
+        """Load a number, and return a vector for each part with the part in all lanes."""
+        return [self.all(part) for part in self.number(address)]
+
+    def minus(self, address):
+        """Load a number, and return a vector for each part with the negative part in all lanes."""
+        return [self.builder.fneg(self.all(part)) for part in self.number(address)]
+
+    def across(self, count, together):
+        """Loop over the offsets of the vectors in a row of `count` numbers: `together` at a time, the rest singly."""
+        size, begin, length = self.lanes * self.bits // 8, _I64(0), self.builder.mul(count, _I64(self.size))
+        for width in (together, 1) if together > 1 else (1,):
+            step = _I64(width * size)
+            rest = self.builder.sub(length, begin)
+            end = self.builder.add(begin, self.builder.mul(self.builder.udiv(rest, step), step))
+            with cgutils.for_range_slice(self.builder, begin, end, step, _I64) as (at, _):
+                yield [self.builder.add(at, _I64(size * i)) for i in range(width)]
+            begin = end
+
+    @contextmanager
+    def along(self, count):
+        """Loop over the offsets of the vectors in a row of `count` numbers."""
+        end, width = self.builder.mul(count, _I64(self.size)), _I64(self.lanes * self.bits // 8)
+        with cgutils.for_range_slice(self.builder, _I64(0), end, width, _I64) as (at, _):
+            yield at
+
+    def add_products(self, parts, turned, c):
+        """Return A b + c for the splatted parts of a number b and the `turned` vectors of A."""
+        for part, value in zip(parts, turned):
+            c = self.add_product(part, value, c)
+        return c
+
+    def add_product(self, a, b, c):
+        """Return a b + c, rounded once if the processor has the instruction."""
+        return multiply_add(self.builder, a, b, c)

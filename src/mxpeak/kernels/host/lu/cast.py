@@ -1,6 +1,8 @@
-"""Rounding to low precisions in software: to nearest, ties to even, with the format's range and subnormals."""
+"""Rounding to low precisions in software: to nearest, ties to even, with the range and subnormals of the format."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba.core import types
@@ -10,28 +12,48 @@ from mxpeak.kernels.host.engine.vector_ir import bits_of, float_of, row
 from mxpeak.kernels.host.lu.row_moves import part_of
 from mxpeak.precision import PRECISIONS
 
-#: The significand bits of each format, its largest number and its smallest normal one, and what lies beyond it.
+
+class FloatFormat(NamedTuple):
+    """A floating-point format as compiled code uses it.
+
+    p           bits of the significand
+    largest     the largest number
+    smallest    the smallest normal number
+    beyond      the result of rounding a larger number: inf, or NaN for fp8
+    """
+
+    p: int
+    largest: np.float32
+    smallest: np.float32
+    beyond: np.float32
+
+
 FORMATS = {
-    name: (f.p, np.float32(f.largest), np.float32(f.smallest), np.float32(np.nan if name == "fp8" else np.inf))
+    name: FloatFormat(
+        f.p, np.float32(f.largest), np.float32(f.smallest), np.float32(np.nan if name == "fp8" else np.inf)
+    )
     for name, f in PRECISIONS.items()
     if name not in ("fp64", "fp32")
 }
-#: These as compiled code takes them.
-FORMAT = INT, types.float32, types.float32, types.float32
+#: The type of a format in compiled code.
+FORMAT = types.NamedTuple((INT, types.float32, types.float32, types.float32), FloatFormat)
 
 
 @inner()
-def round_row(a, out, p, largest, smallest, beyond):
-    """out = a rounded to p significand bits, 23 at most.
+def round_row(a, out, to):
+    """Round a to the format `to`, with at most 23 bits of significand.
 
-    A normal number: add half of what is cut off (less one where the last kept bit is 0), and cut.  Below `smallest`
-    the spacing is fixed: adding and subtracting 1.5·2^23 spacings rounds to it.
+    A normal number: add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut.  Below
+    `smallest` the spacing is fixed: adding and subtracting 1.5·2^23 spacings rounds to it.
     """
+    p, largest, smallest, beyond = to.p, to.largest, to.smallest, to.beyond
     cut = np.uint32(24 - p)
     half, one, sign = np.uint32((1 << (23 - p)) - 1), np.uint32(1), np.uint32(0x80000000)
     keep = np.uint32(0xFFFFFFFF) << cut
     magic = np.float32(1.5 * 2.0**23) * (smallest * np.float32(2.0 ** (1 - p)))
-    tiny = smallest > np.float32(2.0**-126)  # a range as wide as FP32's has FP32's subnormals, cut like the others
+    tiny = smallest > np.float32(
+        2.0**-126
+    )  # a format with the range of FP32 has its subnormals, which are cut like normal numbers
     for j in range(a.shape[0]):
         x = a[j]
         bits = bits_of(x)
@@ -43,18 +65,18 @@ def round_row(a, out, p, largest, smallest, beyond):
         out[j] = rounded if x == x else x
 
 
-@jit(INT, INT, MATRIX32, MATRIX32, *FORMAT)
-def round_block(tid, threads, source, target, p, largest, smallest, beyond):
-    """target = source rounded to p significand bits."""
+@jit(INT, INT, MATRIX32, MATRIX32, FORMAT)
+def round_block(tid, threads, source, target, to):
+    """Round the source to a format; each thread rounds some rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])
-        round_row(a, out, p, largest, smallest, beyond)
+        round_row(a, out, to)
 
 
 @jit(INT, INT, MATRIX32, MATRIX32, also=(INT, INT, MATRIX, MATRIX))
 def copy_rows(tid, threads, source, target):
-    """target = source, both by rows."""
+    """Copy the source, both by rows; each thread copies some rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])

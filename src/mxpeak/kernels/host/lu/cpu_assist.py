@@ -1,4 +1,4 @@
-"""The host for a device: what a device leaves to it, loaded and compiled when that is wanted and not before."""
+"""The host of a device: the operations that a device leaves to it, loaded and compiled only when they are needed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mxpeak.kernels.host.engine import blas
 
 if TYPE_CHECKING:
     from mxpeak.kernels.host.engine.team import Team
-    from mxpeak.kernels.host.lu.panels import HostPanels
+    from mxpeak.kernels.host.lu.panel import HostPanels
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 
 class HostPanelService:
-    """Panels that several ranks share, and rows of a user's sparse matrix, on `threads` cores.
+    """Factor panels that several ranks share, and rows of a user's sparse matrix, on `threads` cores.
 
-    panels    whether there will be such panels: then all that they take is loaded now, before any clock runs
+    panels    whether there will be such panels: if so, their kernels are loaded now, before any clock starts
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False, panels: bool = False):
         self.threads = threads
         self._cores, self._alone = cores, alone
         blas.set_threads(1)  # the team's threads call BLAS: no second pool competes with them
-        self._panels: HostPanels | None = self._made_panels() if panels else None
+        self._panels: HostPanels | None = self._load_panels() if panels else None
 
     @cached_property
     def _team(self) -> Team:
@@ -35,18 +35,19 @@ class HostPanelService:
 
     @cached_property
     def sparse(self) -> HostSparse:
-        """The host's sparse kernels."""
+        """The sparse kernels of the host."""
         from mxpeak.kernels.host.sparse.sparse import HostSparse
 
         return HostSparse(self._team)
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor a panel, by kernels that are loaded when the first one comes."""
+        """Factor a panel; the first call loads the kernels."""
         if self._panels is None:
-            self._panels = self._made_panels()
+            self._panels = self._load_panels()
         return self._panels.factor_panel(work, exchange)
 
-    def _made_panels(self) -> HostPanels:
-        from mxpeak.kernels.host.lu.panels import HostPanels
+    def _load_panels(self) -> HostPanels:
+        """Load the kernels of the panel factorization."""
+        from mxpeak.kernels.host.lu.panel import HostPanels
 
         return HostPanels(self._team)

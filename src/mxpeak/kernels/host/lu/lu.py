@@ -1,4 +1,4 @@
-"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops where BLAS has nothing."""
+"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops for the operations that BLAS lacks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, LIBRARY, BlockSolver, Pa
 from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.lu import block, cast, operands, row_sums, solves, triangle
-from mxpeak.kernels.host.lu import row_moves as rows
-from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand, aligned
-from mxpeak.kernels.host.lu.panels import HostPanels
+from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, triangle
+from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
+from mxpeak.kernels.host.lu.panel import HostPanels
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
@@ -26,13 +25,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: The NumPy type of each precision that the processor computes in.
 STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
 
-
-#: A line of the processor's memory in bytes, and the distance at which rows share sets of its caches.
+#: Bytes of a cache line, and the distance at which rows share sets of the caches.
 LINE, PAGE = 64, 4096
 
 
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
-    """Two distributions as compiled code takes them."""
+    """Return two distributions in the form that compiled code reads."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
 
@@ -41,35 +39,36 @@ def _by_substitution(B: Array) -> PanelSolve:
     return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
-#: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
+#: Entries of an fp32 matrix that are converted together for a product in fp64; the best of 2^16 to 2^20.
 WIDENED = 1 << 18
-#: Of so many columns at most: longer rows would be so few that all of the other factor is read again for each of them.
+#: Columns of such a block at most: with longer rows there are so few that the other factor is read again for each.
 WIDTH = 512
-#: So many vectors are multiplied one by one: 0.09 ms each with 4000×128 numbers in fp32, where to widen them takes 0.8.
+#: Up to this number, vectors are multiplied individually: 0.09 ms each for 4000×128 fp32 numbers; converting takes 0.8
+#: ms.
 FEW = 4
 
 
-#: OpenBLAS's kernels whose STRSM is slower than products and inverses: its AVX-512 ones, 45 to 63 GFLOP/s of 180 at
-#: NB = 512 where products reach 96.  With AVX2 it is 100 of 106, and they 80.
+#: OpenBLAS kernels whose STRSM is slower than products and inverses.  AVX-512: 45 to 63 GFLOP/s of 180 at NB = 512,
+#: with products 96.  AVX2: 100 of 106, with products 80.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
 class HostLu(HostPanels, Synchronous):
     """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
 
-    units: the processor's own products of 16-bit operands that are used
+    units: the matrix engines for 16-bit operands that are used
     """
 
-    def __init__(self, team: Team, poison: bool, matrix_engines: Sequence[MatrixEngine]):
+    def __init__(self, team: Team, poison: bool, engines: Sequence[MatrixEngine]):
         super().__init__(team)
-        self._poison, self.units = poison, tuple(matrix_engines)
+        self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
+        #: How fp32 solves with the diagonal block: by the `library`, or by products with `inverse` blocks.
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
-        wanted = (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS) if self.units else ()
+        wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
-            entry.compiled()  # not while a clock runs
-        blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
+            entry.compiled()  # before any clock starts
+        blas.set_threads(1)  # the team's threads call BLAS, each for its own block, without a second pool of threads
 
     # --- arrays
 
@@ -94,7 +93,7 @@ class HostLu(HostPanels, Synchronous):
         if unit_for(precision, self.units) is None:
             return super().operand_buffer(rows, columns, precision, side)
         pairs = operands.size(rows, columns, side)
-        array = aligned(pairs + (operands.behind(columns) if side == "left" else 0), np.dtype(np.int32))
+        array = aligned(pairs + (operands.padding(columns) if side == "left" else 0), np.dtype(np.int32))
         if self._poison:
             array.fill(operands.NAN_PAIR)
         return array[:pairs]
@@ -118,7 +117,7 @@ class HostLu(HostPanels, Synchronous):
         return leading_dimension(rows, STORED[precision].itemsize, LINE, PAGE) * columns
 
     def copy(self, source: Array, target: Array) -> None:
-        self._team.run(rows.copy_block, self.threads, source, target)
+        self._team.run(row_moves.copy_block, self.threads, source, target)
 
     def cast(self, source: Array, target: Array | LeftOperand | RightOperand, precision: str) -> None:
         if isinstance(target, LeftOperand):
@@ -126,20 +125,20 @@ class HostLu(HostPanels, Synchronous):
         elif isinstance(target, RightOperand):
             self._team.run(operands.round_right, self.threads, source, target.strips, precision == "fp16")
         elif precision not in STORED:
-            self._team.run(cast.round_block, self.threads, source, target, *cast.FORMATS[precision])
+            self._team.run(cast.round_block, self.threads, source, target, cast.FORMATS[precision])
         else:
             self._team.run(cast.copy_rows, self.threads, source, target)
 
     # --- rows
 
     def permute_rows(self, A: Array, block: int, sources: Array, targets: Array, block_rows: Array) -> None:
-        self._team.run(rows.permute_rows, self.threads, A, block, sources, targets, block_rows)
+        self._team.run(row_moves.permute_rows, self.threads, A, block, sources, targets, block_rows)
 
     def gather_rows(self, A: Array, indices: Array, out: Array) -> None:
-        self._team.run(rows.gather_rows, self.threads, A, indices, out)
+        self._team.run(row_moves.gather_rows, self.threads, A, indices, out)
 
     def scatter_rows(self, source: Array, indices: Array, A: Array) -> None:
-        self._team.run(rows.scatter_rows, self.threads, source, indices, A)
+        self._team.run(row_moves.scatter_rows, self.threads, source, indices, A)
 
     # --- matrix products and solves
 
@@ -156,9 +155,11 @@ class HostLu(HostPanels, Synchronous):
         return _by_substitution(B)
 
     def _by_library(self, B: Array, precision: str) -> bool:
+        """Return whether BLAS solves for the right-hand sides B."""
         return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
+        """Solve for the rows of one thread."""
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
@@ -169,14 +170,15 @@ class HostLu(HostPanels, Synchronous):
         return _by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
+        """Solve for the columns of one thread."""
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
     def _solve32(self, side: str, B: Array, T: Array, precision: str) -> str:
-        """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
+        """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
 
-        Returns the precision of the products' operands; nothing, and B unchanged, if inverses of T's blocks would err
-        by far more than substitution.
+        Returns the precision of the products' operands, or "" with B unchanged if inverses of the blocks of T would be
+        far less accurate than substitution.
         """
         threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
         W = self.matrix(n, n, "fp32")
@@ -184,38 +186,38 @@ class HostLu(HostPanels, Synchronous):
         unit = unit_for(precision, self.units)
         T_low = None
         if unit is not None and n > solves.BLOCK:
-            other = "right" if side == "right" else "left"
-            T_low = self.operand_matrix(self.operand_buffer(n, n, precision, other), n, n, precision, other)
+            T_low = self.operand_matrix(self.operand_buffer(n, n, precision, side), n, n, precision, side)
             self.cast(W, T_low, precision)
         growth, u_ratio = np.empty(1), 1.0 if T_low is None else format_of(precision).u / format_of("fp32").u
         solves.invert_blocks(side == "right", W, growth)
-        if not growth[0] <= solves.MOST_GROWTH * u_ratio**2:  # or NaN
+        if not growth[0] <= solves.MAX_GROWTH * u_ratio**2:  # or NaN
             return ""
         if unit is None or T_low is None:
             self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
             return "fp32"
-        how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, matrix_engines.TILE_CONFIG)
+        tiles, fp16 = self._engine_tiles(unit), precision == "fp16"
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
-            self._team.run(solves.solve_right_rounded, threads, *how, B, W, T_low.strips, X_rows, *tiles, gemm)
+            self._team.run(solves.solve_right_rounded, threads, tiles, fp16, B, W, T_low.strips, X_rows, gemm)
         else:
             X_strips = solves.strips_of_X(threads, n)
-            self._team.run(solves.solve_left_rounded, threads, *how, B, W, T_low.pairs, X_strips, *tiles, gemm)
+            self._team.run(solves.solve_left_rounded, threads, tiles, fp16, B, W, T_low.pairs, X_strips, gemm)
         return precision
+
+    def _engine_tiles(self, engine: MatrixEngine) -> EngineTiles:
+        """Return the engine in the form that compiled code reads."""
+        return EngineTiles(engine.code, engine.rows, self._tiles, matrix_engines.TILE_CONFIG)
 
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
         if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
-            assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, (
-                "the processor's own products take C by rows"
-            )
-            how, low = (A.unit.code, A.unit.rows), (A.pairs, B.strips, B.first)
-            self._team.run(
-                operands.subtract_product, self.threads, *how, C, *low, self._tiles, matrix_engines.TILE_CONFIG
-            )
+            assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, "matrix engines need C by rows"
+            tiles, run = self._engine_tiles(A.unit), self._team.run
+            run(operands.subtract_product, self.threads, tiles, C, A.pairs, B.strips, B.first)
         else:
             self._team.run(self._product_part, C, A, B)
 
     def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
+        """Compute the block of C -= A B of one thread."""
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
         i, j = tid % down, tid // down
         rows = slice(m * i // down, m * (i + 1) // down)
@@ -226,42 +228,43 @@ class HostLu(HostPanels, Synchronous):
         triangle.solve_upper(U, x, False)
 
     def block_solver(self, T: Array, part: str) -> BlockSolver:
-        solve_one = triangle.solve_upper if part == "upper" else triangle.solve_lower
+        solve_vector = triangle.solve_upper if part == "upper" else triangle.solve_lower
 
         def solve(x: Array, *, transposed: bool = False) -> None:
             if x.ndim == 1:
-                solve_one(T, x, transposed)
+                solve_vector(T, x, transposed)
             else:
                 self._team.run(self._solve_columns, T.astype(np.float64, copy=False), x, part == "lower", transposed)
 
         return solve
 
     def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
+        """Solve for the columns of one thread."""
         columns = X.shape[1]
-        mine = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
-        blas.solve_triangle(T, X[:, mine], lower=lower, transposed=transposed)
+        part = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
+        blas.solve_triangle(T, X[:, part], lower=lower, transposed=transposed)
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         if y.ndim == 1:
             self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
         elif y.shape[1] <= FEW:
             for j in range(y.shape[1]):
-                one, of_y = np.ascontiguousarray(x[:, j]), np.ascontiguousarray(y[:, j])
-                self._team.run(triangle.add_matvec, self.threads, of_y, A, one, transposed)
-                y[:, j] = of_y
+                x_j, y_j = np.ascontiguousarray(x[:, j]), np.ascontiguousarray(y[:, j])
+                self._team.run(triangle.add_matvec, self.threads, y_j, A, x_j, transposed)
+                y[:, j] = y_j
         else:
             self._team.run(self._add_product_part, y, A.T if transposed else A, x)
 
     def _add_product_part(self, tid: int, Y: Array, A: Array, X: Array) -> None:
-        """Y += A X, a thread some rows; of an fp32 A so many entries at a time as are widened."""
+        """Compute Y += A X for the rows of one thread; an fp32 A is converted block by block."""
         first, end = (len(Y) * part // self.threads for part in (tid, tid + 1))
         if A.dtype == np.float64:
             blas.gemm(1.0, A[first:end], X, Y[first:end])
             return
         width = min(WIDTH, A.shape[1])
         height = WIDENED // max(1, width)
-        for begin, left in product(range(first, end, height), range(0, A.shape[1], WIDTH)):
-            rows, columns = slice(begin, min(begin + height, end)), slice(left, left + WIDTH)
+        for begin, c0 in product(range(first, end, height), range(0, A.shape[1], WIDTH)):
+            rows, columns = slice(begin, min(begin + height, end)), slice(c0, c0 + WIDTH)
             blas.gemm(1.0, A[rows, columns].astype(np.float64), X[columns], Y[rows])
 
     def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
@@ -279,14 +282,14 @@ class HostLu(HostPanels, Synchronous):
         with np.errstate(over="ignore"):
             if len(vectors) == 1:
                 narrow = vectors.astype(np.float32)
-                self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *form, which)
+                self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, form, which)
                 return
             wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
             squares = sums[2 : 6 if part == "upper" else 3 : 3]
-            for weights in (wide[3], squares):  # or squares of small entries, by small weights, would vanish in fp32
+            for weights in (wide[3], squares):  # otherwise squares of small entries would underflow in fp32
                 np.ldexp(weights, -exponent, out=weights)
             narrow = wide.astype(np.float32)
-            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, *form, which)
+            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, form, which)
             np.ldexp(squares, exponent, out=squares)
 
     def add_triangle_matvec(

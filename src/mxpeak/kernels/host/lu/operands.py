@@ -1,15 +1,15 @@
-"""Operands of 16 bits as the processor's units take them, and their product C -= A B with sums in fp32.
+"""Operands of 16 bits in the layout of the processor's matrix engines, and their product C -= A B with sums in fp32.
 
-A (L_row of HPL-MxP) lies by rows: its entries along k next to each other, as in the matrix that it is rounded from.
-B (U_col) lies in strips of 32 columns, each a table of pairs along k: strip, p, column -> (b_2p,j, b_2p+1,j).  Both are
-filled up with zeros along k to a multiple of 32.  So rounding an operand is all the packing that it needs, it is sent
-as it lies, and any of its rows, any of its columns are an operand too.
+A (L_row of HPL-MxP) is stored by rows: its entries along k are adjacent, as in the matrix that it is rounded from.
+B (U_col) is stored in strips of 32 columns, each a table of pairs along k: strip, p, column -> (b_2p,j, b_2p+1,j).
+Both are padded with zeros along k to a multiple of 32.  So rounding an operand is the only packing that it needs, it is
+sent without further packing, and any of its rows or columns are an operand, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -34,22 +34,39 @@ from mxpeak.kernels.host.lu.row_moves import part_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: A pair of numbers that are NaN both in bf16 and in fp16.
+#: A pair of numbers that are NaN in bf16 and in fp16.
 NAN_PAIR = 0x7FFF7FFF
-#: What a group of B's strips takes: it stays in the second cache while all rows of A pass by.
+#: Bytes of a group of strips of B, which stays in the second-level cache while all rows of A are multiplied.
 GROUP_BYTES = 1 << 19
-#: Strips that are packed side by side: of each row of B some cache lines in a row, not one.
+#: Strips that are packed together, so that several consecutive cache lines of each row of B are read.
 SIDE_BY_SIDE = 8
 
-#: What a thread's two tiles take, and some to begin on a cache line.
+#: Numbers in the two tiles of a thread, with padding to begin on a cache line.
 TILES = 2 * ROWS * COLUMNS + 16
 
 PAIRS, STRIPS = types.Array(types.int32, 2, "A"), types.Array(types.int32, 3, "C")
-SCRATCH, CONFIG = types.float32[:, ::1], types.uint8[::1]
+
+
+class EngineTiles(NamedTuple):
+    """A matrix engine as compiled code uses it.
+
+    code      `MatrixEngine.code`
+    rows      the rows of A that one tile takes
+    scratch   TILES numbers per thread
+    config    `TILE_CONFIG`
+    """
+
+    code: int
+    rows: int
+    scratch: Array
+    config: Array
+
+
+ENGINE = types.NamedTuple((INT, INT, types.float32[:, ::1], types.uint8[::1]), EngineTiles)
 
 
 def aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialised vector that begins on a cache line: what crosses one takes twice as long to load."""
+    """Return an uninitialized vector that begins on a cache line: loads across two lines take twice as long."""
     line = 64 // dtype.itemsize
     memory = np.empty(size + line, dtype)
     skipped = -memory.ctypes.data % 64 // dtype.itemsize
@@ -57,28 +74,28 @@ def aligned(size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def pairs_along(k: int) -> int:
-    """How many pairs along k an operand has."""
+    """Return the number of pairs along k of an operand."""
     return -(-k // DEPTH) * DEPTH // 2
 
 
 def left_stride(k: int) -> int:
-    """A row of A in pairs: an odd number of cache lines, so that a tile's rows lie in many sets of the cache."""
+    """Return the length of a row of A in pairs: an odd number of cache lines, so that rows use different cache sets."""
     lines = 2 * pairs_along(k) * 2 // 64
     return (lines | 1) * 16
 
 
 def size(rows: int, columns: int, side: str) -> int:
-    """How many pairs an operand takes."""
+    """Return the number of pairs of an operand."""
     return rows * left_stride(columns) if side == "left" else -(-columns // COLUMNS) * COLUMNS * pairs_along(rows)
 
 
-def behind(k: int) -> int:
-    """How many pairs behind A's last row a tile may read, which has more rows than are left."""
+def padding(k: int) -> int:
+    """Return the number of pairs that a tile may read after the last row of A."""
     return ROWS * left_stride(k)
 
 
 def _numbers(halves: Array, precision: str) -> Array:
-    """16-bit numbers as fp32."""
+    """Convert 16-bit numbers to fp32."""
     if precision == "fp16":
         return halves.view(np.float16).astype(np.float32)
     return (halves.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -86,7 +103,7 @@ def _numbers(halves: Array, precision: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LeftOperand:
-    """A of A B: pairs[i, p] = (a_i,2p, a_i,2p+1)."""
+    """The operand A of A B: pairs[i, p] = (a_i,2p, a_i,2p+1)."""
 
     pairs: Array
     k: int
@@ -94,7 +111,7 @@ class LeftOperand:
 
     @staticmethod
     def over(buffer: Array, rows: int, k: int, unit: MatrixEngine) -> LeftOperand:
-        """The operand that lies in a buffer."""
+        """Return the operand stored in a buffer."""
         pairs = buffer[: size(rows, k, "left")].reshape(rows, left_stride(k))
         return LeftOperand(pairs[:, : pairs_along(k)], k, unit)
 
@@ -110,13 +127,13 @@ class LeftOperand:
         return replace(self, pairs=self.pairs[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Its numbers in fp32, for whoever checks them."""
+        """Convert the operand to fp32, for checks."""
         return _numbers(np.ascontiguousarray(self.pairs).view(np.int16), self.unit.precision)[:, : self.k]
 
 
 @dataclass(frozen=True, slots=True)
 class RightOperand:
-    """B of A B: strips[s, p, c] = (b_2p,j, b_2p+1,j) for column j = 32 s + c - first of `columns` ones."""
+    """The operand B of A B: strips[s, p, c] = (b_2p,j, b_2p+1,j) for column j = 32 s + c - first."""
 
     strips: Array
     k: int
@@ -126,7 +143,7 @@ class RightOperand:
 
     @staticmethod
     def over(buffer: Array, k: int, columns: int, unit: MatrixEngine) -> RightOperand:
-        """The operand that lies in a buffer."""
+        """Return the operand stored in a buffer."""
         strips = buffer[: size(k, columns, "right")].reshape(-(-columns // COLUMNS), pairs_along(k), COLUMNS)
         return RightOperand(strips, k, 0, columns, unit)
 
@@ -139,12 +156,12 @@ class RightOperand:
         return self.strips.dtype
 
     def __getitem__(self, rows_columns: tuple[slice, slice]) -> RightOperand:
-        """Some columns of it; all rows."""
+        """Return a view of some columns with all rows."""
         c0, c1, _ = rows_columns[1].indices(self.columns)
         return replace(self, first=self.first + c0, columns=max(c1 - c0, 0))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Its numbers in fp32, for whoever checks them."""
+        """Convert the operand to fp32, for checks."""
         halves = self.strips.view(np.int16).reshape(*self.strips.shape, 2)
         strips, pairs, columns = self.strips.shape
         table = np.ascontiguousarray(halves.transpose(1, 3, 0, 2)).reshape(2 * pairs, strips * columns)
@@ -156,7 +173,7 @@ class RightOperand:
 
 @intrinsic
 def _narrowed_fp16(typingctx, value):
-    """fp32 rounded to fp16, as its bits; 0 where the processor cannot do it, and nobody asks."""
+    """Round fp32 to fp16 and return its bits; 0 on processors without the instruction, which never call it."""
 
     def codegen(context, builder, signature, args):
         if not HAS_FP16:
@@ -168,7 +185,10 @@ def _narrowed_fp16(typingctx, value):
 
 @inner(inline=True)
 def rounded_bf16(x):
-    """The upper half of x's bits: add half of what is cut off, less one where the last kept bit is 0; NaN stays NaN."""
+    """Round fp32 to bf16, ties to even, and return its bits; NaN stays NaN.
+
+    Add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut.
+    """
     bits = bits_of(x)
     up = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     return np.uint16((up if x == x else np.uint32(bits | np.uint32(0x400000))) >> np.uint32(16))
@@ -176,11 +196,11 @@ def rounded_bf16(x):
 
 @inner()
 def round_rows(source, target, r0, r1, fp16):
-    """Rows r0:r1 of target = source rounded, and zeros behind them."""
+    """Round rows r0:r1 of the source to the target, and pad them with zeros."""
     k = source.shape[1]
     for i in range(r0, r1):
         a = row(source, i, 0, k)
-        out = vector_at(address_of(target, i, 0), 2 * target.shape[1], np.uint16)  # its pairs as single numbers
+        out = vector_at(address_of(target, i, 0), 2 * target.shape[1], np.uint16)  # the pairs as single numbers
         if fp16:
             for j in range(k):
                 out[j] = _narrowed_fp16(a[j])
@@ -193,19 +213,20 @@ def round_rows(source, target, r0, r1, fp16):
 
 @jit(INT, INT, MATRIX32, PAIRS, FLAG, later=True)
 def round_left(tid, threads, source, target, fp16):
-    """target = source rounded, a thread some rows."""
+    """Round the source to a left operand; each thread rounds a range of rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     round_rows(source, target, r0, r1, fp16)
 
 
 @inner(inline=True)
 def _pair(low, high):
+    """Return two 16-bit numbers as one word."""
     return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
 
 
 @inner(allocates=True)
 def round_strips(source, strips, first_pair, s0, s1, fp16):
-    """Strips s0:s1 = source rounded, in pairs from `first_pair` on, and zeros below it and beside it."""
+    """Round the source to strips s0:s1, in pairs from `first_pair` on, and pad them with zeros."""
     k, n = source.shape
     zero = np.zeros(COLUMNS, np.float32)
     for group in range(s0, s1, SIDE_BY_SIDE):
@@ -228,7 +249,7 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
 
 @jit(INT, INT, MATRIX32, STRIPS, FLAG, later=True)
 def round_right(tid, threads, source, strips, fp16):
-    """strips = source rounded, a thread some strips."""
+    """Round the source to a right operand; each thread rounds a range of strips."""
     s0, s1 = part_of(tid, threads, strips.shape[0])
     round_strips(source, strips, ZERO, s0, s1, fp16)
 
@@ -238,7 +259,7 @@ def round_right(tid, threads, source, strips, fp16):
 
 @inner()
 def _subtract(C, i, rows, c0, c1, t):
-    """C[i : i+rows, c0:c1] -= the numbers from address t on, in rows of COLUMNS."""
+    """Subtract a tile at address t, in rows of COLUMNS, from C[i : i+rows, c0:c1]."""
     for r in range(rows):
         c_r, t_r = address_of(C, i + r, c0), t + r * COLUMNS * 4
         if c1 - c0 == COLUMNS:
@@ -250,81 +271,83 @@ def _subtract(C, i, rows, c0, c1, t):
 
 
 @inner()
-def _subtract_at_edge(C, i, rows, c0, c1, T, left_out, lda, A, B, depths):
-    """C[i : i+rows, c0:c1] -= A B by AVX-512, in a copy at address T: a whole tile would reach beyond C."""
+def _subtract_at_edge(C, i, rows, c0, c1, skipped, tile_product):
+    """Compute C[i : i+rows, c0:c1] -= A B by AVX-512 in a copy, where a whole tile would exceed C.
+
+    skipped        bytes of a tile's row before column c0
+    tile_product   the address of the copy, the bytes per row of A, the addresses of A and B, and the depths
+    """
+    T, lda, A, B, depths = tile_product
     for r in range(rows):
-        c, copy = row(C, i + r, c0, c1), vector_at(T + left_out + r * COLUMNS * 4, c1 - c0, np.float32)
+        c, copy = row(C, i + r, c0, c1), vector_at(T + skipped + r * COLUMNS * 4, c1 - c0, np.float32)
         for j in range(c1 - c0):
             copy[j] = c[j]
     subtract_by_avx512(T, np.int64(COLUMNS * 4), lda, A, B, depths)
     for r in range(rows):
-        c, copy = row(C, i + r, c0, c1), vector_at(T + left_out + r * COLUMNS * 4, c1 - c0, np.float32)
+        c, copy = row(C, i + r, c0, c1), vector_at(T + skipped + r * COLUMNS * 4, c1 - c0, np.float32)
         for j in range(c1 - c0):
             c[j] = copy[j]
 
 
 @inner()
-def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, T):
-    """C -= A B on rows r0:r1 and B's strips s0:s1, C's first column being B's `first`; sums of all k = 32·depths first.
+def subtract_tiles(engine, C, A, strips, first, depths, rows, strip_range, T):
+    """Compute C -= A B on a range of rows and a range of strips of B, with all k = 32·depths summed first.
 
-    AVX-512 subtracts in place.  AMX's tile is subtracted while the next one is made: its part of C has come from memory
-    by then, and what the unit wrote has reached the cache.  T: the address of two tiles, of which AVX-512 uses one; the
-    unit has begun.
+    The first column of C is column `first` of B.  AVX-512 subtracts in place.  An AMX tile is subtracted while the next
+    one is computed: by then its part of C has arrived from memory, and the engine's results have reached the cache.
+    T is the address of two tiles, of which AVX-512 uses one; the engine has been started with `begin`.
     """
-    n = C.shape[1]
+    (r0, r1), (s0, s1), n = rows, strip_range, C.shape[1]
     ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])
     group = 1 + GROUP_BYTES // (strip_bytes + 1)
     other = T + ROWS * COLUMNS * 4
     last_i, last_rows, last_c0, last_c1, last = ZERO, ZERO, ZERO, ZERO, T
     for g in range(s0, s1, group):
-        for i in range(r0, r1, unit_rows):
-            rows, A_i = min(unit_rows, r1 - i), address_of(A, i, 0)
+        for i in range(r0, r1, engine.rows):
+            height, A_i = min(engine.rows, r1 - i), address_of(A, i, 0)
             for s in range(g, min(g + group, s1)):
                 c0, c1 = max(s * COLUMNS - first, 0), min((s + 1) * COLUMNS - first, n)
-                B, left_out = np.int64(strips.ctypes.data) + s * strip_bytes, (c0 + first - s * COLUMNS) * 4
-                if unit == AVX512_BF16 and rows == unit_rows and c1 - c0 == COLUMNS:
+                B, skipped = np.int64(strips.ctypes.data) + s * strip_bytes, (c0 + first - s * COLUMNS) * 4
+                if engine.code == AVX512_BF16 and height == engine.rows and c1 - c0 == COLUMNS:
                     subtract_by_avx512(address_of(C, i, c0), ldc, lda, A_i, B, depths)
-                elif unit == AVX512_BF16:
-                    _subtract_at_edge(C, i, rows, c0, c1, T, left_out, lda, A_i, B, depths)
+                elif engine.code == AVX512_BF16:
+                    _subtract_at_edge(C, i, height, c0, c1, skipped, (T, lda, A_i, B, depths))
                 else:
-                    for r in range(rows):
+                    for r in range(height):
                         prefetch(address_of(C, i + r, c0))
                         prefetch(address_of(C, i + r, c1 - 1))
                     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
-                    tile(unit, T, A_i, lda, B, depths)
-                    last_i, last_rows, last_c0, last_c1 = i, rows, c0, c1
-                    last = T + left_out
+                    tile(engine.code, T, A_i, lda, B, depths)
+                    last_i, last_rows, last_c0, last_c1 = i, height, c0, c1
+                    last = T + skipped
                     T, other = other, T
     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
 
 
 @inner(inline=True)
-def tiles_of(scratch, tid):
-    """The address of a thread's two tiles, on a cache line."""
-    return (address_of(scratch, tid, 0) + 63) // 64 * 64
+def tiles_of(engine, tid):
+    """Return the address of the two tiles of a thread, on a cache line."""
+    return (address_of(engine.scratch, tid, 0) + 63) // 64 * 64
 
 
-@jit(INT, INT, INT, INT, MATRIX32, PAIRS, STRIPS, INT, SCRATCH, CONFIG, later=True)
-def subtract_product(tid, threads, unit, unit_rows, C, A, strips, first, scratch, config):
-    """C -= A B, B's columns from `first` on.  Threads share the strips, or the rows of A where strips are few.
-
-    scratch: TILES numbers a thread
-    """
+@jit(INT, INT, ENGINE, MATRIX32, PAIRS, STRIPS, INT, later=True)
+def subtract_product(tid, threads, engine, C, A, strips, first):
+    """Compute C -= A B with the columns of B from `first` on; threads share the strips, or the rows of A if few."""
     m, n = C.shape
     depths = A.shape[1] * 2 // DEPTH
     if m == 0 or n == 0 or depths == 0:
         return
-    s0, s1, r0, r1 = first // COLUMNS, -(-(first + n) // COLUMNS), 0, m
+    s0, s1, r0, r1 = first // COLUMNS, -(-(first + n) // COLUMNS), ZERO, m
     if s1 - s0 >= 4 * threads:
         before, after = part_of(tid, threads, s1 - s0)
         s0, s1 = s0 + before, s0 + after
     else:
-        before, after = part_of(tid, threads, -(-m // unit_rows))
-        r0, r1 = before * unit_rows, min(after * unit_rows, m)
-    begin(unit, np.int64(config.ctypes.data))
-    subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, tiles_of(scratch, tid))
-    end(unit)
+        before, after = part_of(tid, threads, -(-m // engine.rows))
+        r0, r1 = before * engine.rows, min(after * engine.rows, m)
+    begin(engine.code, np.int64(engine.config.ctypes.data))
+    subtract_tiles(engine, C, A, strips, first, depths, (r0, r1), (s0, s1), tiles_of(engine, tid))
+    end(engine.code)
 
 
-#: What is called where a unit multiplies.
-BY_UNITS = (round_left, round_right, subtract_product)
+#: The entry points that are called if a matrix engine multiplies.
+BY_ENGINES = (round_left, round_right, subtract_product)

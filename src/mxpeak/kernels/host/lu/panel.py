@@ -1,46 +1,87 @@
-"""FACT: the panel factorization with partial pivoting, whole in compiled code, all threads in step (rocHPL §III-A).
+"""FACT: the panel factorization with partial pivoting, entirely in compiled code, all threads in step (rocHPL §III-A).
 
-The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads; a
-tile is touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after
-everybody's search for the pivot, and after thread 0 has found the best over threads and ranks, and moved the rows.
+The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads; only
+its own thread accesses a tile, except that thread 0 moves pivot rows.  Each column needs two barriers: after all
+threads have searched for the pivot, and after thread 0 has chosen the best over threads and ranks and moved the rows.
 
-    active rows    those not finished: on the process row that owns the diagonal block, row j and below for column j
+    active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
 """
 
 from __future__ import annotations
 
-import numpy as np
+import ctypes
+from time import perf_counter
+from typing import Any, NamedTuple
 
-from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE
+import numpy as np
+from numba import types
+
+from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, TABLE, VECTOR, inner, jit
+from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.engine.vector_ir import (
+    SYNC,
     address_of,
     barrier,
     call_at,
     column,
+    column_block,
     cycles,
     gemm_at,
     prefetch,
+    sched_yield_address,
     trsm_at,
 )
+from mxpeak.layout.panel_plan import PanelOp
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 RIGHT, LEFT, CROUT = range(3)
 LEAF, SOLVE, TOP, UPDATE = range(4)
 
-# Indices in `state`, which all threads see.
+# Indices in `state`.
 SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
+# Indices in `calls`.
+GEMM, TRSM, EXCHANGE, YIELD = range(4)
+
+
+class PanelWork(NamedTuple):
+    """The arrays of one panel factorization that all threads share.
+
+    pivots      the global row that each column's pivot came from
+    geometry    local row of the panel's first row; NB, p, P of the rows; rows per tile
+    candidate   this rank's pivot candidate, which the exchange replaces by the best one
+    state       the first singular column, whether the exchange failed, and cycles
+    best, where the largest |pivot| of each thread, and its row
+    sync        the barrier
+    calls       addresses of gemm, trsm, the exchange (0 if P = 1), and sched_yield
+    """
+
+    pivots: np.ndarray
+    geometry: np.ndarray
+    candidate: np.ndarray
+    state: np.ndarray
+    best: np.ndarray
+    where: np.ndarray
+    sync: np.ndarray
+    calls: np.ndarray
+
+
+_ARRAYS = INTEGERS, INTEGERS, VECTOR, INTEGERS, VECTOR, INTEGERS, INTEGERS, INTEGERS
+_WORK = TABLE, INT, INT, types.NamedTuple(_ARRAYS, PanelWork)
 
 
 @inner()
 def _tile_rows(t, tile, first, rows):
-    """The active rows of tile t."""
+    """Return the first and last active row of tile t."""
     return max(t * tile, first), min((t + 1) * tile, rows)
 
 
 @inner(fastmath={"contract"})
 def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
-    """Rows r0:r1 after pivot j is known: scale column j, then bring up to date what this variant needs next.
+    """Scale column j of rows r0:r1 after pivot j is chosen, and update the columns that the variant needs next.
 
     right            A[:, j+1:c1] -= A[:, j] · L1[j, j+1:c1]
     left, crout      A[:, j+1]    -= A[:, c0:j+1] · L1[c0:j+1, j+1]
@@ -66,7 +107,7 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
 
 @inner()
 def _search(A, j, r0, r1, best, where, tid):
-    """Thread tid's largest |A[r, j]| so far, and its row; on ties the upper row; a NaN never wins."""
+    """Update thread tid's largest |A[r, j]| and its row; on ties the upper row, and NaN is ignored."""
     largest, at = best[tid * 8], where[tid * 8]
     if r1 > r0:
         a_j = column(A, j, r0, r1)
@@ -79,60 +120,62 @@ def _search(A, j, r0, r1, best, where, tid):
 
 @inner()
 def _to_global(il, nb, p, P):
+    """Return the global index of local row il."""
     return (il // nb * P + p) * nb + il % nb
 
 
 @inner()
-def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, threads, exchange):
-    """Thread 0: the best candidate of all threads and ranks becomes row j of L1; row j goes where it came from.
+def _move_rows(A, L1, j, top, work, threads):
+    """Move the best candidate of all threads and ranks to row j of L1, and row j to the place of the candidate.
 
-    The exchange is one combined max-and-row reduction over the process column: it leaves in `mine` the winner's
-    row and the old row j.
+    The exchange is one combined max-and-row reduction over the process column: it leaves in `candidate` the winner's
+    row and the previous row j.
     """
-    il0, nb, p, P, jb = geometry[0], geometry[1], geometry[2], geometry[3], L1.shape[0]
+    best, where, candidate = work.best, work.where, work.candidate
+    il0, nb, p, P, jb = work.geometry[0], work.geometry[1], work.geometry[2], work.geometry[3], L1.shape[0]
     largest, at = -1.0, np.int64(-1)
     for t in range(threads):
         if best[t * 8] > largest or (best[t * 8] == largest and where[t * 8] < at):
             largest, at = best[t * 8], where[t * 8]
         best[t * 8] = -1.0
     if at < 0 and top > 0:
-        at = j  # nothing but NaN to choose from: stay, so that the NaN is carried to the result
+        at = j  # all entries are NaN: stay, so that the NaN propagates to the result
         largest = 0.0
     if P == 1:
-        pivots[j] = _to_global(il0 + at, nb, p, P)
-        for c in range(jb):  # each is a cache line, maybe another thread's: ask for all before waiting for one
+        work.pivots[j] = _to_global(il0 + at, nb, p, P)
+        for c in range(jb):  # each is a cache line, perhaps of another thread: request all before waiting for one
             prefetch(address_of(A, at, c))
         for c in range(jb):
             L1[j, c] = A[at, c]
             A[at, c] = A[j, c]
         return
-    mine[VALUE] = largest
-    mine[ROW] = _to_global(il0 + at, nb, p, P) if at >= 0 else -1
-    mine[HAS_TOP] = 1.0 if top > 0 else 0.0
+    candidate[VALUE] = largest
+    candidate[ROW] = _to_global(il0 + at, nb, p, P) if at >= 0 else -1
+    candidate[HAS_TOP] = 1.0 if top > 0 else 0.0
     if at >= 0:
         for c in range(jb):
-            mine[HEAD + c] = A[at, c]
+            candidate[HEAD + c] = A[at, c]
     if top > 0:
         for c in range(jb):
-            mine[HEAD + jb + c] = A[j, c]
+            candidate[HEAD + jb + c] = A[j, c]
     begin = cycles()
-    if call_at(exchange) != 0:
-        state[BROKEN] = 1
+    if call_at(work.calls[EXCHANGE]) != 0:
+        work.state[BROKEN] = 1
         return
-    state[SWAP_CYCLES] += cycles() - begin
-    winner = np.int64(mine[ROW])
-    pivots[j] = winner
+    work.state[SWAP_CYCLES] += cycles() - begin
+    winner = np.int64(candidate[ROW])
+    work.pivots[j] = winner
     for c in range(jb):
-        L1[j, c] = mine[HEAD + c]
+        L1[j, c] = candidate[HEAD + c]
     if winner // nb % P == p:
         at = winner // nb // P * nb + winner % nb - il0
         for c in range(jb):
-            A[at, c] = mine[HEAD + jb + c]
+            A[at, c] = candidate[HEAD + jb + c]
 
 
 @inner()
 def _row_of_u(L1, j, c0, c1, variant):
-    """Thread 0: what left and Crout need of U besides the pivot row itself.
+    """Compute the entries of U that the left-looking and Crout variants need besides the pivot row.
 
     left     L1[c0:j+1, j+1] = unit_lower(L1[c0:j+1, c0:j+1])^-1 · L1[c0:j+1, j+1]
     crout    L1[j, j+1:c1]  -= L1[j, c0:j] · L1[c0:j, j+1:c1]
@@ -148,27 +191,28 @@ def _row_of_u(L1, j, c0, c1, variant):
 
 
 @inner()
-def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, state, best, where, sync, exchange, give):
-    """Factor columns c0:c1 one by one."""
-    rows, tile = A.shape[0], geometry[4]
+def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
+    """Factor columns c0:c1 one column at a time."""
+    rows, tile = A.shape[0], work.geometry[4]
+    state, best, where, sync, yield_address = work.state, work.best, work.where, work.sync, work.calls[YIELD]
     tiles = (rows + tile - 1) // tile
     for t in range(tid, tiles, threads):
         r0, r1 = _tile_rows(t, tile, c0 if top > 0 else 0, rows)
         _search(A, c0, r0, r1, best, where, tid)
     for j in range(c0, c1):
-        barrier(sync, threads, give)
+        barrier(sync, threads, yield_address)
         if tid == 0:
-            _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, threads, exchange)
+            _move_rows(A, L1, j, top, work, threads)
             if state[BROKEN] == 0:
                 _row_of_u(L1, j, c0, c1, variant)
-        barrier(sync, threads, give)
+        barrier(sync, threads, yield_address)
         if state[BROKEN] != 0:
             return
         pivot = L1[j, j]
         if pivot == 0.0:
             if tid == 0 and state[SINGULAR] == 0:
                 state[SINGULAR] = j + 1
-            pivot = L1.dtype.type(1)  # a column of zeros stays one; the caller hears of it through SINGULAR
+            pivot = L1.dtype.type(1)  # a column of zeros stays zero; the caller reads SINGULAR
         reciprocal = L1.dtype.type(1) / pivot
         for t in range(tid, tiles, threads):
             r0, r1 = _tile_rows(t, tile, j + 1 if top > 0 else 0, rows)
@@ -178,98 +222,119 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, sta
 
 
 @inner()
-def _update(tid, threads, A, L1, op, top, tile, gemm):
-    """A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1], each thread its own tiles; one thread: all rows at once."""
-    rows = A.shape[0]
+def _update(tid, threads, A, L1, op, top, work):
+    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1], each thread its own tiles; one thread: all rows."""
+    rows, tile = A.shape[0], work.geometry[4]
     first = op[1] if top > 0 else 0
     k0, k1, c0, c1 = op[3], op[4], op[5], op[6]
-    ld, ld1 = A.strides[1] // A.itemsize, L1.strides[1] // L1.itemsize
     minus_one = A.dtype.type(-1)
     if threads == 1:
         tile = max(rows, 1)
     for t in range(tid, (rows + tile - 1) // tile, threads):
         r0, r1 = _tile_rows(t, tile, first, rows)
         if r1 > r0:
-            gemm_at(
-                gemm,
-                r1 - r0,
-                c1 - c0,
-                k1 - k0,
-                minus_one,
-                address_of(A, r0, k0),
-                ld,
-                address_of(L1, k0, c0),
-                ld1,
-                address_of(A, r0, c0),
-                ld,
-            )
-
-
-_WORK = (TABLE, INT, INT, INTEGERS, INTEGERS, VECTOR, INTEGERS, VECTOR, INTEGERS, INTEGERS, INTEGERS)
+            A_k, U, A_c = column_block(A, r0, k0), column_block(L1, k0, c0), column_block(A, r0, c0)
+            gemm_at(work.calls[GEMM], minus_one, (r1 - r0, c1 - c0, k1 - k0), A_k, U, A_c)
 
 
 @jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK))
-def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine, state, best, where, sync, calls):
+def factor_panel(tid, threads, A, L1, plan, variant, top, work):
     """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
 
-    A[m×jb] this rank's active rows, from the block row down; overwritten: L21 below, row j of the block row is dead.
-    top     rows of A that belong to the block row: jb on the process row that owns it, else 0
-    calls   addresses of gemm, trsm, the exchange (0 where P = 1), and sched_yield
+    A[m×jb] this rank's active rows, from the block row down; overwritten: L21 below, row j of the block row is unused
+    top     rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
     """
-    gemm, trsm, exchange, give = calls[0], calls[1], calls[2], calls[3]
+    state, yield_address = work.state, work.calls[YIELD]
     one, minus_one = L1.dtype.type(1), L1.dtype.type(-1)
-    ld1 = L1.strides[1] // L1.itemsize
-    best[tid * 8], where[tid * 8] = -1.0, -1
+    work.best[tid * 8], work.where[tid * 8] = -1.0, -1
     begin = cycles()
     for step in range(plan.shape[0]):
         op = plan[step]
         k0, k1, c0, c1 = op[3], op[4], op[5], op[6]
         if op[0] == LEAF:
             leaf_begin = cycles()
-            _leaf(
-                tid,
-                threads,
-                A,
-                L1,
-                c0,
-                c1,
-                top,
-                variant,
-                pivots,
-                geometry,
-                mine,
-                state,
-                best,
-                where,
-                sync,
-                exchange,
-                give,
-            )
+            _leaf(tid, threads, A, L1, c0, c1, top, variant, work)
             if state[BROKEN] != 0:
                 return
             if tid == 0:
                 state[LEAF_CYCLES] += cycles() - leaf_begin
         elif op[0] == UPDATE:
-            barrier(sync, threads, give)
-            _update(tid, threads, A, L1, op, top, geometry[4], gemm)
+            barrier(work.sync, threads, yield_address)
+            _update(tid, threads, A, L1, op, top, work)
         elif tid == 0:
+            U = column_block(L1, k0, c0)
             if op[0] == SOLVE:
-                trsm_at(trsm, k1 - k0, c1 - c0, one, address_of(L1, k0, k0), ld1, address_of(L1, k0, c0), ld1)
+                trsm_at(work.calls[TRSM], one, (k1 - k0, c1 - c0), column_block(L1, k0, k0), U)
             else:
                 r0, r1 = op[1], op[2]
-                gemm_at(
-                    gemm,
-                    r1 - r0,
-                    c1 - c0,
-                    k1 - k0,
-                    minus_one,
-                    address_of(L1, r0, k0),
-                    ld1,
-                    address_of(L1, k0, c0),
-                    ld1,
-                    address_of(L1, r0, c0),
-                    ld1,
-                )
-    barrier(sync, threads, give)
+                L, C = column_block(L1, r0, k0), column_block(L1, r0, c0)
+                gemm_at(work.calls[GEMM], minus_one, (r1 - r0, c1 - c0, k1 - k0), L, U, C)
+    barrier(work.sync, threads, yield_address)
     if tid == 0:
         state[ALL_CYCLES] += cycles() - begin
+
+
+_VARIANTS = {"right": RIGHT, "left": LEFT, "crout": CROUT}
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
+
+#: Tiles per thread in FACT: taller tiles (multiples of NB rows) make products faster, and adjacent rows stay with one
+#: thread.  20000×256 on 2 threads: 38 ms with tiles of NB rows, 23 ms with 4 tiles per thread, 19 ms with 2.
+TILES = 2
+
+
+class HostPanels:
+    """The panel factorization of `LuKernels` on the threads of a team."""
+
+    def __init__(self, team: Team):
+        self._team, self.threads = team, team.threads
+        self._plans: dict[tuple[PanelOp, ...], Array] = {}
+        self._yield = sched_yield_address()
+
+    def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
+        jb = work.L1.shape[0]
+        number = work.L1.itemsize
+        assert work.A.strides[0] == work.L1.strides[0] == number or work.A.shape[0] <= 1, "panels are column-major"
+        tiles = -(-work.A.shape[0] // work.rows.nb)
+        threads = self.threads if tiles > 1 else 1
+        candidate, other = np.zeros((2, HEAD + 2 * jb))
+        failure: list[BaseException] = []
+
+        def call_exchange() -> int:
+            try:
+                assert exchange is not None
+                exchange(candidate, other)
+                return 0
+            except BaseException as error:
+                failure.append(error)  # raised below, because an exception cannot cross compiled code
+                return 1
+
+        callback = _Callback(call_exchange)
+        into_python = ctypes.cast(callback, ctypes.c_void_p).value or 0
+        letter, _ = blas.TYPES[work.L1.dtype]
+        products = blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm")
+        calls = np.array([*products, into_python, self._yield], dtype=np.int64)
+        tile = work.rows.nb * max(1, tiles // (TILES * threads))
+        geometry = np.array([work.il0, work.rows.nb, work.rows.p, work.rows.P, tile], dtype=np.int64)
+        state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)
+        pivots = np.empty(jb, dtype=np.int64)
+        best, where = np.zeros(8 * threads), np.zeros(8 * threads, dtype=np.int64)
+        shared = PanelWork(pivots, geometry, candidate, state, best, where, sync, calls)
+        arguments = threads, work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, shared
+
+        begin = perf_counter()
+        if threads == 1:
+            factor_panel(0, *arguments)
+        else:
+            self._team.run(factor_panel, *arguments)
+        elapsed = perf_counter() - begin
+        if failure:
+            raise failure[0]
+        work.pivots[:jb], work.pivots[jb] = pivots, state[SINGULAR]
+        per_cycle = elapsed / max(1, int(state[ALL_CYCLES]))
+        return PanelOutcome(float(state[LEAF_CYCLES]) * per_cycle, float(state[SWAP_CYCLES]) * per_cycle)
+
+    def _plan(self, work: Panel) -> Array:
+        """Return the panel's plan as a table, which is cached."""
+        if work.plan not in self._plans:
+            self._plans[work.plan] = np.array(work.plan, dtype=np.int64).reshape(-1, 7)
+        return self._plans[work.plan]

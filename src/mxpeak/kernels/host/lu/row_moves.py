@@ -1,4 +1,4 @@
-"""Moving rows of a row-major matrix: contiguous pieces, in strips of columns that stay in the cache (phase RS)."""
+"""Row moves of a row-major matrix: contiguous pieces, in strips of columns that stay in the cache (phase RS)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import column, row
 
-#: Columns of a strip: two panels' worth of rows of it fit in half a megabyte.
+#: Columns of a strip: the rows of two panels in it fit in half a megabyte.
 STRIP = 128
 
 
 @inner()
 def part_of(tid, threads, count):
-    """The share of thread tid of 0:count: contiguous."""
+    """Return the contiguous share of thread tid of 0:count."""
     return count * tid // threads, count * (tid + 1) // threads
 
 
 @inner()
 def _move(source, target):
+    """Copy a vector."""
     for c in range(target.shape[0]):
         target[c] = source[c]
 
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def gather_rows(tid, threads, A, rows, out):
-    """out[k, :] = A[rows[k], :]."""
+    """Copy A[rows[k], :] to out[k, :]."""
     c0, c1 = part_of(tid, threads, out.shape[1])
     for k in range(rows.shape[0]):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
@@ -33,7 +34,7 @@ def gather_rows(tid, threads, A, rows, out):
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def scatter_rows(tid, threads, source, rows, A):
-    """A[rows[k], :] = source[k, :]."""
+    """Copy source[k, :] to A[rows[k], :]."""
     c0, c1 = part_of(tid, threads, source.shape[1])
     for k in range(rows.shape[0]):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
@@ -44,7 +45,7 @@ _MOVES = (INT, INTEGERS, INTEGERS, INTEGERS)
 
 @jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
-    """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
+    """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], all from the previous rows."""
     begin, end = part_of(tid, threads, A.shape[1])
     jb, outs = sources.shape[0], targets.shape[0]
     incoming, outgoing = np.empty((jb, STRIP), A.dtype), np.empty((outs, STRIP), A.dtype)
@@ -62,9 +63,9 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
-    """target = source, in whatever orders they lie.
+    """Copy the source, both in any order.
 
-    Line by line where both have the same lines; else tile by tile, so that a cache line is used up while it is there.
+    The copy goes line by line if both have the same order, otherwise tile by tile, so that cache lines are reused.
     """
     r0, r1 = part_of(tid, threads, source.shape[0])
     columns, each = source.shape[1], source.itemsize

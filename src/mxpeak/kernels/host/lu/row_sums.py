@@ -1,6 +1,6 @@
-"""Several weighted sums of every row, for which a matrix is read once: what checksums of an LU take.
+"""Several weighted sums of every row in one pass over a matrix, for the checksums of an LU.
 
-Entries are widened as they are read, or rounded first to what the update of a low precision was given.
+Entries are converted to fp64 as they are read, or rounded first to the operand precision of the update.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from mxpeak.kernels.host.engine.vector_ir import float_of, row
 from mxpeak.kernels.host.lu.cast import FORMAT, round_row
 from mxpeak.kernels.host.lu.operands import rounded_bf16
 from mxpeak.kernels.host.lu.row_moves import part_of
-from mxpeak.kernels.host.lu.triangle import add_four_dots, ask_for_four, dot
+from mxpeak.kernels.host.lu.triangle import add_four_dots, dot, prefetch_four
 from mxpeak.precision import PRECISIONS
 
-#: Columns that are added up at a time: four vectors of so many in fp32 take 32 KiB.  By 512, rows of 20 KB from memory
-#: took a tenth longer (Emerald Rapids, 48 KiB of first cache).
+#: Columns that are summed at a time: four vectors of this length in fp32 take 32 KiB.  With 512 columns, rows of 20 KB
+#: from memory took 10 % longer (Emerald Rapids, 48 KiB of first-level cache).
 PIECE = 2048
-#: Which part of a matrix: all of it, or with a diagonal block, as its last columns, or its first ones.
+#: The part of a matrix: all of it, or with a diagonal block as its last (LOWER) or first (UPPER) columns.
 ALL, LOWER, UPPER = range(3)
 PARTS = {"all": ALL, "lower": LOWER, "upper": UPPER}
-#: The significand bits of the format that is rounded to on the way.
+#: The significand bits of the format to which entries are rounded as they are read.
 BF16 = PRECISIONS["bf16"].p
 
 _VECTORS32 = types.float32[:, ::1]
@@ -31,12 +31,12 @@ _TWICE = (VECTOR, VECTOR)
 
 @jit(INT, INT, *_TWICE, MATRIX, *_TWICE, also=(INT, INT, *_TWICE, MATRIX32, *_TWICE))
 def add_two_matvecs(tid, threads, y, z, A, u, v):
-    """y += A u and z += A v, a thread some rows."""
+    """Compute y += A u and z += A v; each thread adds some rows."""
     m, n = A.shape
     r0, r1 = part_of(tid, threads, m)
     fours = r0 + (r1 - r0) // 4 * 4
     for i in range(r0, fours, 4):
-        ask_for_four(A, i + 4, r1)
+        prefetch_four(A, i + 4, r1)
         add_four_dots(y, z, A, i, ZERO, n, u, v)
     for i in range(fours, r1):
         y[i] += dot(row(A, i, 0, n), u)
@@ -45,7 +45,7 @@ def add_two_matvecs(tid, threads, y, z, A, u, v):
 
 @inner()
 def _four_rows(A, i, rows, c0, c1):
-    """Columns c0:c1 of four rows from i on; where there are fewer, the last is taken again."""
+    """Return columns c0:c1 of four rows from i on; if there are fewer, the last one is repeated."""
     last = i + rows - 1
     second, third, fourth = min(i + 1, last), min(i + 2, last), min(i + 3, last)
     return row(A, i, c0, c1), row(A, second, c0, c1), row(A, third, c0, c1), row(A, fourth, c0, c1)
@@ -53,7 +53,7 @@ def _four_rows(A, i, rows, c0, c1):
 
 @inner(fastmath={"contract", "reassoc"})
 def _add_stored(sums, A, i, rows, c0, c1, u, w, q):
-    """Sums of four rows A[i : i+4, c0:c1], in fp64: a u, a w and a² q.  Of the four only so many `rows` count."""
+    """Add the sums a u, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp64."""
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
     x0, x1, x2, x3 = 0.0, 0.0, 0.0, 0.0
     y0, y1, y2, y3 = 0.0, 0.0, 0.0, 0.0
@@ -81,20 +81,21 @@ def _add_stored(sums, A, i, rows, c0, c1, u, w, q):
 
 @inner(inline=True)
 def _as_bf16(x):
+    """Round fp32 to bf16."""
     return float_of(np.uint32(np.uint32(rounded_bf16(x)) << np.uint32(16)))
 
 
 @inner()
 def _wide_sums(a, low, vectors):
-    """One row's three sums in fp64."""
+    """Return the three sums of one row in fp64."""
     x, y, s = 0.0, 0.0, 0.0
-    one = len(vectors) == 1
+    single = len(vectors) == 1
     for j in range(a.shape[0]):
         a_j, low_j = np.float64(a[j]), np.float64(_as_bf16(a[j]) if low is None else low[j])
         u = vectors[0, j]
-        if u != 0.0:  # beyond the format it may be infinite
+        if u != 0.0:  # a number beyond the format may be infinite
             x += low_j * u
-        if one:
+        if single:
             y += a_j * u
             s += a_j * a_j
         else:
@@ -105,9 +106,9 @@ def _wide_sums(a, low, vectors):
 
 
 @inner()
-def _add_up(sums, A, i, rows, c0, c1, found, wide, low):
-    """Add what was found of four rows.  Sums beyond fp32, as of a flipped exponent, are taken anew in fp64: `wide`."""
-    xs, ys, squares = found
+def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
+    """Add the sums of up to four rows; sums beyond fp32, for example after a flipped exponent, are repeated in fp64."""
+    xs, ys, squares = partial
     for r in range(rows):
         x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(s)):
@@ -119,10 +120,9 @@ def _add_up(sums, A, i, rows, c0, c1, found, wide, low):
 
 @inner(fastmath={"contract", "reassoc"})
 def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
-    """Sums of four rows A[i : i+4, c0:c1], in fp32: ã u + a v, a w and a² q, ã being a rounded.
+    """Add the sums ã u + a v, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp32, ã being a rounded.
 
-    low: the rounded rows; None: they are rounded to bf16 here.  wide: the vectors as they were in fp64.  Of the four
-    only so many `rows` count.
+    low: the rounded rows, or None to round them to bf16 here.  wide: the vectors in fp64.
     """
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
     u, v, w, q = row(vectors, 0, c0, c1), row(vectors, 1, c0, c1), row(vectors, 2, c0, c1), row(vectors, 3, c0, c1)
@@ -152,13 +152,13 @@ def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
         s1 += b[j] * b[j] * q[j]
         s2 += c[j] * c[j] * q[j]
         s3 += d[j] * d[j] * q[j]
-    found = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
-    _add_up(sums, A, i, rows, c0, c1, found, wide, low)
+    partial = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
+    _add_up(sums, A, i, rows, c0, c1, partial, wide, low)
 
 
 @inner(fastmath={"contract", "reassoc"})
 def _add_rounded_by_one(sums, A, i, rows, c0, c1, vectors, wide):
-    """`_add_rounded` to bf16 with one vector w: ã w, a w and a²."""
+    """Add the sums ã w, a w and a² of up to four rows, ã being a rounded to bf16."""
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
     w = row(vectors, 0, c0, c1)
     x0, x1, x2, x3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -177,15 +177,15 @@ def _add_rounded_by_one(sums, A, i, rows, c0, c1, vectors, wide):
         s1 += b[j] * b[j]
         s2 += c[j] * c[j]
         s3 += d[j] * d[j]
-    found = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
-    _add_up(sums, A, i, rows, c0, c1, found, wide, None)
+    partial = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
+    _add_up(sums, A, i, rows, c0, c1, partial, wide, None)
 
 
 def _add_columns(sums, A, i, rows, c0, c1, how):
-    """Sums of columns c0:c1 of so many `rows` from i on, four at most, piece by piece.
+    """Add the sums of columns c0:c1 of up to four `rows` from i on, piece by piece.
 
-    how: the vectors u, w and q, where entries are taken as they are stored; else the vectors, the same in fp64, four
-    rows for rounded entries, and what `round_row` wants to know of the format.
+    how: the vectors u, w and q, for entries as they are stored; for rounded entries the vectors, the same in fp64,
+    workspace for four rows, and the format.
     """
     raise NotImplementedError
 
@@ -200,16 +200,16 @@ def _(sums, A, i, rows, c0, c1, how):
             _add_stored(sums, A, i, rows, first, last, u, w, q)
 
     def rounded(sums, A, i, rows, c0, c1, how):
-        vectors, wide, low, p, largest, smallest, beyond = how
+        vectors, wide, low, to = how
         for first in range(c0, c1, PIECE):
             last = min(first + PIECE, c1)
             if len(vectors) == 1:
                 _add_rounded_by_one(sums, A, i, rows, first, last, vectors, wide)
-            elif p == BF16:
+            elif to.p == BF16:
                 _add_rounded(sums, A, i, rows, first, last, vectors, wide, None)
             else:
                 for r in range(rows):
-                    round_row(row(A, i + r, first, last), low[r], p, largest, smallest, beyond)
+                    round_row(row(A, i + r, first, last), low[r], to)
                 _add_rounded(sums, A, i, rows, first, last, vectors, wide, low)
 
     return stored if len(how) == 1 else rounded
@@ -217,21 +217,21 @@ def _(sums, A, i, rows, c0, c1, how):
 
 @inner()
 def _add_rows(tid, threads, sums, A, part, how):
-    """All rows, four at a time; where the edge of a triangle cuts four rows, each by itself.
+    """Add the sums of all rows, four at a time, and of single rows where the edge of a triangle cuts the four.
 
-    A thread takes some rows; of a triangle four everywhere, for its rows are not equally long.
+    Each thread adds a range of rows; of a triangle, every threads-th group of four, because rows differ in length.
     """
     m, n = A.shape
     r0, r1 = part_of(tid, threads, m) if part == ALL else (4 * tid, m)
     turn = 4 if part == ALL else 4 * threads
     for i in range(r0, r1, turn):
         last = min(i + 4, r1) - 1
-        ask_for_four(A, i + turn, r1)
+        prefetch_four(A, i + turn, r1)
         if part == UPPER:
-            of_block = sums[3:]
+            block_sums = sums[3:]
             for r in range(i, last):
-                _add_columns(of_block, A, r, ONE, r, last, how)
-            _add_columns(of_block, A, i, last - i + 1, last, m, how)
+                _add_columns(block_sums, A, r, ONE, r, last, how)
+            _add_columns(block_sums, A, i, last - i + 1, last, m, how)
         c0, c1 = m if part == UPPER else ZERO, n - m + i if part == LOWER else n
         _add_columns(sums, A, i, last - i + 1, c0, c1, how)
         if part == LOWER:
@@ -241,15 +241,15 @@ def _add_rows(tid, threads, sums, A, part, how):
 
 @jit(INT, INT, MATRIX, MATRIX, MATRIX, INT, also=(INT, INT, MATRIX, MATRIX32, MATRIX, INT), later=True)
 def add_stored_sums(tid, threads, sums, A, vectors, part):
-    """The rows of `sums` += A u, A w and (A∘A) q; u, w and q are rows of `vectors`."""
+    """Add A u, A w and (A∘A) q to the rows of `sums`; u, w and q are rows of `vectors`."""
     _add_rows(tid, threads, sums, A, part, (vectors,))
 
 
-@jit(INT, INT, MATRIX, MATRIX32, _VECTORS32, MATRIX, *FORMAT, INT, allocates=True, later=True)
-def add_rounded_sums(tid, threads, sums, A, vectors, wide, p, largest, smallest, beyond, part):
-    """The rows of `sums` += Ã u + A v, A w and (A∘A) q, Ã being A rounded.
+@jit(INT, INT, MATRIX, MATRIX32, _VECTORS32, MATRIX, FORMAT, INT, allocates=True, later=True)
+def add_rounded_sums(tid, threads, sums, A, vectors, wide, to, part):
+    """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã being A rounded to a format.
 
-    u, v, w and q are rows of `vectors`, and in fp64 of `wide`; for bf16 one row w may stand for w, 0, w and 1.
+    u, v, w and q are rows of `vectors`, and in fp64 of `wide`; for bf16 a single row w means w, 0, w and 1.
     """
     low = np.empty((4, PIECE), np.float32)
-    _add_rows(tid, threads, sums, A, part, (vectors, wide, low, p, largest, smallest, beyond))
+    _add_rows(tid, threads, sums, A, part, (vectors, wide, low, to))

@@ -1,4 +1,4 @@
-"""Triangles of FP32 (or FP64) matrices applied to FP64 vectors, in FP64: each entry is widened as it is read."""
+"""Triangles of FP32 or FP64 matrices applied to FP64 vectors, in FP64: each entry is converted as it is read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from mxpeak.kernels.host.engine.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32
 from mxpeak.kernels.host.engine.vector_ir import address_of, prefetch_read, row
 from mxpeak.kernels.host.lu.row_moves import part_of
 
-#: Rows up to so many bytes are asked for before their turn: the processor itself goes on along a row, but not to the
-#: next one, a page further.  10000×512 of a 10000×10000 matrix in fp32: 5.0 GB/s a core row by row, 7.6 four rows at a
-#: time, 9.0 when the next four are asked for as well; whole rows four at a time 10.9, and 10.0 when asked for.
+#: Rows of at most this number of bytes are prefetched: the processor itself prefetches along a row, but not the next
+#: row, which is in another page.  10000×512 of a 10000×10000 matrix in fp32: 5.0 GB/s per core row by row, 7.6 GB/s
+#: with four rows at a time, 9.0 GB/s if the next four are prefetched.  Whole rows, four at a time: 10.9 GB/s, with
+#: prefetch 10.0.
 SHORT = 4096
-#: Rows of a triangle that a thread takes at a time: they differ in length, so all threads take some everywhere.
+#: Consecutive rows of a triangle per thread; they differ in length, so threads alternate.
 TURN = 16
 
 PLAIN, ABSOLUTE, SQUARED = range(3)
@@ -21,7 +22,7 @@ FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
 
 @inner(fastmath={"contract", "reassoc"})
 def dot(a, x):
-    """Σ a_j x_j in fp64."""
+    """Return Σ a_j x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
         total += np.float64(a[j]) * x[j]
@@ -30,9 +31,9 @@ def dot(a, x):
 
 @inner(fastmath={"contract", "reassoc"}, inline=True)
 def add_four_dots(y, z, A, i, c0, c1, u, v):
-    """y[i : i+4] += four rows A[i : i+4, c0:c1] times u, and z[i : i+4] += the same times v, unless that is None.
+    """Add A[i : i+4, c0:c1] u to y[i : i+4], and A[i : i+4, c0:c1] v to z[i : i+4] unless v is None.
 
-    More rows than one are on their way from memory.
+    Four rows at a time keep more memory accesses in flight than one.
     """
     a, b, c, d = row(A, i, c0, c1), row(A, i + 1, c0, c1), row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
     s, t, p, q = 0.0, 0.0, 0.0, 0.0
@@ -60,6 +61,7 @@ def add_four_dots(y, z, A, i, c0, c1, u, v):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot_squared(a, x):
+    """Return Σ a_j² x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
         value = np.float64(a[j])
@@ -69,6 +71,7 @@ def _dot_squared(a, x):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot_absolute(a, x):
+    """Return Σ |a_j| x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
         total += abs(np.float64(a[j])) * x[j]
@@ -77,13 +80,14 @@ def _dot_absolute(a, x):
 
 @inner(fastmath={"contract"})
 def _add(y, factor, a):
+    """Add factor·a to y."""
     for j in range(a.shape[0]):
         y[j] += factor * np.float64(a[j])
 
 
 @jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
 def solve_upper(U, x, transposed):
-    """x = U^-1 x, by rows from the last; or x = U^-T x, by columns of U^T, which are rows of U."""
+    """Compute x = U^-1 x, by rows from the last; or x = U^-T x, by columns of U^T, which are rows of U."""
     n = x.shape[0]
     for k in range(n):
         i = k if transposed else n - 1 - k
@@ -97,7 +101,7 @@ def solve_upper(U, x, transposed):
 
 @jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
 def solve_lower(L, x, transposed):
-    """x = L^-1 x with L's unit lower triangle, by rows; or x = L^-T x, by columns of L^T from the last."""
+    """Compute x = L^-1 x, L unit lower, by rows; or x = L^-T x, by columns of L^T from the last."""
     n = x.shape[0]
     for k in range(n):
         i = n - 1 - k if transposed else k
@@ -109,8 +113,8 @@ def solve_lower(L, x, transposed):
 
 
 @inner()
-def ask_for_four(A, i, end):
-    """Have four rows from i on come from memory, where rows are short and there are four before the end."""
+def prefetch_four(A, i, end):
+    """Prefetch four rows from i on if rows are short and there are four before the end."""
     n = A.shape[1]
     if n * A.itemsize <= SHORT and i + 4 <= end:
         for j in range(0, n, 64 // A.itemsize):
@@ -120,7 +124,7 @@ def ask_for_four(A, i, end):
 
 @jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG))
 def add_matvec(tid, threads, y, A, x, transposed):
-    """y += A x, a thread some rows; or y += A^T x, a thread some columns of A."""
+    """Compute y += A x, each thread some rows; or y += A^T x, each thread some columns of A."""
     m, n = A.shape
     if transposed:
         c0, c1 = part_of(tid, threads, n)
@@ -130,7 +134,7 @@ def add_matvec(tid, threads, y, A, x, transposed):
         r0, r1 = part_of(tid, threads, m)
         fours = r0 + (r1 - r0) // 4 * 4
         for i in range(r0, fours, 4):
-            ask_for_four(A, i + 4, r1)
+            prefetch_four(A, i + 4, r1)
             add_four_dots(y, None, A, i, ZERO, n, x, None)
         for i in range(fours, r1):
             y[i] += dot(row(A, i, 0, n), x)
@@ -138,25 +142,18 @@ def add_matvec(tid, threads, y, A, x, transposed):
 
 @inner()
 def _columns_before(ig, nb, q, Q):
-    """How many of the global columns before ig process column q owns."""
+    """Return the number of global columns before ig that process column q owns."""
     blocks, ragged = ig // nb, ig % nb
     rounds, extra = blocks // Q, blocks % Q
     return rounds * nb + (nb if q < extra else ragged if q == extra else 0)
 
 
-@jit(
-    INT,
-    INT,
-    VECTOR,
-    MATRIX,
-    VECTOR,
-    INTEGERS,
-    FLAG,
-    INT,
-    also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, INT),
-)
+_TRIANGLE = VECTOR, INTEGERS, FLAG, INT
+
+
+@jit(INT, INT, VECTOR, MATRIX, *_TRIANGLE, also=(INT, INT, VECTOR, MATRIX32, *_TRIANGLE))
 def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
-    """y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
+    """Compute y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or from the diagonal on.
 
     distribution: NB, p, P of the rows, and of the columns
     """
@@ -178,38 +175,38 @@ def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
 
 @inner()
 def _greater(best, value):
-    """The greater of both, NaN if one of them is."""
+    """Return the larger value, or NaN if one of them is NaN."""
     return value if value > best or value != value else best
 
 
 @jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS))
 def max_abs_upper(tid, threads, best, A, distribution):
-    """best[tid] = max |a_ij| over j >= i in this thread's rows."""
+    """Write max |a_ij| over j >= i in this thread's rows to best[tid]."""
     nb, p, P = distribution[0], distribution[1], distribution[2]
     cnb, q, Q = distribution[3], distribution[4], distribution[5]
     r0, r1 = part_of(tid, threads, A.shape[0])
-    found = 0.0
+    largest = 0.0
     for il in range(r0, r1):
         split = min(_columns_before((il // nb * P + p) * nb + il % nb, cnb, q, Q), A.shape[1])
         for j in range(split, A.shape[1]):
-            found = _greater(found, abs(np.float64(A[il, j])))
-    best[tid] = found
+            largest = _greater(largest, abs(np.float64(A[il, j])))
+    best[tid] = largest
 
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def row_max(tid, threads, A, by_row):
-    """by_row_i = max_j |a_ij|."""
+    """Compute by_row_i = max_j |a_ij|."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
-        a, found = row(A, i, 0, A.shape[1]), 0.0
+        a, largest = row(A, i, 0, A.shape[1]), 0.0
         for j in range(a.shape[0]):
-            found = _greater(found, abs(np.float64(a[j])))
-        by_row[i] = found
+            largest = _greater(largest, abs(np.float64(a[j])))
+        by_row[i] = largest
 
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def column_max(tid, threads, A, by_column):
-    """by_column_j = max_i |a_ij|, a thread some columns."""
+    """Compute by_column_j = max_i |a_ij|; each thread takes some columns."""
     c0, c1 = part_of(tid, threads, A.shape[1])
     by_column[c0:c1] = 0.0
     for i in range(A.shape[0]):
@@ -220,7 +217,7 @@ def column_max(tid, threads, A, by_column):
 
 @jit(INT, INT, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, VECTOR, VECTOR))
 def scale_rows_columns(tid, threads, A, by_row, by_column):
-    """a_ij = by_row_i · a_ij · by_column_j."""
+    """Compute a_ij = by_row_i · a_ij · by_column_j in place."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
         a = row(A, i, 0, A.shape[1])
@@ -230,7 +227,7 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
 
 @inner(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
-    """Σ |a_i|; reassociation lets it vectorize, and only tightens the bound n·u."""
+    """Return Σ |a_i|; reassociation lets it vectorize, and only tightens the bound n·u."""
     total = 0.0
     for i in range(a.shape[0]):
         total += abs(a[i])
@@ -239,13 +236,13 @@ def _abs_sum(a):
 
 @jit(INT, INT, MATRIX, VECTOR, MATRIX, also=(INT, INT, MATRIX32, VECTOR, MATRIX))
 def abs_sums(tid, threads, A, by_row, by_column):
-    """by_row[i] = Σ_j |a_ij|, and by_column[tid, j] the part of Σ_i |a_ij| that thread tid's rows make."""
+    """Compute by_row[i] = Σ_j |a_ij|, and by_column[tid, j] = Σ_i |a_ij| over the rows of thread tid."""
     m, n = A.shape
-    mine = row(by_column, tid, 0, n)
+    own = row(by_column, tid, 0, n)
     for j in range(n):
-        mine[j] = 0.0
+        own[j] = 0.0
     for i in range(m * tid // threads, m * (tid + 1) // threads):
         a = row(A, i, 0, n)
         by_row[i] = _abs_sum(a)
         for j in range(n):
-            mine[j] += abs(a[j])
+            own[j] += abs(a[j])
