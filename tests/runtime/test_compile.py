@@ -187,8 +187,8 @@ def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: 
         monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
         wanted = entries(LOADING)[len(LOADED) :]
         assert len(wanted) == besides
-        entry_points = [getattr(import_module(f"{first_use.PACKAGE}.{entry.module}"), entry.name) for entry in wanted]
-        assert set(entry_points) == ({*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES} if there else set())
+        entry_points = {getattr(import_module(f"{first_use.PACKAGE}.{entry.module}"), entry.name) for entry in wanted}
+        assert entry_points == ({*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES} if there else set())
 
 
 @pytest.mark.parametrize("use", DECLARED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba.core import types
+from numba import types
 
 from mxpeak.kernels.host.engine.jit import INT, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import bits_of, float_of, row

@@ -6,7 +6,7 @@ Entries are converted to fp64 as they are read, or rounded first to the operand 
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
+from numba import types
 
 from mxpeak.kernels.host.engine.jit import INT, MATRIX, MATRIX32, ONE, VECTOR, ZERO, forms, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import float_of, row

@@ -166,7 +166,9 @@ def first_use(details: str) -> list[Entry]:
     """
     name, structure, *options = details.split()
     dtype = np.dtype(getattr(ml_dtypes, name, name))
-    both = {COMPILED_TYPES[dtype], dtype.type(0).real.dtype} if structure == "hermitian" else {COMPILED_TYPES[dtype]}
+    both: list[Any] = [COMPILED_TYPES[dtype]]
+    if structure == "hermitian" and dtype.kind == "c":
+        both.append(dtype.type(0).real.dtype)
     integers, reals = types.int64[::1], types.float64[::1]
     listed = []
     for each in both:
