@@ -61,7 +61,9 @@ def simulated(
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, ProgressForecast]:
     """Return the forecast of every case from a file, or from the newest run in mxpeak-out/ (`last`)."""
     path = _newest(benchmark) if text == "last" else Path(text)
-    recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
+    recorded = [
+        result for result in _results(path) if result.get("benchmark") == benchmark and result.get("status") in PASSED
+    ]
     if not recorded:
         raise UsageError(f"--baseline {path} contains no valid result of {benchmark}; use another FILE")
     return {case: _forecast(path, recorded, case, ranks) for case in cases}
@@ -69,8 +71,8 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 def _newest(benchmark: str) -> Path:
     """Return the result file of the newest valid run of a benchmark."""
-    for file, one in past_results():
-        if one.get("benchmark") == benchmark and one.get("status") in PASSED:
+    for file, result in past_results():
+        if result.get("benchmark") == benchmark and result.get("status") in PASSED:
             return file
     raise UsageError(
         f"--baseline last: no folder in mxpeak-out/ contains a valid result of {benchmark}; use --baseline FILE"
@@ -91,11 +93,11 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> ProgressForecast:
     """Return the forecast of a case from the newest result of the same problem."""
-    others = [_differences(one, case, ranks) for one in recorded]
-    for one, different in zip(reversed(recorded), reversed(others)):
+    others = [_differences(result, case, ranks) for result in recorded]
+    for result, different in zip(reversed(recorded), reversed(others)):
         if not different:
             try:
-                forecast = ProgressForecast.of(one)
+                forecast = ProgressForecast.of(result)
             except (TypeError, ValueError, AttributeError, KeyError) as error:
                 raise UsageError(
                     f"--baseline {path} has telemetry.steps that are not a table: {error}; use another FILE"

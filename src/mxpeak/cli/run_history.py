@@ -57,16 +57,16 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
     Keys may be absent, as in the files of older versions. Raise a ValueError with the first mismatch.
     """
     results = checked(results_of(read_json(text)))
-    return [printable_values(one) for one in results] if UNSAFE.search(text) or "\\u" in text else results
+    return [printable_values(result) for result in results] if UNSAFE.search(text) or "\\u" in text else results
 
 
 def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
     """Return results whose keys match the schema and that of their benchmark; raise a ValueError for a mismatch."""
-    for k, one in enumerate(results):
-        benchmark = BENCHMARKS.get(str(one.get("benchmark")))
-        wrong = mismatch(one, "result", complete=False)
+    for k, result in enumerate(results):
+        benchmark = BENCHMARKS.get(str(result.get("benchmark")))
+        wrong = mismatch(result, "result", complete=False)
         if benchmark is not None and benchmark.schema and not wrong:
-            wrong = mismatch(one, benchmark.schema, complete=False)
+            wrong = mismatch(result, benchmark.schema, complete=False)
         if wrong:
             raise ValueError(f"in result {k + 1} of {len(results)}, {wrong}" if len(results) > 1 else wrong)
     return list(results)
@@ -75,8 +75,8 @@ def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield every result of past runs with its file, newest file first."""
     for path in result_files():
-        for one in read_results(path):
-            yield path, one
+        for result in read_results(path):
+            yield path, result
 
 
 def run_file(name: str) -> Path:
@@ -116,7 +116,7 @@ def _previous(last: Path) -> Path:
     own = read_results(last)
     comparable = (path for path in result_files()[1:] if any(pairs(read_results(path), own)))
     if (path := next(comparable, None)) is None:
-        named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
+        named = ", ".join(dict.fromkeys(str(result.get("benchmark")) for result in own)) or "any benchmark"
         raise UsageError(
             f"no earlier run in {OUT}/ has a case in common with the last run ({named}); run mxpeak history for folders"
         )
@@ -144,16 +144,16 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
     """Return the rate of the newest valid result with this many ranks and an order of at least n/4."""
-    for _, one in past_results():
-        if one.get("benchmark") == benchmark and one.get("status") in PASSED:
-            rate = one.get("result", {}).get("rate_flops")
-            if 4 * (one.get("problem", {}).get("n") or 0) < n:
+    for _, result in past_results():
+        if result.get("benchmark") == benchmark and result.get("status") in PASSED:
+            rate = result.get("result", {}).get("rate_flops")
+            if 4 * (result.get("problem", {}).get("n") or 0) < n:
                 continue
-            if one.get("launch", {}).get("ranks", _ranks(one)) == ranks and isinstance(rate, int | float):
+            if result.get("launch", {}).get("ranks", _ranks(result)) == ranks and isinstance(rate, int | float):
                 return float(rate)
     return None
 
 
-def _ranks(one: Mapping[str, Any]) -> int:
-    problem = one.get("problem", {})
+def _ranks(result: Mapping[str, Any]) -> int:
+    problem = result.get("problem", {})
     return int(problem.get("P", 0) * problem.get("Q", 0))

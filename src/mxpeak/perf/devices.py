@@ -61,8 +61,8 @@ def gpu_location(pci_bus_id: str, root: str | Path = "/") -> GpuLocation:
 def nics(root: str | Path = "/") -> dict[str, int | None]:
     """Return the NUMA node of each network adapter, by name."""
     folders = [Path(root) / "sys/class" / kind for kind in ADAPTERS]
-    found = [adapter for folder in folders if folder.is_dir() for adapter in sorted(folder.iterdir())]
-    return {adapter.name: _node(adapter / "device") for adapter in found}
+    adapters = [adapter for folder in folders if folder.is_dir() for adapter in sorted(folder.iterdir())]
+    return {adapter.name: _node(adapter / "device") for adapter in adapters}
 
 
 def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
@@ -95,10 +95,10 @@ def cross_socket(rank: RankLocation) -> str | None:
     node = rank.gpu_location.node
     if node is None or not rank.core_nodes or node in rank.core_nodes:
         return None
-    mine = " and ".join(map(str, rank.core_nodes))
+    nodes = " and ".join(map(str, rank.core_nodes))
     near = f" ({short_list(rank.gpu_location.cores)})" if rank.gpu_location.cores else ""
     return (
-        f"rank {rank.rank} on {rank.host} has cores {short_list(rank.cores)} of NUMA node {mine}, but its GPU "
+        f"rank {rank.rank} on {rank.host} has cores {short_list(rank.cores)} of NUMA node {nodes}, but its GPU "
         f"{rank.bus_id} is attached to node {node}, so every message crosses nodes; bind it to cores of node {node}"
         f"{near}"
     )

@@ -69,13 +69,13 @@ class NvmlCounter:
 
 def processors(root: str | Path = "/") -> list[Counter]:
     """Return counters of this host's packages, and of their memory if it is counted separately."""
-    found: list[Counter] = []
+    counters: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
         if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
-            found.append(Rapl(package))
+            counters.append(Rapl(package))
             parts = sorted(package.glob(f"{package.name}:[0-9]*"))
-            found += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
-    return found
+            counters += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
+    return counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class EnergyMeter:
         """Return the energy of all regions, with phases if the total is known."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
-        known = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
-        phases = dict(self._phases) if known else {}
+        readable = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
+        phases = dict(self._phases) if readable else {}
         return EnergyUsed(self._seconds, cpu, None if self._gpu is None else self._gpu.name, gpu, phases)
 
     def _look(self) -> None:
@@ -165,7 +165,7 @@ class EnergyMeter:
 
     def _both(self, read: tuple[float | None, float | None]) -> float | None:
         counted = bool(self._cpu), self._gpu is not None
-        return total(joules for joules, one in zip(read, counted) if one)
+        return total(joules for joules, valid in zip(read, counted) if valid)
 
     def _read(self) -> tuple[float | None, float | None]:
         cpu = total(counter.joules() for counter in self._cpu)
@@ -190,8 +190,8 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
 
 def total(parts: Iterable[float | None]) -> float | None:
     """Return the sum of the parts, or None if a part is None or there are no parts."""
-    known = list(parts)
-    return None if not known or None in known else sum(part for part in known if part is not None)
+    values = list(parts)
+    return None if not values or None in values else sum(part for part in values if part is not None)
 
 
 def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
@@ -211,23 +211,23 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
     return "; ".join(reasons)
 
 
-def energy(everybody: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:
+def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:
     """Return the energy of all hosts over the timed regions, as results contain it, or None if nothing is readable.
 
     With GPUs, the sum needs the energy of both processors and GPUs.
     """
-    hosts = {host for host, _ in everybody}
-    cpu_of = {host: used.processors for host, used in everybody if used.processors is not None}
+    hosts = {host for host, _ in ranks}
+    cpu_of = {host: used.processors for host, used in ranks if used.processors is not None}
     cpu = total(cpu_of.get(host) for host in hosts)
-    gpu_of = {(host, used.gpu): used.gpu_joules for host, used in everybody if used.gpu is not None}
-    gpu, seconds = total(gpu_of.values()), max((used.seconds for _, used in everybody), default=0.0)
+    gpu_of = {(host, used.gpu): used.gpu_joules for host, used in ranks if used.gpu is not None}
+    gpu, seconds = total(gpu_of.values()), max((used.seconds for _, used in ranks), default=0.0)
     if (cpu is None and gpu is None) or not seconds:
         return None
     joules = cpu if not gpu_of else total([cpu, gpu])
     watts = None if joules is None else joules / seconds
     phases: dict[str, float] = defaultdict(float)
     seen: set[tuple[str, str | None]] = set()
-    for host, used in everybody:
+    for host, used in ranks:
         if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same counter
             _add(phases, used.phases)
         seen.add((host, used.gpu))
@@ -238,5 +238,5 @@ def energy(everybody: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None
         "joules": joules,
         "watts": watts,
         "gflops_per_watt": rate_flops / 1e9 / watts if watts and rate_flops else None,
-        "phases": dict(sorted(phases.items(), key=lambda one: -one[1])),
+        "phases": dict(sorted(phases.items(), key=lambda phase: -phase[1])),
     }

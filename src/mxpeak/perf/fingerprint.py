@@ -56,41 +56,39 @@ def digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return the differences between two machines, one line each."""
-    names = dict.fromkeys([*mine, *theirs])
+    names = dict.fromkeys([*here, *there])
     return [
-        f"{name}: {theirs.get(name)} there, {mine.get(name)} here"
-        for name in names
-        if mine.get(name) != theirs.get(name)
+        f"{name}: {there.get(name)} there, {here.get(name)} here" for name in names if here.get(name) != there.get(name)
     ]
 
 
 def gpu_models(root: str | Path = "/") -> list[str]:
     """Return the names of the GPUs from their drivers, without opening a GPU."""
     proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
-    found = []
+    names = []
     for folder in _folders(proc):
-        found += re.findall(r"^Model:\s*(.+?)\s*$", text_in(folder / "information") or "", re.MULTILINE)
+        names += re.findall(r"^Model:\s*(.+?)\s*$", text_in(folder / "information") or "", re.MULTILINE)
     for folder in _folders(nodes):
-        found += re.findall(r"^gfx_target_version ([1-9]\d*)$", text_in(folder / "properties") or "", re.MULTILINE)
-    return found
+        names += re.findall(r"^gfx_target_version ([1-9]\d*)$", text_in(folder / "properties") or "", re.MULTILINE)
+    return names
 
 
 def blas_files() -> list[str]:
     """Return the file names of the BLAS libraries in NumPy's and SciPy's wheels; empty if they use the system's."""
-    found = []
+    names = []
     for package in ("numpy", "scipy"):
         try:
             files = metadata.files(package) or []
         except metadata.PackageNotFoundError:
             continue
-        found += [
-            one.name
-            for one in files
-            if re.search(r"(blas|mkl|lapack|blis).*\.(so|dylib|dll)", one.name) and f"{package}.libs" in str(one)
+        names += [
+            file.name
+            for file in files
+            if re.search(r"(blas|mkl|lapack|blis).*\.(so|dylib|dll)", file.name) and f"{package}.libs" in str(file)
         ]
-    return sorted(found)
+    return sorted(names)
 
 
 def _folders(parent: Path) -> list[Path]:

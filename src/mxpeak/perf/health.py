@@ -92,8 +92,8 @@ class CoreSensors:
         return int(sum(cores) + max(package, default=0)) if cores or package else None
 
     def _errors(self, name: str) -> int | None:
-        found = [number_in(path) for path in sorted(self._memory.glob(f"mc[0-9]*/{name}"))]
-        counts = [number for number in found if number is not None]
+        numbers = [number_in(path) for path in sorted(self._memory.glob(f"mc[0-9]*/{name}"))]
+        counts = [number for number in numbers if number is not None]
         return sum(counts) if counts else None
 
 
@@ -102,8 +102,8 @@ class GpuSensors:
 
     def __init__(self, pci_bus_id: str):
         self._nvml, self._gpu = _open(pci_bus_id)
-        found = self.ask("nvmlDeviceGetUUID")
-        self.uuid: str | None = found.decode() if isinstance(found, bytes) else found
+        uuid = self.ask("nvmlDeviceGetUUID")
+        self.uuid: str | None = uuid.decode() if isinstance(uuid, bytes) else uuid
 
     def read(self) -> SensorReading:
         """Return clocks, reasons for throttling, and memory errors."""
@@ -144,8 +144,8 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
     sensors = GpuSensors(pci_bus_id)
 
     def joules() -> float | None:
-        found = sensors.ask("nvmlDeviceGetTotalEnergyConsumption")
-        return None if found is None else MILLI * found
+        energy = sensors.ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if energy is None else MILLI * energy
 
     return sensors.uuid or pci_bus_id, joules
 
@@ -153,8 +153,8 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
 def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
     """Return the lowest clock, all reasons, and the increase of each count over several readings."""
     first, last = readings[0], readings[-1]
-    clocks = [one.clock_mhz for one in readings if one.clock_mhz is not None]
-    reasons = [one.reasons for one in readings if one.reasons is not None]
+    clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
+    reasons = [reading.reasons for reading in readings if reading.reasons is not None]
     return {
         "clock_mhz": _lowest(clocks),
         "max_clock_mhz": last.max_clock_mhz,

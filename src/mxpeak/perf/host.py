@@ -152,11 +152,11 @@ def _sockets(root: Path) -> int | None:
 
 def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
     nodes = [path for path in _glob(root / "sys/devices/system/node", "node*") if path.name[4:].isdecimal()]
-    found = [
+    numa = [
         {"node": int(path.name[4:]), "cores": core_list(text_in(path / "cpulist") or "")}
         for path in sorted(nodes, key=lambda path: int(path.name[4:]))
     ]
-    return found or None
+    return numa or None
 
 
 def _cache(root: Path, core: int, level: int, fact: str) -> str | None:
@@ -202,7 +202,7 @@ def available_memory_bytes(root: str | Path = "/") -> int | None:
 def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
     # limit and used bytes of each limited cgroup from the process's own up to the root, because each of them is
     # enforced
-    found: list[tuple[int, int]] = []
+    limits: list[tuple[int, int]] = []
     for line in (text_in(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -214,8 +214,8 @@ def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
         else:
             continue
         for mount in mounts:
-            found.extend(entry for level in _levels(mount, path) if (entry := _cgroup_level(level, *names)))
-    return found
+            limits.extend(entry for level in _levels(mount, path) if (entry := _cgroup_level(level, *names)))
+    return limits
 
 
 def _levels(mount: Path, path: str) -> list[Path]:

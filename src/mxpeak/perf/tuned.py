@@ -69,17 +69,18 @@ class RunNeeds:
 
 def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
     """Return the winner for a run; or None, with the reason if only the size does not fit."""
-    found = [
-        one
-        for one in winners
-        if (one.benchmark, one.mode, one.device) == (wanted.benchmark, wanted.mode, wanted.device)
-        and ((wanted.open_layout and one.any_layout) or _on_layout(one, wanted))
+    candidates = [
+        winner
+        for winner in winners
+        if (winner.benchmark, winner.mode, winner.device) == (wanted.benchmark, wanted.mode, wanted.device)
+        and ((wanted.open_layout and winner.any_layout) or _on_layout(winner, wanted))
     ]
-    found.sort(key=lambda one: one.any_layout != wanted.open_layout)  # winners with the requested layout first
-    reasons = [misfit(one, wanted) for one in found]
-    for one, reason in zip(found, reasons):
+    # Winners with the requested layout come first.
+    candidates.sort(key=lambda winner: winner.any_layout != wanted.open_layout)
+    reasons = [misfit(winner, wanted) for winner in candidates]
+    for winner, reason in zip(candidates, reasons):
         if not reason:
-            return one, ""
+            return winner, ""
     return None, reasons[0] if reasons else ""
 
 
@@ -93,12 +94,12 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
     if wanted.n is not None and "n" in winner.size:
         n = winner.size["n"]
-        far = [one for one in wanted.n if not n / COMPARABLE_N <= one <= n * COMPARABLE_N]
+        far = [order for order in wanted.n if not n / COMPARABLE_N <= order <= n * COMPARABLE_N]
         if far:
             return f"tuned at N = {n}, more than a factor of {COMPARABLE_N:g} from N = {far[0]}"
     if wanted.shape is not None and "nx" in winner.size:
-        points, asked = prod(winner.size.values()), prod(wanted.shape)
-        if not points / COMPARABLE_POINTS <= asked <= points * COMPARABLE_POINTS:
+        points, points_here = prod(winner.size.values()), prod(wanted.shape)
+        if not points / COMPARABLE_POINTS <= points_here <= points * COMPARABLE_POINTS:
             return (f"tuned on {'x'.join(map(str, winner.size.values()))} points per rank, more than "
                     f"a factor of {COMPARABLE_POINTS:g} from {'x'.join(map(str, wanted.shape))}")  # fmt: skip
     return ""
@@ -120,7 +121,11 @@ class Winners:
 
     def text(self) -> str:
         """Return the winners as JSON."""
-        body = {"schema": SCHEMA, "fingerprint": self.facts, "winners": [asdict(one) for one in self.winners.values()]}
+        body = {
+            "schema": SCHEMA,
+            "fingerprint": self.facts,
+            "winners": [asdict(winner) for winner in self.winners.values()],
+        }
         return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
@@ -135,15 +140,15 @@ def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
     except ValueError as error:
         raise InvalidWinnersError(f"it is not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        found = body.get("schema") if isinstance(body, dict) else type(body).__name__
-        raise InvalidWinnersError(f"its schema is {found!r}, not {SCHEMA!r}")
+        schema = body.get("schema") if isinstance(body, dict) else type(body).__name__
+        raise InvalidWinnersError(f"its schema is {schema!r}, not {SCHEMA!r}")
     if body.get("fingerprint") != facts:
         raise InvalidWinnersError("it was written on another machine, or with other software")
     try:
-        winners = [_winner(one) for one in body["winners"]]
+        winners = [_winner(winner) for winner in body["winners"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidWinnersError(f"a winner is not valid: {error}") from None
-    return Winners(facts, {one.key: one for one in winners})
+    return Winners(facts, {winner.key: winner for winner in winners})
 
 
 #: Type of each field of a winner.
@@ -168,14 +173,14 @@ def _winner(body: Mapping[str, Any]) -> Winner:
 
 def read_journal(text: str) -> tuple[list[dict[str, Any]], int]:
     """Return the records of a journal with one JSON object per line, and the number of invalid lines."""
-    found, bad = [], 0
+    records, bad = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:
-            one = read_json(line)
+            record = read_json(line)
         except ValueError:
-            one = None
-        if isinstance(one, dict) and isinstance(one.get("kind"), str):
-            found.append(one)
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("kind"), str):
+            records.append(record)
         else:
             bad += 1
-    return found, bad
+    return records, bad

@@ -50,8 +50,8 @@ def mismatch(value: Any, definition: str | Mapping[str, Any], *, complete: bool 
 
 @cache
 def _schema() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    schema: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return schema
 
 
 @cache
@@ -62,8 +62,8 @@ def _definition(name: str, complete: bool) -> Check:
 def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], complete: bool = True) -> Check:
     """Return the check of a schema; `definition` returns the check for the name in a $ref."""
 
-    def inner(one: Any) -> Check:
-        return compiled(one, definition, complete)
+    def inner(schema: Any) -> Check:
+        return compiled(schema, definition, complete)
 
     checks: list[Check] = []
     for keyword, word in schema.items():
@@ -72,11 +72,11 @@ def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], comp
         if keyword == "$ref":
             checks.append(_reference(word.removeprefix("#/$defs/"), definition))
         elif keyword == "properties":
-            checks.append(_properties({name: inner(one) for name, one in word.items()}))
+            checks.append(_properties({name: inner(part) for name, part in word.items()}))
         elif keyword in ("oneOf", "anyOf"):
-            checks.append(_choice([inner(one) for one in word], only=keyword == "oneOf"))
+            checks.append(_choice([inner(part) for part in word], only=keyword == "oneOf"))
         elif keyword == "allOf":
-            checks += [inner(one) for one in word]
+            checks += [inner(part) for part in word]
         elif keyword == "if":
             checks.append(_condition(inner(word), inner(schema.get("then", {}))))
         else:
@@ -96,9 +96,9 @@ def _all(checks: list[Check]) -> Check:
         return checks[0]
 
     def check(value: Any, path: str | None) -> str:
-        for one in checks:
-            if found := one(value, path):
-                return found
+        for rule in checks:
+            if wrong := rule(value, path):
+                return wrong
         return ""
 
     return check
@@ -126,16 +126,16 @@ def _type(names: str | list[str]) -> Check:
     return check
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     """Return whether two JSON values are equal; true is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
 def _enum(choices: Iterable[Any]) -> Check:
     choices = list(choices)
     expected = choices[0] if len(choices) == 1 else "one of " + ", ".join(map(str, choices))
     return lambda value, path: (
-        "" if any(_equal(value, one) for one in choices) else _said(path, value, f"not {expected}")
+        "" if any(_equal(value, choice) for choice in choices) else _said(path, value, f"not {expected}")
     )
 
 
@@ -150,8 +150,8 @@ def _minimum(least: float) -> Check:
     return lambda value, path: _said(path, value, f"less than {least}") if _is_number(value) and value < least else ""
 
 
-def _maximum(most: float) -> Check:
-    return lambda value, path: _said(path, value, f"more than {most}") if _is_number(value) and value > most else ""
+def _maximum(limit: float) -> Check:
+    return lambda value, path: _said(path, value, f"more than {limit}") if _is_number(value) and value > limit else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -166,9 +166,11 @@ def _min_items(least: int) -> Check:
     )
 
 
-def _max_items(most: int) -> Check:
+def _max_items(limit: int) -> Check:
     return lambda value, path: (
-        f"{_at(path)} has {len(value)} items, more than {most}" if isinstance(value, list) and len(value) > most else ""
+        f"{_at(path)} has {len(value)} items, more than {limit}"
+        if isinstance(value, list) and len(value) > limit
+        else ""
     )
 
 
@@ -184,19 +186,19 @@ def _properties(checks: Mapping[str, Check]) -> Check:
     def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
             for name, item in value.items():
-                if name in checks and (found := checks[name](item, _below(path, name))):
-                    return found
+                if name in checks and (wrong := checks[name](item, _below(path, name))):
+                    return wrong
         return ""
 
     return check
 
 
-def _others(known: Mapping[str, Any], inner: Check) -> Check:
+def _others(properties: Mapping[str, Any], inner: Check) -> Check:
     def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
             for name, item in value.items():
-                if name not in known and (found := inner(item, _below(path, name))):
-                    return found
+                if name not in properties and (wrong := inner(item, _below(path, name))):
+                    return wrong
         return ""
 
     return check
@@ -206,8 +208,8 @@ def _items(inner: Check) -> Check:
     def check(value: Any, path: str | None) -> str:
         if isinstance(value, list):
             for k, item in enumerate(value):
-                if found := inner(item, None if path is None else f"{path}[{k}]"):
-                    return found
+                if wrong := inner(item, None if path is None else f"{path}[{k}]"):
+                    return wrong
         return ""
 
     return check
@@ -217,12 +219,12 @@ def _choice(checks: list[Check], *, only: bool) -> Check:
     """Return the check of anyOf, or of oneOf if `only`."""
 
     def check(value: Any, path: str | None) -> str:
-        found = [one(value, path) for one in checks]
-        fits = found.count("")
+        wrong = [rule(value, path) for rule in checks]
+        fits = wrong.count("")
         if path is None:
             return "" if fits == 1 or (fits and not only) else WRONG
         if fits == 0:
-            return f"{_at(path)} matches no alternative: {'; '.join(dict.fromkeys(found))}"
+            return f"{_at(path)} matches no alternative: {'; '.join(dict.fromkeys(wrong))}"
         return f"{_at(path)} matches {fits} alternatives instead of one" if only and fits > 1 else ""
 
     return check

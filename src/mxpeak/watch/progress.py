@@ -137,11 +137,11 @@ class Progress:
 
     def _line(self, step: Step) -> str:
         """Join as many parts of the line as fit on a terminal; the most important parts come first."""
-        label, share, left, *others = filter(None, self._parts(step))
+        label, share, remaining, *others = filter(None, self._parts(step))
         if not self._show_live:
-            return "  ".join([label, share, left, *others])
+            return "  ".join([label, share, remaining, *others])
         width = shutil.get_terminal_size().columns - 1
-        line = f"{_cut(label, width - len(share) - len(left) - 4)}  {share}  {left}"
+        line = f"{_cut(label, width - len(share) - len(remaining) - 4)}  {share}  {remaining}"
         for part in others:
             if len(line) + 2 + len(part) > width:
                 break
@@ -177,8 +177,8 @@ def _cut(text: str, width: int) -> str:
 def how_far(step: Step) -> list[str]:
     """Return the label, the completed share, and the remaining time at the current pace."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
-    left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
-    return [step.label, f"{100 * share:3.0f} %", f"{duration(left)} left"]
+    left_s = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
+    return [step.label, f"{100 * share:3.0f} %", f"{duration(left_s)} left"]
 
 
 def since(step: Step) -> str:

@@ -75,8 +75,8 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._end.wait(self.look_s):
-            if (said := self.look()) is not None:
-                self._stalled(said)
+            if (stall := self.look()) is not None:
+                self._stalled(stall)
                 return
 
     def look(self) -> str | None:
@@ -85,8 +85,8 @@ class Watchdog:
         if spans is not None and spans.computations and self.phase == SET_UP:
             self.phase = CHECKS  # after any computation, however short
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
-        if (said := self._look_at_ranks(passed_s)) is not None:
-            return said
+        if (stall := self._look_at_ranks(passed_s)) is not None:
+            return stall
         if spans is None or not spans.running:
             return self._look_at_messages(passed_s)
         if spans.beats != self._beats:
@@ -98,7 +98,7 @@ class Watchdog:
 
     def _look_at_ranks(self, passed_s: float) -> str | None:
         self._still = {rank: self._still.get(rank, 0.0) + passed_s for rank in self._stopped()}
-        rank, still_s = max(self._still.items(), key=lambda one: one[1], default=("", 0.0))
+        rank, still_s = max(self._still.items(), key=lambda item: item[1], default=("", 0.0))
         if still_s <= self._least_s:
             return None
         running = self._spans is not None and self._spans.running

@@ -33,7 +33,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
     from mxpeak.report.compare import listed
 
     path = run_file(args.result)
-    valid = [one for one in results_in(path) if one.get("status") in PASSED]
+    valid = [result for result in results_in(path) if result.get("status") in PASSED]
     if not valid:
         raise UsageError(f"{path} contains no valid result; use another RESULT")
     if session.rank != 0:

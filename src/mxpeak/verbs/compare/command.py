@@ -85,7 +85,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             text_of(changes, different, only, skipped),
             args.json,
         )
-    return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
+    return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
@@ -110,13 +110,13 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
     text = text_of(changes, different, only, skipped)
     text += f"  before: {first.text}\n  after:  {second.text}\n  medians of {args.rounds} rounds; runs in {folder}/\n"
     show({**body, "rounds": rates, "folder": str(folder)}, text, args.json)
-    return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
+    return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
 
 
-def _merged(found: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+def _merged(differences: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
     """Merge the differences of several cases, without duplicates."""
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: list(dict.fromkeys(line for one in found for line in one.get(name, ()))) for name in names}
+    names = dict.fromkeys(name for case in differences for name in case)
+    return {name: list(dict.fromkeys(line for case in differences for line in case.get(name, ()))) for name in names}
 
 
 def show(body: Mapping[str, Any], text: str, target: str | None) -> None:

@@ -51,30 +51,32 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     from mxpeak.report.columns import table
     from mxpeak.report.compare import row_of
 
-    found: list[tuple[Path, Mapping[str, Any]]] = []
+    results: list[tuple[Path, Mapping[str, Any]]] = []
     for path in result_files():  # newest first, until there are enough
-        here = [one for one in read_results(path) if args.benchmark in (None, one.get("benchmark"))]
-        found = [*((path, one) for one in here), *found]
-        if len(found) >= args.last:
+        here = [result for result in read_results(path) if args.benchmark in (None, result.get("benchmark"))]
+        results = [*((path, result) for result in here), *results]
+        if len(results) >= args.last:
             break
-    found = found[-args.last :]
+    results = results[-args.last :]
     rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
-    rows += [row_of(one, _when(one), path.parent.name) for path, one in found]
+    rows += [row_of(result, _when(result), path.parent.name) for path, result in results]
     kept = ("benchmark", "status", "problem", "result")
     body = {
         "schema": "mxpeak.history/1",
-        "results": [{"file": str(path), "start": _when(one), **{k: one.get(k) for k in kept}} for path, one in found],
+        "results": [
+            {"file": str(path), "start": _when(result), **{k: result.get(k) for k in kept}} for path, result in results
+        ],
     }
     width = terminal_width(sys.stdout)
-    text = table(rows, width=width, least=(6, 4, 5)) if found else f"no results in {OUT}/\n"
+    text = table(rows, width=width, least=(6, 4, 5)) if results else f"no results in {OUT}/\n"
     if any(row[4].endswith("*") for row in rows):
         text += "  * uncertain, because the machine's speed changed during the run\n"
     show(body, text, args.json)
     return ExitCode.VALID
 
 
-def _when(one: Mapping[str, Any]) -> str:
-    start: Any = (one.get("run") or {}).get("start_unix")
+def _when(result: Mapping[str, Any]) -> str:
+    start: Any = (result.get("run") or {}).get("start_unix")
     try:
         return f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
     except (TypeError, ValueError, OverflowError, OSError):  # no start time, or one outside the calendar

@@ -76,8 +76,8 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     folder = new_folder(None, "compare", ())
     try:
         for turn in range(rounds + 1):
-            for one in (second, first) if turn % 2 else (first, second):
-                one.rounds.append(_take_turn(one, turn, rounds, folder.path, session))
+            for of_turn in (second, first) if turn % 2 else (first, second):
+                of_turn.rounds.append(_take_turn(of_turn, turn, rounds, folder.path, session))
             if not list(pairs(first.rounds[-1], second.rounds[-1])):
                 raise UsageError(nothing_in_common("AB", first.rounds[-1], second.rounds[-1]))
     except EndedError as ended:
@@ -85,38 +85,38 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
         raise
     finally:
         folder.remove_if_empty()
-    for one in (first, second):
-        del one.rounds[0]
+    for of_turn in (first, second):
+        del of_turn.rounds[0]
     return first, second, folder.path
 
 
-def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Session) -> list[Any]:
-    """Run a command and return its results; the first run compiles kernels and is not counted."""
+def _take_turn(command: Command, turn: int, rounds: int, folder: Path, session: Session) -> list[Any]:
+    """Run a command in its turn, and return its results; the first run compiles kernels and is not counted."""
     from mxpeak.records import figure_text
 
-    results = _run(one, folder / f"{one.name}{turn}")
-    said = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
-    session.log(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {one.name}  {said}")
+    results = _run(command, folder / f"{command.name}{turn}")
+    rates = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
+    session.log(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {command.name}  {rates}")
     return results
 
 
-def _run(one: Command, folder: Path) -> list[Any]:
-    """Return the results of one run."""
+def _run(command: Command, folder: Path) -> list[Any]:
+    """Run a command and return its results."""
     from mxpeak.runtime.launch import code_of
 
-    words = [*one.words, "--quiet", "--out", str(folder)]
-    with TemporaryFile("w+", errors="replace") as said:
+    words = [*command.words, "--quiet", "--out", str(folder)]
+    with TemporaryFile("w+", errors="replace") as stderr:
         try:
-            code = code_of(words, stdout=subprocess.DEVNULL, stderr=said)
+            code = code_of(words, stdout=subprocess.DEVNULL, stderr=stderr)
         except OSError as error:
             raise UsageError(
-                f"{one.name}: mxpeak cannot start {one.words[0]}: {error.strerror}; use a command that this "
+                f"{command.name}: mxpeak cannot start {command.words[0]}: {error.strerror}; use a command that this "
                 "shell can run"
             ) from None
         if code > 128:
-            raise EndedError(one.name, code)
-        said.seek(0)
-        tail = said.read()[-TAIL:].strip()
+            raise EndedError(command.name, code)
+        stderr.seek(0)
+        tail = stderr.read()[-TAIL:].strip()
     if not (folder / "result.json").exists():
-        raise UsageError(f"{one.name}: {one.text} ended with exit code {code} and without a result:\n{tail}")
+        raise UsageError(f"{command.name}: {command.text} ended with exit code {code} and without a result:\n{tail}")
     return list(results_in(folder / "result.json"))

@@ -21,13 +21,13 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
     """Return the change of each case of both commands by its medians, and its rates by round."""
     firsts, seconds = by_case(before, "A"), by_case(after, "B")
     changes, rates = [], []
-    for one, other in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
+    for pair in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
         first, second = (
-            next(case for case in cases if case[0] is body) for cases, body in ((firsts, one), (seconds, other))
+            next(case for case in cases if case[0] is body) for cases, body in zip((firsts, seconds), pair)
         )
         turns = PairedRates(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
-        known = all(turns.before) and all(turns.after)
-        changes.append(judged(middle(first), middle(second), tolerance, turns.noise if known else None))
+        timed = all(turns.before) and all(turns.after)
+        changes.append(judged(middle(first), middle(second), tolerance, turns.noise if timed else None))
         rates.append({"name": changes[-1].name, "before": list(turns.before), "after": list(turns.after)})
     return changes, rates
 
@@ -36,9 +36,9 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
     """Return the results of each case by round."""
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
-        said = ", ".join(map(str, counts))
+        text = ", ".join(map(str, counts))
         raise UsageError(
-            f"{command} produced a different number of results in each round ({said}); use a command whose "
+            f"{command} produced a different number of results in each round ({text}); use a command whose "
             "cases all finish"
         )
     return [list(case) for case in zip(*rounds)]
@@ -57,5 +57,5 @@ def middle(case: Sequence[Body]) -> dict[str, Any]:
 
 def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last figures, with the median of each rate that all rounds have."""
-    shared = [name for name in RATES if all(one.get(name) for one in figures)]
-    return {**figures[-1], **{name: median(float(one[name]) for one in figures) for name in shared}}
+    shared = [name for name in RATES if all(figure.get(name) for figure in figures)]
+    return {**figures[-1], **{name: median(float(figure[name]) for figure in figures) for name in shared}}

@@ -109,10 +109,10 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
     """Raise for a flag that the run would reject, before the job waits in a queue."""
     verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
-    known = flags_after(top, verb)
-    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in known]
+    accepted = flags_after(top, verb)
+    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in accepted]
     if unknown:
-        raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, known)}")
+        raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, accepted)}")
 
 
 def _name(word: str) -> str:

@@ -96,15 +96,15 @@ def _tuned_table(args: argparse.Namespace) -> str:
     tables, sides = store.tables(), [args.npx, args.npy, args.npz]
     grid = args.grid[0] * args.grid[1] if args.grid else sides[0] * sides[1] * sides[2] if all(sides) else None
     ranks = args.ranks or grid or args.ranks_per_node or min((ranks for ranks, _ in tables), default=1)
-    found = max((layout for layout in tables if layout[0] == ranks), default=None)
-    if found is None:
+    layout = max((layout for layout in tables if layout[0] == ranks), default=None)
+    if layout is None:
         have = ", ".join(f"{R} of {T} threads" for R, T in tables) or "none"
-        asked = f"{ranks} rank{'s' * (ranks > 1)}"
+        wanted = f"{ranks} rank{'s' * (ranks > 1)}"
         raise UsageError(
-            f"--machine {TUNED} has no measurements of this machine with {asked} (measured: {have}); run "
+            f"--machine {TUNED} has no measurements of this machine with {wanted} (measured: {have}); run "
             f"mxpeak tune --ranks {ranks}"
         )
-    return str(tables[found])
+    return str(tables[layout])
 
 
 def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
@@ -118,14 +118,14 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
     sides = [args.npx, args.npy, args.npz]
     if None not in sides:
         given["--npx --npy --npz"] = args.npx * args.npy * args.npz
-    said = {flag: ranks for flag, ranks in given.items() if ranks is not None}
-    if len(set(said.values())) > 1:
+    numbers = {flag: ranks for flag, ranks in given.items() if ranks is not None}
+    if len(set(numbers.values())) > 1:
         raise UsageError(
             "the flags set different numbers of ranks: "
-            + ", ".join(f"{flag} sets {ranks}" for flag, ranks in said.items())
+            + ", ".join(f"{flag} sets {ranks}" for flag, ranks in numbers.items())
             + (f" ({per_node} per node)" if args.nodes is not None else "") + "; use only one of these flags"
         )  # fmt: skip
-    ranks = next(iter(said.values()), per_node)
+    ranks = next(iter(numbers.values()), per_node)
     check_ranks(machine, ranks)
     return int(ranks)
 
@@ -230,11 +230,11 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
         shape = (args.nx, args.ny or args.nx, args.nz or args.nx)
     box = Box.of(0, shape, grid)
     check_box(box, rules=False)
-    need, most = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
-    if need > most:
+    need, limit = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
+    if need > limit:
         raise ResourceError(
             f"a box of {'x'.join(map(str, shape))} needs {size_text(need)} per rank, but a rank has only "
-            f"{size_text(most)}; use a smaller --nx"
+            f"{size_text(limit)}; use a smaller --nx"
         )
     return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
 
@@ -335,7 +335,7 @@ def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
 
 def caution_lines(cautions: list[Caution]) -> list[str]:
     """Return lines with the cautions and their advice."""
-    return [line for one in cautions for line in wrapped("warning   ", f"{one.text}; {one.hint}")]
+    return [line for caution in cautions for line in wrapped("warning   ", f"{caution.text}; {caution.hint}")]
 
 
 def wrapped(head: str, text: str) -> list[str]:

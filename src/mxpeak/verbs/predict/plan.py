@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.bench.registry import kind_of, of_kind
+from mxpeak.bench.registry import BENCHMARKS, kind_of, load, of_kind
 from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import Caution, size_text
@@ -108,10 +108,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
     )  # fmt: skip
     args.mem = args.mem or "80%"
     if kind_of(benchmark) == "lu":
-        from mxpeak.bench.hpl.config import HplConfig
-        from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-
-        args.nb = args.nb or (HplConfig if benchmark == "hpl" else HplMxpConfig).nb[0]
+        defaults: Any = BENCHMARKS[benchmark].config
+        args.nb = args.nb or defaults.nb[0]
         args.bcast, args.order = args.bcast or "1ringM", args.order or "row"
         args.split = 0.0 if args.split is None and benchmark == "hpl" else args.split
         args.precision = args.precision or (None if benchmark == "hpl" else "fp32")
@@ -157,7 +155,7 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
     if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
         return run, []
     runs = [replace(run, bcast=name) for name in TRIED]
-    return max(runs, key=lambda one: simulate_lu(benchmark, one, machine).rate_flops), list(TRIED)
+    return max(runs, key=lambda run: simulate_lu(benchmark, run, machine).rate_flops), list(TRIED)
 
 
 def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str, Any], Any]:
@@ -166,8 +164,8 @@ def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str,
     from mxpeak.perf.simulation.predict import predict, simulate_lu
 
     if machine.gemm:
-        found = predict(lambda one: simulate_lu(benchmark, run, one), machine)
-        return found.section(), found.forecast
+        prediction = predict(lambda machine: simulate_lu(benchmark, run, machine), machine)
+        return prediction.section(), prediction.forecast
     rate = last_rate(benchmark, run.ranks)
     if rate is None:
         return dict.fromkeys(("rate_flops", "time_s", "low", "high")), None
@@ -185,8 +183,8 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
     section: dict[str, Any] = dict.fromkeys(("rate_flops", "time_s", "low", "high"))
     forecast = None
     if machine.gemm:
-        found = predict(lambda one: simulate(run, one), machine)
-        section, forecast = found.section(), found.forecast
+        prediction = predict(lambda machine: simulate(run, machine), machine)
+        section, forecast = prediction.section(), prediction.forecast
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
     command = f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
     cautions = [*prime_caution(run.ranks), *part_node_caution(run.ranks, machine.ranks_per_node)]
@@ -221,7 +219,7 @@ def _body(
         "memory": {"bytes_per_rank": bytes_per_rank},
         "machine": machine_section(machine, ranks),
         "command": command,
-        "warnings": [asdict(one) for one in cautions],
+        "warnings": [asdict(caution) for caution in cautions],
     }
 
 
@@ -253,18 +251,15 @@ def _start(ranks: int, machine: Machine) -> str:
 
 
 def _write_dat(name: str, benchmark: str, run: LuRun) -> None:
-    from mxpeak.bench.hpl import input as hpl_input
-    from mxpeak.bench.hpl.config import HplConfig
-    from mxpeak.bench.hpl_mxp import input as mxp_input
-    from mxpeak.bench.hpl_mxp.config import HplMxpConfig
     from mxpeak.cli.output import write_new
 
-    said: dict[str, Any] = {
+    form = BENCHMARKS[benchmark].input
+    assert form is not None, "both LU benchmarks have an input file"
+    settings: dict[str, Any] = {
         "n": (run.n,), "nb": (run.nb,), "grid": ((run.P, run.Q),), "order": run.order, "bcast": (run.bcast,),
         "depth": (run.depth,),
     }  # fmt: skip
-    text = hpl_input.write_dat(HplConfig(**said)) if benchmark == "hpl" else mxp_input.write_dat(HplMxpConfig(**said))
     try:
-        write_new(Path(name), text)
+        write_new(Path(name), load(form.writer)(BENCHMARKS[benchmark].config(**settings)))
     except OSError as error:
         raise UsageError(f"mxpeak cannot write {name}: {error.strerror}; use another --write-dat FILE") from None

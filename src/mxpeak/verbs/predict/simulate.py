@@ -71,8 +71,8 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
         return ExitCode.VALID
     benchmark = args.benchmark
     if not kind_of(benchmark):
-        asked = "the benchmark is missing" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
-        raise UsageError(f"{asked}; use one of {', '.join(of_kind('lu', 'sparse'))}")
+        problem = "the benchmark is missing" if benchmark is None else f"mxpeak cannot simulate {benchmark!r}"
+        raise UsageError(f"{problem}; use one of {', '.join(of_kind('lu', 'sparse'))}")
     refuse_foreign(args, benchmark)
     if args.machine is None:
         from mxpeak.perf.simulation.machines import known_machines
@@ -129,7 +129,7 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
         "phases": dict(prediction.forecast.phases),
         "config": lu_config(run),
         "machine": machine_section(machine, run.ranks),
-        "warnings": [asdict(one) for one in cautions],
+        "warnings": [asdict(caution) for caution in cautions],
     }
     return body, [*lines, *caution_lines(cautions)]
 
@@ -157,27 +157,27 @@ def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> 
         "phases": dict(prediction.forecast.phases),
         "config": sparse_config(run),
         "machine": machine_section(machine, run.ranks),
-        "warnings": [asdict(one) for one in cautions],
+        "warnings": [asdict(caution) for caution in cautions],
     }
     return body, [*lines, *caution_lines(cautions)]
 
 
 def _slow(text: str | None) -> dict[int, float]:
     """Return the relative speeds in RANK:FACTOR,... by rank."""
-    found: dict[int, float] = {}
+    speeds: dict[int, float] = {}
     for part in (text or "").split(","):
         if not part and not text:
             continue
         rank, _, factor = part.partition(":")
         try:
-            found[int(rank)] = float(factor)
+            speeds[int(rank)] = float(factor)
         except ValueError:
             raise UsageError(f"--slow {part!r} is not in the form RANK:FACTOR; use, for example, 17:0.9") from None
-        if not 0.0 < found[int(rank)] <= 10.0:
+        if not 0.0 < speeds[int(rank)] <= 10.0:
             raise UsageError(
                 f"--slow {part}: the relative speed of a rank must be above 0 and at most 10; use, for example, 17:0.9"
             )
-    return found
+    return speeds
 
 
 def _check_slow(slow: dict[int, float], ranks: int) -> None:
@@ -188,8 +188,8 @@ def _check_slow(slow: dict[int, float], ranks: int) -> None:
             )
 
 
-def _ports(text: str, most: int) -> int:
+def _ports(text: str, limit: int) -> int:
     try:
-        return integer(1, most)(text)
+        return integer(1, limit)(text)
     except UsageError as error:
         raise UsageError(f"--nics: {error}") from None

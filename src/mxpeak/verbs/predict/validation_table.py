@@ -46,15 +46,15 @@ class Figure:
 
     def line(self) -> str:
         """Return the row of the table."""
-        found = self.simulated()
+        value = self.simulated()
         formula = "" if self.formula is None else shown(self.formula(), self.unit)
         if self.unit == "%":
-            error = f"{found - self.printed:+.1f} points"
+            error = f"{value - self.printed:+.1f} points"
         else:
-            error = f"{100 * (found / self.printed - 1):+.1f} %"
+            error = f"{100 * (value / self.printed - 1):+.1f} %"
         error += ", set by it" if self.set_by else ""
         printed = shown(self.printed, self.unit)
-        return f"| {self.what} | {self.source} | {printed} | {formula} | {shown(found, self.unit)} | {error} |"
+        return f"| {self.what} | {self.source} | {printed} | {formula} | {shown(value, self.unit)} | {error} |"
 
 
 def shown(value: float, unit: str) -> str:
@@ -122,9 +122,9 @@ def rank_rate(machine: str, run: LuRun) -> float:
 
 def formula_rate(machine: str, run: LuRun) -> float:
     """Return the FLOP/s per rank by eq. 1-5."""
-    found = find_machine(machine)
-    block = node_block(run.P, run.Q, found.ranks_per_node, run.order, run.node_grid)
-    bound = upper_bound(found, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics)
+    described = find_machine(machine)
+    block = node_block(run.P, run.Q, described.ranks_per_node, run.order, run.node_grid)
+    bound = upper_bound(described, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics)
     return hpl_flops(run.n) / bound.time_s / run.ranks
 
 
@@ -179,7 +179,7 @@ def _summit_rows() -> list[Figure]:
     rings = [summit(side, bcast=name) for name in RINGS]
 
     def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
-        return lambda: choose([gain(rank_rate, "summit", one, best) for one in rings])
+        return lambda: choose([gain(rank_rate, "summit", run, best) for run in rings])
 
     def port(bcast: str) -> tuple[LuRun, LuRun]:
         return summit(side, bcast=bcast), summit(side, bcast=bcast, nics=1)

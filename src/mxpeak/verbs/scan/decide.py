@@ -151,30 +151,37 @@ class Verdict:
     @property
     def outliers(self) -> list[int]:
         """Return the ranks that are slow or wrong."""
-        return sorted({one.rank for one in self.slow} | {one.rank for one in self.wrong})
+        return sorted({finding.rank for finding in self.slow} | {finding.rank for finding in self.wrong})
 
 
 def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
     """Compare all ranks of each kind, and return the slow and wrong ones."""
     by_kind: dict[str, list[RankRates]] = {}
-    for one in ranks:
-        by_kind.setdefault(one.kind, []).append(one)
+    for rank in ranks:
+        by_kind.setdefault(rank.kind, []).append(rank)
     groups: list[PeerGroup] = []
     slow: list[SlowRank] = []
     wrong: list[WrongBits] = []
     undecided: list[UndecidedBits | UndecidedRates] = []
     for kind, members in by_kind.items():
-        spreads = {measure: spread([one.rates[measure] for one in members], tolerance) for measure in members[0].rates}
-        groups.append(PeerGroup(kind, tuple(one.rank for one in members), spreads))
-        for measure, found in spreads.items():
-            named = slow_ranks(members, measure, found)
-            slow += named
-            undecided += unclear(members, measure, found, tolerance, {one.rank for one in named})
+        spreads = {
+            measure: spread([rank.rates[measure] for rank in members], tolerance) for measure in members[0].rates
+        }
+        groups.append(PeerGroup(kind, tuple(rank.rank for rank in members), spreads))
+        for measure, measured in spreads.items():
+            slow_here = slow_ranks(members, measure, measured)
+            slow += slow_here
+            undecided += unclear(members, measure, measured, tolerance, {finding.rank for finding in slow_here})
         for result in members[0].bits:
             odd, open_question = odd_bits(members, result)
             wrong += odd
             undecided += open_question
-    return Verdict(groups, sorted(slow, key=lambda one: one.rank), sorted(wrong, key=lambda one: one.rank), undecided)
+    return Verdict(
+        groups,
+        sorted(slow, key=lambda finding: finding.rank),
+        sorted(wrong, key=lambda finding: finding.rank),
+        undecided,
+    )
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
@@ -196,40 +203,42 @@ def deviation(values: Sequence[float]) -> float:
     return median(abs(value - middle) for value in values)
 
 
-def slow_ranks(members: Sequence[RankRates], measure: str, found: Spread) -> list[SlowRank]:
+def slow_ranks(members: Sequence[RankRates], measure: str, measured: Spread) -> list[SlowRank]:
     """Return the ranks that are slow in more than half of the rounds."""
     slow: list[SlowRank] = []
-    if found.least is None:
+    if measured.least is None:
         return slow
-    for one in members:
-        rates = one.rates[measure]
-        below = sum(rate < found.least for rate in rates)
+    for member in members:
+        rates = member.rates[measure]
+        below = sum(rate < measured.least for rate in rates)
         if 2 * below > len(rates):
             rate = median(rates)
-            slow.append(SlowRank(one.rank, measure, rate, rate / found.reference, below))
+            slow.append(SlowRank(member.rank, measure, rate, rate / measured.reference, below))
     return slow
 
 
 def unclear(
-    members: Sequence[RankRates], measure: str, found: Spread, tolerance: float, slow: Collection[int]
+    members: Sequence[RankRates], measure: str, measured: Spread, tolerance: float, slow: Collection[int]
 ) -> list[UndecidedRates]:
     """Return the reasons why ranks that are not slow do not agree either; empty if they agree."""
-    if (sigma := found.sigma) is None:
+    if (sigma := measured.sigma) is None:
         return []
-    reference = found.reference
+    reference = measured.reference
     above = reference + max(FACTOR * sigma, tolerance * reference)
-    middle = {one.rank: median(one.rates[measure]) for one in members if one.rank not in slow}
+    middle = {member.rank: median(member.rates[measure]) for member in members if member.rank not in slow}
 
     def because(reason: str, ranks: Sequence[int]) -> list[UndecidedRates]:
         if not ranks:
             return []
-        share = max((middle[rank] / reference for rank in ranks), key=lambda one: abs(one - 1.0))
+        share = max((middle[rank] / reference for rank in ranks), key=lambda share: abs(share - 1.0))
         return [UndecidedRates(members[0].kind, measure, reason, tuple(ranks), sigma / reference, share)]
 
     if sigma > tolerance * reference:
         return because("spread", list(middle))
     faster = [
-        one.rank for one in members if 2 * sum(rate > above for rate in one.rates[measure]) > len(one.rates[measure])
+        member.rank
+        for member in members
+        if 2 * sum(rate > above for rate in member.rates[measure]) > len(member.rates[measure])
     ]
     scattered = [rank for rank, rate in middle.items() if rate < reference - tolerance * reference]
     return because("scatter", scattered) + because("faster", faster)
@@ -241,8 +250,8 @@ def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits]
     If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
     """
     kind = members[0].kind
-    steady = {one.rank: one.bits[result][0] for one in members if len(set(one.bits[result])) == 1}
-    changing = tuple(one.rank for one in members if one.rank not in steady)
+    steady = {member.rank: member.bits[result][0] for member in members if len(set(member.bits[result])) == 1}
+    changing = tuple(member.rank for member in members if member.rank not in steady)
     if len(changing) > 1 and 2 * len(changing) > len(members):
         return [], [UndecidedBits(kind, result, "change", changing)]
     wrong = [WrongBits(rank, result, "change") for rank in changing]
@@ -251,4 +260,4 @@ def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits]
     bits, count = Counter(steady.values()).most_common(1)[0]
     if 2 * count <= len(steady):
         return wrong, [UndecidedBits(kind, result, "no majority", tuple(steady))]
-    return wrong + [WrongBits(rank, result, "differ") for rank, mine in steady.items() if mine != bits], []
+    return wrong + [WrongBits(rank, result, "differ") for rank, own in steady.items() if own != bits], []

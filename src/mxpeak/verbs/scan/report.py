@@ -27,42 +27,42 @@ def scan_text(body: Body) -> str:
     parts += [_finding(body, rank) for rank in named[:MOST_SHOWN]]
     if len(named) > MOST_SHOWN:
         parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
-    parts += [_undecided(body, one) for one in body["undecided"]]
+    parts += [_undecided(body, item) for item in body["undecided"]]
     return "\n".join([*parts, verdict(body)])
 
 
 def outliers(body: Body) -> list[int]:
     """Return the ranks that are slow or wrong."""
-    return sorted({one["rank"] for one in (*body["slow"], *body["wrong"])})
+    return sorted({finding["rank"] for finding in (*body["slow"], *body["wrong"])})
 
 
 def verdict(body: Body) -> str:
     """Return the verdict in one line, and the hosts to exclude in a second line."""
     ranks = len(body["ranks"])
-    slow, wrong = ({one["rank"] for one in body[name]} for name in ("slow", "wrong"))
+    slow, wrong = ({finding["rank"] for finding in body[name]} for name in ("slow", "wrong"))
     if body["status"] == "alike":
         alone = sum(len(group["ranks"]) == 1 for group in body["groups"])
         if ranks == 1:
             return "one rank: bitwise identical in all rounds, and no other rank to compare it with\n"
         note = f"not compared, because no other rank is of the same kind: {_count(alone, 'rank')}\n" if alone else ""
         return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{note}"
-    said = [f"{_ranks(len(slow))} slow"] if slow else []
-    said += [f"{_ranks(len(wrong))} wrong"] if wrong else []
+    parts = [f"{_ranks(len(slow))} slow"] if slow else []
+    parts += [f"{_ranks(len(wrong))} wrong"] if wrong else []
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
-    named = f"of {_count(ranks, 'rank')}, {' and '.join(said)}\n" if said else ""
+    named = f"of {_count(ranks, 'rank')}, {' and '.join(parts)}\n" if parts else ""
     return f"{named}{_open_questions(body)}{exclude}"
 
 
 def _open_questions(body: Body) -> str:
     """Return the undecided measures and how to decide them, in one line; empty if all are decided."""
-    rates = dict.fromkeys(TITLES[one["measure"]] for one in body["undecided"] if "measure" in one)
-    bits = dict.fromkeys(TITLES[one["result"]] for one in body["undecided"] if "result" in one)
-    said = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
-    said += [f"which results are correct ({', '.join(bits)})"] if bits else []
-    if not said:
+    rates = dict.fromkeys(TITLES[item["measure"]] for item in body["undecided"] if "measure" in item)
+    bits = dict.fromkeys(TITLES[item["result"]] for item in body["undecided"] if "result" in item)
+    questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
+    questions += [f"which results are correct ({', '.join(bits)})"] if bits else []
+    if not questions:
         return ""
     advice = "use more ranks or --rounds, or compare the table with that of a healthy machine"
-    return _wrapped(f"undecided: {' and '.join(said)}; {advice}", "  ") + "\n"
+    return _wrapped(f"undecided: {' and '.join(questions)}; {advice}", "  ") + "\n"
 
 
 def _ranks(count: int) -> str:
@@ -71,7 +71,7 @@ def _ranks(count: int) -> str:
 
 def _heading(body: Body) -> str:
     ranks, problem, product = body["ranks"], body["problem"], body["problem"]["product"]
-    hosts = len({one["host"] for one in ranks})
+    hosts = len({rank["host"] for rank in ranks})
     matrix = problem["read_bytes"]
     return (
         f"scan of {_count(len(ranks), 'rank')} on {_count(hosts, 'host')}, {_count(problem['rounds'], 'round')}, "
@@ -91,14 +91,14 @@ def _count(number: int, noun: str) -> str:
 def _group(group: Body) -> str:
     title = _wrapped(f"{_listed(group['ranks'])}: {group['kind']}", "  ")
     head = f"{'':8}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'slow below':>12}"
-    return "\n".join([title, head, *(_spread(name, found) for name, found in group["spreads"].items()), ""])
+    return "\n".join([title, head, *(_spread(name, values) for name, values in group["spreads"].items()), ""])
 
 
-def _spread(measure: str, found: Body) -> str:
-    scale, unit = _scale(found["best"], UNITS[measure])
-    best, middle, worst = (three_digits(found[key] / scale) for key in ("best", "median", "worst"))
-    spread = "-" if found["sigma"] is None else f"{100 * found['sigma'] / found[found['against']]:.1f} %"
-    least = "-" if found["least"] is None else three_digits(found["least"] / scale)
+def _spread(measure: str, values: Body) -> str:
+    scale, unit = _scale(values["best"], UNITS[measure])
+    best, middle, worst = (three_digits(values[key] / scale) for key in ("best", "median", "worst"))
+    spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / values[values['against']]:.1f} %"
+    least = "-" if values["least"] is None else three_digits(values["least"] / scale)
     return f"{TITLES[measure]:8}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
 
 
@@ -119,14 +119,14 @@ def _rows(body: Body) -> list[Body]:
 def _table(rows: Sequence[Body]) -> str:
     """Return the table of each rank's medians over the rounds, in the units of the fastest one."""
     measures = list(rows[0]["rates"])
-    median = {one["rank"]: {name: _median(one["rates"][name]) for name in measures} for one in rows}
+    median = {row["rank"]: {name: _median(row["rates"][name]) for name in measures} for row in rows}
     scales = {name: _scale(max(rates[name] for rates in median.values()), UNITS[name]) for name in measures}
     heads = "".join(f"{TITLES[name] + ' ' + scales[name][1]:>13}" for name in measures)
     lines = [f"{'rank':>6}  {'computes on':<14}{heads}  host"]
-    for one in rows:
-        rates = "".join(f"{three_digits(median[one['rank']][name] / scales[name][0]):>13}" for name in measures)
-        line = f"{one['rank']:>6}  {_cores(one):<14}{rates}  "
-        lines.append(line + _fitted(one["host"], WIDTH - len(line)))
+    for row in rows:
+        rates = "".join(f"{three_digits(median[row['rank']][name] / scales[name][0]):>13}" for name in measures)
+        line = f"{row['rank']:>6}  {_cores(row):<14}{rates}  "
+        lines.append(line + _fitted(row["host"], WIDTH - len(line)))
     return "\n".join(lines) + "\n"
 
 
@@ -136,10 +136,10 @@ def _median(rates: Sequence[float]) -> float:
     return median(rates)
 
 
-def _cores(one: Body) -> str:
-    if one["device"] != "cpu":
-        return str(one["device"])
-    return f"core{'s' * (not one['cores'].isdecimal())} {one['cores']}"
+def _cores(rank: Body) -> str:
+    if rank["device"] != "cpu":
+        return str(rank["device"])
+    return f"core{'s' * (not rank['cores'].isdecimal())} {rank['cores']}"
 
 
 def _fitted(name: str, width: int) -> str:
@@ -152,70 +152,70 @@ def _fitted(name: str, width: int) -> str:
 
 def _finding(body: Body, rank: int) -> str:
     """Return the defects of a rank with its clocks and memory errors."""
-    one = body["ranks"][rank]
+    record = body["ranks"][rank]
     rounds = body["problem"]["rounds"]
-    wrong = [found for found in body["wrong"] if found["rank"] == rank]
-    slow = [found for found in body["slow"] if found["rank"] == rank]
-    said = [f"its results of {TITLES[found['result']]} {_WRONG[found['reason']]}" for found in wrong]
-    said += [
-        f"{TITLES[found['measure']]} at {100 * found['share']:.0f} % of the {_reference(body, found)} "
-        f"in {found['rounds']} of {rounds} rounds"
-        for found in slow
+    wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
+    slow = [finding for finding in body["slow"] if finding["rank"] == rank]
+    defects = [f"its results of {TITLES[finding['result']]} {_WRONG[finding['reason']]}" for finding in wrong]
+    defects += [
+        f"{TITLES[finding['measure']]} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
+        f"in {finding['rounds']} of {rounds} rounds"
+        for finding in slow
     ]
-    where = f"{one['host']}, {_cores(one)}" + (f", {one['uuid']}" if one["uuid"] else "")
+    where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record["uuid"] else "")
     words = "WRONG" if wrong else "SLOW"
-    return _wrapped(f"{words}  rank {rank} ({where}): {'; '.join([*said, *health(one)])}", "    ")
+    return _wrapped(f"{words}  rank {rank} ({where}): {'; '.join([*defects, *health(record)])}", "    ")
 
 
 _WRONG = {"differ": "differ from those of the majority", "change": "change from round to round"}
 
 
-def _reference(body: Body, found: Body) -> str:
+def _reference(body: Body, finding: Body) -> str:
     """Return the name of the reference of a slow rank."""
-    group = next(group for group in body["groups"] if found["rank"] in group["ranks"])
-    return str(group["spreads"][found["measure"]]["against"])
+    group = next(group for group in body["groups"] if finding["rank"] in group["ranks"])
+    return str(group["spreads"][finding["measure"]]["against"])
 
 
-def health(one: Body) -> list[str]:
+def health(record: Body) -> list[str]:
     """Return the readings of a rank's cores or device that may explain a defect."""
-    said = []
-    if one["clock_mhz"] is not None and one["max_clock_mhz"] is not None:
-        said.append(f"clock down to {one['clock_mhz']:.0f} of {one['max_clock_mhz']:.0f} MHz")
-    if one["throttle_events"]:
-        said.append(f"throttled {_count(one['throttle_events'], 'time')}")
-    if one["throttle_reasons"]:
-        said.append(f"limited by {', '.join(one['throttle_reasons'])}")
+    facts = []
+    if record["clock_mhz"] is not None and record["max_clock_mhz"] is not None:
+        facts.append(f"clock down to {record['clock_mhz']:.0f} of {record['max_clock_mhz']:.0f} MHz")
+    if record["throttle_events"]:
+        facts.append(f"throttled {_count(record['throttle_events'], 'time')}")
+    if record["throttle_reasons"]:
+        facts.append(f"limited by {', '.join(record['throttle_reasons'])}")
     for name in ("corrected", "uncorrected"):
-        if one[f"ecc_{name}"]:
-            new = one[f"ecc_{name}_new"]
+        if record[f"ecc_{name}"]:
+            new = record[f"ecc_{name}_new"]
             during = f", {new} of them during the scan" if new else ""
-            said.append(f"{_count(one[f'ecc_{name}'], f'{name} memory error')}{during}")
-    return said
+            facts.append(f"{_count(record[f'ecc_{name}'], f'{name} memory error')}{during}")
+    return facts
 
 
-def _undecided(body: Body, found: Body) -> str:
+def _undecided(body: Body, finding: Body) -> str:
     """Return why a measure or the bits of some ranks are undecided."""
-    text = _unclear_rate(body, found) if "measure" in found else _unclear_bits(found)
-    return _wrapped(f"UNDECIDED  {_listed(found['ranks'])}: {text}", "    ")
+    text = _unclear_rate(body, finding) if "measure" in finding else _unclear_bits(finding)
+    return _wrapped(f"UNDECIDED  {_listed(finding['ranks'])}: {text}", "    ")
 
 
-def _unclear_bits(found: Body) -> str:
-    title = TITLES[found["result"]]
-    if found["reason"] == "change":
+def _unclear_bits(finding: Body) -> str:
+    title = TITLES[finding["result"]]
+    if finding["reason"] == "change":
         return f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
     return f"the results of {title} differ, and no majority of the ranks agrees"
 
 
-def _unclear_rate(body: Body, found: Body) -> str:
+def _unclear_rate(body: Body, finding: Body) -> str:
     """Return the difference between the rates, and why it identifies no slow rank."""
-    title, tolerance = TITLES[found["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
-    spread, against = f"{100 * found['spread']:.1f} %", _reference(body, {**found, "rank": found["ranks"][0]})
-    apart = f"{100 * abs(found['share'] - 1):.1f} % {'above' if found['share'] > 1 else 'below'} the {against}"
-    if found["reason"] == "spread" and against == "best":
+    title, tolerance = TITLES[finding["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
+    spread, against = f"{100 * finding['spread']:.1f} %", _reference(body, {**finding, "rank": finding["ranks"][0]})
+    apart = f"{100 * abs(finding['share'] - 1):.1f} % {'above' if finding['share'] > 1 else 'below'} the {against}"
+    if finding["reason"] == "spread" and against == "best":
         return f"the rates of {title} vary between rounds: a comparison is uncertain by {spread}, more than {tolerance}"
-    if found["reason"] == "spread":
+    if finding["reason"] == "spread":
         return f"the ranks' rates of {title} spread by {spread}, more than {tolerance}, so none of them is typical"
-    if found["reason"] == "faster":
+    if finding["reason"] == "faster":
         return f"{title} is {apart}: these ranks are unusual, or most of the others are slow"
     return f"{title} is {apart}, more than {tolerance}, but the spread of {spread} or single rounds may explain it"
 

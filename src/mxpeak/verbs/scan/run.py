@@ -54,9 +54,9 @@ class Record:
     health: dict[str, Any] = field(default_factory=dict)
 
 
-def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dict[str, Any] | None:
+def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> dict[str, Any] | None:
     """Scan all ranks, and return the result on rank 0. Collective over comm."""
-    with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, told) as bench:
+    with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, hooks) as bench:
         size = _size(bench)
         begin = time.time()
         record = _start_record(bench)
@@ -70,7 +70,7 @@ def run(config: ScanConfig, comm: Communicator, **told: Unpack[RunHooks]) -> dic
         facts = bench.facts.sections(begin, time.time())
         del facts["launch"]["binding"]  # each rank of the result contains its own
         cautions = [*bench.facts.cautions, *_cached(size, bench)]
-        return {**result(records, size, bench.config), **facts, "warnings": [asdict(one) for one in cautions]}
+        return {**result(records, size, bench.config), **facts, "warnings": [asdict(caution) for caution in cautions]}
 
 
 def _size(bench: Bench[ScanConfig]) -> Size:
@@ -200,23 +200,21 @@ def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
     """Return the section of the result file from the records of all ranks."""
-    measured = [RankRates(rank, one.kind, one.rates, one.bits) for rank, one in enumerate(records)]
+    measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
-    place = {
-        rank: {key: one.where[key] for key in ("host", "cores", "device", "uuid")} for rank, one in enumerate(records)
-    }
+    place = {rank: {key: r.where[key] for key in ("host", "cores", "device", "uuid")} for rank, r in enumerate(records)}
     return {
         "schema": SCHEMA,
         "status": verdict.status,
-        "slow": [{**asdict(found), **place[found.rank]} for found in verdict.slow],
-        "wrong": [{**asdict(found), **place[found.rank]} for found in verdict.wrong],
-        "undecided": [asdict(found) for found in verdict.undecided],
-        "median": {name: median(median(one.rates[name]) for one in records) for name in records[0].rates},
+        "slow": [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow],
+        "wrong": [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong],
+        "undecided": [asdict(finding) for finding in verdict.undecided],
+        "median": {name: median(median(record.rates[name]) for record in records) for name in records[0].rates},
         "groups": [asdict(group) for group in verdict.groups],
         "exclude": {"hosts": hosts, "slurm": host_list(hosts)},
         "problem": _problem(size, config),
-        "ranks": [_of_rank(one) for one in records],
+        "ranks": [_of_rank(record) for record in records],
     }
 
 
@@ -231,7 +229,7 @@ def _problem(size: Size, config: ScanConfig) -> dict[str, Any]:
     }
 
 
-def _of_rank(one: Record) -> dict[str, Any]:
+def _of_rank(record: Record) -> dict[str, Any]:
     """Return the section of a rank; bits that never change occur once."""
-    bits = {name: sorted(set(found)) for name, found in one.bits.items()}
-    return {**one.where, "kind": one.kind, "rates": one.rates, "bits": bits, **one.health}
+    bits = {name: sorted(set(values)) for name, values in record.bits.items()}
+    return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}

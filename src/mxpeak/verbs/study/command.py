@@ -54,8 +54,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies on rank 0, print their tables and write figures and JSON."""
-    asked = [_parsed("study", name, one_of(*STUDIES)) for name in args.studies]
-    studies = tuple(name for name in STUDIES if name in (asked or STUDIES))
+    names = [_parsed("study", name, one_of(*STUDIES)) for name in args.studies]
+    studies = tuple(name for name in STUDIES if name in (names or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
             f"--diagonal-scale applies only to gmres, but {' and '.join(studies)} "

@@ -80,8 +80,8 @@ def _norm_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         "  passed: matrices that pass HPL's check without pivoting"
     )
     if lost is not None:
-        least, median, most = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
-        words += f"\n  without pivoting, the inf-norm is 10^{median} times as large (10^{least} to 10^{most})"
+        least, median, largest = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
+        words += f"\n  without pivoting, the inf-norm is 10^{median} times as large (10^{least} to 10^{largest})"
     return rows, words
 
 

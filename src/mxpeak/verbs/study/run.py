@@ -90,30 +90,29 @@ def _check_memory(plan: StudyPlan) -> None:
     n = max(n for study in plan.studies for n, _ in plan.cases(study))
     need, there = ARRAYS * 8 * n * n, available_memory_bytes()
     if there is not None and need > there:
-        most = int(sqrt(there / (ARRAYS * 8)))
+        limit = int(sqrt(there / (ARRAYS * 8)))
         raise ResourceError(
             f"N={n} needs {ARRAYS} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
-            f"{there / 2**30:.3g} GiB is free; use -N {most // 100 * 100 or most}"
+            f"{there / 2**30:.3g} GiB is free; use -N {limit // 100 * 100 or limit}"
         )
 
 
 def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str, Any]]:
-    cases = plan.cases(study)
-    found = []
+    cases, results = plan.cases(study), []
     for done, (n, seed) in enumerate(cases, start=1):
         A, b = uniform_system(n, seed)
         if study == "pivots":
-            found.append({"n": n, "seed": seed, **largest_pivot(A)})
+            results.append({"n": n, "seed": seed, **largest_pivot(A)})
         elif study == "norms":
             for pivoting in (True, False):
-                found.append({"n": n, "seed": seed, "pivoting": pivoting, **residual_norms(A, b, pivoting=pivoting)})
+                results.append({"n": n, "seed": seed, "pivoting": pivoting, **residual_norms(A, b, pivoting=pivoting)})
         else:
             for c in plan.scales:
-                made = generator("sqrt-n", n, seed=seed, scale=c)
-                np.fill_diagonal(A, made.diagonal)
-                found.append({"n": n, "seed": seed, "diagonal_scale": c, **gmres_case(A, b, c)})
+                matrix = generator("sqrt-n", n, seed=seed, scale=c)
+                np.fill_diagonal(A, matrix.diagonal)
+                results.append({"n": n, "seed": seed, "diagonal_scale": c, **gmres_case(A, b, c)})
         on_case(study, done, len(cases))
-    return found
+    return results
 
 
 # --- the matrices -----------------------------------------------------------------------------------------------
@@ -121,8 +120,8 @@ def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str,
 
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
     """Return A and b of the generator sqrt-n with A's diagonal unchanged."""
-    made = generator("sqrt-n", n, seed=seed)
-    return draw(made.entries, n), draw(made.right_side, 1)[:, 0]
+    matrix = generator("sqrt-n", n, seed=seed)
+    return draw(matrix.entries, n), draw(matrix.right_side, 1)[:, 0]
 
 
 def draw(entries: Entries, columns: int) -> Array:
@@ -188,9 +187,9 @@ def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
     with np.errstate(all="ignore"):  # without pivoting, entries may overflow
         x = _solve(A, b, pivoting)
         r = b - A @ x
-        found = {f"norm_{name}": _finite(np.linalg.norm(r, p)) for name, p in (("1", 1), ("2", 2), ("inf", np.inf))}
+        norms = {f"norm_{name}": _finite(np.linalg.norm(r, p)) for name, p in (("1", 1), ("2", 2), ("inf", np.inf))}
         scaled = scaled_residual(A, b, x, r)
-    return {**found, "scaled_residual": _finite(scaled), "passed": bool(scaled < THRESHOLD)}
+    return {**norms, "scaled_residual": _finite(scaled), "passed": bool(scaled < THRESHOLD)}
 
 
 def _solve(A: Array, b: Array, pivoting: bool) -> Array:
@@ -258,8 +257,8 @@ def gmres(A: Array, b: Array) -> Krylov:
     n = len(b)
     Q, rho = started(ArraySpace(np, b), b, n)
     check = _Check(A, b, Q)
-    _, found = cycle(lambda q: A @ q, Q, rho, n, nextafter(THRESHOLD, 0.0), check.scaled_residual)
-    return Krylov(len(found) if check.scaled < THRESHOLD else None, check.scaled, check.reduction)
+    _, history = cycle(lambda q: A @ q, Q, rho, n, nextafter(THRESHOLD, 0.0), check.scaled_residual)
+    return Krylov(len(history) if check.scaled < THRESHOLD else None, check.scaled, check.reduction)
 
 
 class _Check:

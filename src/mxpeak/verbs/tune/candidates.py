@@ -72,7 +72,7 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
     On a GPU each candidate sets NB, because the default NB for the small matrix of a trial is too small.
     """
     first: dict[str, str] = {"nb": str(default_nb)} if on_gpu else {}
-    found = [Candidate(layout, first)]
+    candidates = [Candidate(layout, first)]
     for P, Q in _grids(layout.ranks):
         longest = max(P, Q) if benchmark == "hpl-mxp" else Q
         bcasts = (SHORT if longest == 2 else ALL) if longest > 1 else ("1ringM",)
@@ -87,15 +87,15 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
                 **({"node_grid": node} if node else {}),
             }
             if settings != first:
-                found.append(Candidate(layout, settings))
-    return found
+                candidates.append(Candidate(layout, settings))
+    return candidates
 
 
 def _grids(ranks: int) -> list[tuple[int, int]]:
     """Return the grids with an aspect ratio of at most 8, the default first, then the squarest."""
     pairs = [(P, ranks // P) for P in divisors(ranks)]
-    found = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
-    return sorted(found, key=lambda pair: (max(pair), pair[0]))
+    grids = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
+    return sorted(grids, key=lambda pair: (max(pair), pair[0]))
 
 
 def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
@@ -107,22 +107,26 @@ def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
 
 
 def ordered(
-    candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], most: int
+    candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
 ) -> list[Candidate]:
     """Return the defaults of each layout, then the candidates by model, with few that differ only in the broadcast.
 
     Without a model, the layouts alternate.
     """
-    defaults = [one for one in candidates if not one.settings]
-    rest = [one for one in candidates if one.settings]
-    seconds, turns, seen = {one.key: seconds_of(one) for one in rest}, dict[str, int](), dict[RankLayout, int]()
-    for one in rest:
-        turns[one.key] = seen[one.layout] = seen.get(one.layout, 0) + 1
-    known = [one for one in rest if seconds[one.key] is not None]
-    unknown = [one for one in rest if seconds[one.key] is None]
-    known = _different(sorted(known, key=lambda one: seconds[one.key] or 0.0))
-    rest = known + sorted(unknown, key=lambda one: turns[one.key])
-    return [*defaults, *rest][: max(most, len(defaults) + 1)]
+    defaults = [candidate for candidate in candidates if not candidate.settings]
+    rest = [candidate for candidate in candidates if candidate.settings]
+    seconds, turns, seen = (
+        {candidate.key: seconds_of(candidate) for candidate in rest},
+        dict[str, int](),
+        dict[RankLayout, int](),
+    )
+    for candidate in rest:
+        turns[candidate.key] = seen[candidate.layout] = seen.get(candidate.layout, 0) + 1
+    simulated = [candidate for candidate in rest if seconds[candidate.key] is not None]
+    others = [candidate for candidate in rest if seconds[candidate.key] is None]
+    simulated = _different(sorted(simulated, key=lambda candidate: seconds[candidate.key] or 0.0))
+    rest = simulated + sorted(others, key=lambda candidate: turns[candidate.key])
+    return [*defaults, *rest][: max(limit, len(defaults) + 1)]
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -130,10 +134,12 @@ def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []
-    for one in candidates:
-        key = Candidate(one.layout, {name: text for name, text in one.settings.items() if name != "bcast"}).key
+    for candidate in candidates:
+        key = Candidate(
+            candidate.layout, {name: text for name, text in candidate.settings.items() if name != "bcast"}
+        ).key
         seen[key] = seen.get(key, 0) + 1
-        (front if seen[key] <= ALIKE else back).append(one)
+        (front if seen[key] <= ALIKE else back).append(candidate)
     return front + back
 
 
@@ -142,19 +148,19 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import simulate_lu
 
-    said = candidate.settings
-    P, Q = map(int, said["grid"].split("x")) if "grid" in said else squarest(candidate.layout.ranks)
-    node = said.get("node_grid")
+    settings = candidate.settings
+    P, Q = map(int, settings["grid"].split("x")) if "grid" in settings else squarest(candidate.layout.ranks)
+    node = settings.get("node_grid")
     run = LuRun(
         n=n,
-        nb=min(n, int(said.get("nb", nb))),
+        nb=min(n, int(settings.get("nb", nb))),
         P=P,
         Q=Q,
         precision="fp64" if benchmark == "hpl" else low,
         order="row",
         node_grid=tuple(map(int, node.split("x"))) if node else None,  # type: ignore[arg-type]
-        bcast=said.get("bcast", "1ringM"),
-        split=float(said.get("split", "0")),
+        bcast=settings.get("bcast", "1ringM"),
+        split=float(settings.get("split", "0")),
     )
     return simulate_lu(benchmark, run, machine).time_s
 
@@ -174,14 +180,14 @@ def sparse_candidates(
         *(name for name in PLAIN if not (on_gpu and name == "rows")),
         *(["packed"] if mode == "explore" else []),
     ]
-    found: list[dict[str, str]] = [{}]
+    choices: list[dict[str, str]] = [{}]
     forms = [(name, order) for name in storages for order in ("natural", "coloured")]
-    found += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]
+    choices += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]
     default_grid = process_grid(layout.ranks)
-    found += list(_process_grids(layout.ranks, default_grid))
+    choices += list(_process_grids(layout.ranks, default_grid))
     if boxes:
-        found += list(_boxes(side, default_grid))
-    return [Candidate(layout, settings) for settings in found]
+        choices += list(_boxes(side, default_grid))
+    return [Candidate(layout, settings) for settings in choices]
 
 
 def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
@@ -235,9 +241,9 @@ def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
 
 def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
     """Return the largest size whose trial takes at most these seconds, or the smallest size."""
-    found = sizes[0]
+    chosen = sizes[0]
     for size in sizes:
         if seconds_of(size) > seconds:
             break
-        found = size
-    return found
+        chosen = size
+    return chosen

@@ -105,8 +105,8 @@ def _parse(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag}: {error}") from None
 
     tunable = of_kind("lu", "sparse")
-    asked = [parsed("tune", name, one_of(*tunable)) for name in args.benchmarks]
-    args.benchmarks = [name for name in tunable if name in (asked or tunable)]
+    names = [parsed("tune", name, one_of(*tunable)) for name in args.benchmarks]
+    args.benchmarks = [name for name in tunable if name in (names or tunable)]
     args.budget_s = parsed("--budget", args.budget, budget_seconds)
     args.mode = parsed("--mode", args.mode, one_of("official", "explore"))
     args.ranks, args.threads = (
@@ -218,17 +218,17 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
 
     cores, where = max(1, len(one_core_each())), device_of(args.kernels, args.device)
     if layout is not None:
-        found = [layout]
+        chosen = [layout]
     elif args.ranks is not None or args.threads is not None or where != "cpu" or args.comm == "solo":
         ranks = args.ranks or 1
-        found = [RankLayout(ranks, args.threads or max(1, cores // ranks))]
+        chosen = [RankLayout(ranks, args.threads or max(1, cores // ranks))]
     else:
-        found = layouts(cores, several=can_start_ranks())
+        chosen = layouts(cores, several=can_start_ranks())
     size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}
     memory = total_memory_bytes()
     return TunePlan(
         benchmarks=args.benchmarks,
-        layouts=found,
+        layouts=chosen,
         budget_s=args.budget_s,
         mode=args.mode,
         device=where,
@@ -263,7 +263,7 @@ def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Sto
         "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
         "store": str(store.book_file),
         **body,
-        "winners": [asdict(one) for one in body["winners"]],
+        "winners": [asdict(winner) for winner in body["winners"]],
     }
     stdout = FaultTolerantStream(sys.stdout)
     stdout.say(to_json(whole) if args.json == "-" else tables(whole))

@@ -131,11 +131,11 @@ def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
     except MxpeakError as error:
         yield {**record, "rate_flops": 0.0, "passed": False, "failed": str(error)}
         return
-    passed = bool(results) and all(one.passed for one in results)
-    one = results[0] if results else None
-    rate = (one.result.get("rate_flops") or 0.0) if one is not None and passed else 0.0
-    steps = one.validation.get("iterations") if one is not None else None
-    low = one.problem.get("precision", "") if one is not None else ""
+    passed = bool(results) and all(result.passed for result in results)
+    first = results[0] if results else None
+    rate = (first.result.get("rate_flops") or 0.0) if first is not None and passed else 0.0
+    steps = first.validation.get("iterations") if first is not None else None
+    low = first.problem.get("precision", "") if first is not None else ""
     yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
 
 
@@ -148,8 +148,8 @@ def line(record: Record) -> str:
     if record["kind"] == "complete":
         return f"{where} all kernels are measured"
     if record["kind"] == "trial":
-        told = "failed" if not record["passed"] else rate_text(record["rate_flops"])
-        return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {told}"
+        rate = "failed" if not record["passed"] else rate_text(record["rate_flops"])
+        return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {rate}"
     sizes = " ".join(f"{key} {record[key]}" for key in ("m", "n", "k", "ld", "bytes") if key in record)
     names = " ".join(filter(None, [record["name"], record.get("bcast"), record.get("precision")]))
     amount = f"{record['rate'] / 1e9:.3g} G/s" if "rate" in record else f"{record['seconds'] * 1e6:.3g} µs"

@@ -79,12 +79,12 @@ def plan_search(
 ) -> SearchPlan:
     """Plan a search of these seconds, with fewer, larger trials rather than many small ones."""
     trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
-    most = FEWEST
-    while most < MOST and OVERHEAD * trial_s * most_runs(most + 1) <= seconds:
-        most += 1
+    limit = FEWEST
+    while limit < MOST and OVERHEAD * trial_s * most_runs(limit + 1) <= seconds:
+        limit += 1
     if kind_of(benchmark) != "lu":
-        return _sparse(plan, benchmark, layouts, machines, trial_s, most)
-    return _lu(plan, benchmark, layouts, machines, trial_s, most, perf_counter() + MODEL * seconds)
+        return _sparse(plan, benchmark, layouts, machines, trial_s, limit)
+    return _lu(plan, benchmark, layouts, machines, trial_s, limit, perf_counter() + MODEL * seconds)
 
 
 def _lu(
@@ -93,7 +93,7 @@ def _lu(
     layouts: Sequence[RankLayout],
     machines: Mapping[RankLayout, Machine],
     trial_s: float,
-    most: int,
+    limit: int,
     until: float,
 ) -> SearchPlan:
     """Choose an order whose simulated run takes `trial_s`, and sort the candidates by simulated time."""
@@ -106,15 +106,17 @@ def _lu(
     if machine is not None and "n" not in plan.size and plan.scale == 1:
         default = Candidate(layouts[0], {})
         n = largest(ORDERS, lambda n: lu_seconds(benchmark, default, n, nb, low, machine), trial_s)
-    found = [one for layout in layouts for one in lu_candidates(benchmark, layout, n, nb, on_gpu=plan.on_gpu)]
+    candidates = [
+        candidate for layout in layouts for candidate in lu_candidates(benchmark, layout, n, nb, on_gpu=plan.on_gpu)
+    ]
 
-    def seconds_of(one: Candidate) -> float | None:
-        here = machines.get(one.layout)
+    def seconds_of(candidate: Candidate) -> float | None:
+        here = machines.get(candidate.layout)
         if here is None or low not in here.gemm or perf_counter() > until:
             return None
-        return lu_seconds(benchmark, one, n, nb, low, here)
+        return lu_seconds(benchmark, candidate, n, nb, low, here)
 
-    return SearchPlan({"n": n}, ordered(found, seconds_of, most), [])
+    return SearchPlan({"n": n}, ordered(candidates, seconds_of, limit), [])
 
 
 def _sparse(
@@ -123,7 +125,7 @@ def _sparse(
     layouts: Sequence[RankLayout],
     machines: Mapping[RankLayout, Machine],
     trial_s: float,
-    most: int,
+    limit: int,
 ) -> SearchPlan:
     """Choose a cube whose simulated trial takes `trial_s`; include shapes of boxes if it has the default's size."""
     machine, sides = machines.get(layouts[0]), GPU_SIDES if plan.on_gpu else SIDES
@@ -132,11 +134,13 @@ def _sparse(
         side = largest(sides, lambda n: sparse_seconds(benchmark, n, layouts[0].ranks, machine), trial_s)
     boxes = side >= (GPU_NX if plan.on_gpu else DEFAULT_NX)
     left_out = f"{benchmark}: trials of {side}x{side}x{side} points are too small to search shapes of boxes"
-    found = [
-        one
+    candidates = [
+        candidate
         for layout in layouts
-        for one in sparse_candidates(benchmark, layout, plan.mode, side, on_gpu=plan.on_gpu, boxes=boxes)
+        for candidate in sparse_candidates(benchmark, layout, plan.mode, side, on_gpu=plan.on_gpu, boxes=boxes)
     ]
     return SearchPlan(
-        dict.fromkeys(("nx", "ny", "nz"), side), ordered(found, lambda one: None, most), [] if boxes else [left_out]
+        dict.fromkeys(("nx", "ny", "nz"), side),
+        ordered(candidates, lambda candidate: None, limit),
+        [] if boxes else [left_out],
     )

@@ -79,24 +79,24 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
     sides = tuple(max(16, s // scale) for s in (GPU_SIDES if on_gpu else SIDES))
     formats = ["fp64", "fp32", *low]
     big = 5 * side // 3
-    found: list[Probe] = [{"name": name, "m": big} for name in ("read", "cast", "generate", "solve")]
-    found += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
-    found.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
-    found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
+    probes: list[Probe] = [{"name": name, "m": big} for name in ("read", "cast", "generate", "solve")]
+    probes += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
+    probes.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
+    probes += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
     if ranks > 1 and not on_gpu:  # candidates are in the memory of the host
-        found.append({"name": "pair", "m": 8 * at, "k": at})
-    found += [{"name": "turn", "m": side, "k": 2 * at}] * (ranks > 1)
+        probes.append({"name": "pair", "m": 8 * at, "k": at})
+    probes += [{"name": "turn", "m": side, "k": 2 * at}] * (ranks > 1)
     for k in inner:
-        found += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
-        found += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
-        found.append({"name": "factor", "precision": "fp32", "k": k})
-        found += [{"name": "fact", "precision": "fp64", "m": m, "k": k} for m in (big, 4 * k)]
+        probes += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
+        probes += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
+        probes.append({"name": "factor", "precision": "fp32", "k": k})
+        probes += [{"name": "fact", "precision": "fp64", "m": m, "k": k} for m in (big, 4 * k)]
     if ranks > 1:
-        found += [{"name": "bcast", "bcast": name, "bytes": size} for size in MESSAGES[2:] for name in BCASTS]
-    found += [{"name": "gemm", "precision": name, "m": s, "n": s, "k": at} for s in sides for name in formats]
+        probes += [{"name": "bcast", "bcast": name, "bytes": size} for size in MESSAGES[2:] for name in BCASTS]
+    probes += [{"name": "gemm", "precision": name, "m": s, "n": s, "k": at} for s in sides for name in formats]
     wide = (GPU_LD if on_gpu else LD) // scale
-    found += [{"name": "ld", "precision": "fp64", "m": wide, "k": at, "ld": wide + pad} for pad in PADDING]
-    return found
+    probes += [{"name": "ld", "precision": "fp64", "m": wide, "k": at, "ld": wide + pad} for pad in PADDING]
+    return probes
 
 
 def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
@@ -164,13 +164,13 @@ def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m, k, name = probe["m"], probe["k"], probe["precision"]
     T = triangle(kernels, k, name)
     right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
-    left = filled(kernels, kernels.matrix(PLACES * m, k, name), 2)
+    A21 = filled(kernels, kernels.matrix(PLACES * m, k, name), 2)
     low = next(iter(native(kernels, on_gpu=on_gpu)), name) if name == "fp32" else name
 
     def both(place: slice) -> None:
         kernels.solve_unit_lower(T, right[:, place], low)
         if name == "fp32":
-            kernels.solve_right_upper(left[place], T, low)
+            kernels.solve_right_upper(A21[place], T, low)
 
     places = (slice(j * m, (j + 1) * m) for j in range(PLACES))
     return _in_turn(both, places), float(k) ** 2 * m * (2 if name == "fp32" else 1)

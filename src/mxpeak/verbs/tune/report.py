@@ -14,7 +14,9 @@ NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 def tables(body: Mapping[str, Any]) -> str:
     """Return the text of a result in 80 columns."""
     layouts = dict.fromkeys((r["ranks"], r["threads"]) for r in body["curves"])
-    parts = [_layout([r for r in body["curves"] if (r["ranks"], r["threads"]) == one], *one) for one in layouts]
+    parts = [
+        _layout([r for r in body["curves"] if (r["ranks"], r["threads"]) == layout], *layout) for layout in layouts
+    ]
     parts += [_check(name, check) for name, check in body["check"].items()]
     parts.append(_stored(body))
     return "\n".join(filter(None, parts))
@@ -54,8 +56,8 @@ def _by_block(records: Sequence[Record]) -> list[str]:
         for low in dict.fromkeys(r["precision"] for r in records if r["name"] == name):
             cells = []
             for k in inner:
-                found = [r for r in records if (r["name"], r.get("precision"), r.get("k")) == (name, low, k)]
-                cells.append(three_digits(max(map(_rate, found)) / 1e9) if found else "")
+                measured = [r for r in records if (r["name"], r.get("precision"), r.get("k")) == (name, low, k)]
+                cells.append(three_digits(max(map(_rate, measured)) / 1e9) if measured else "")
             lines.append(_row(title, low, *cells))
     return lines
 
@@ -91,8 +93,8 @@ def _messages(records: Sequence[Record]) -> list[str]:
     if sent:
         size = max(r["bytes"] for r in sent)
         ordered = sorted((r for r in sent if r["bytes"] == size), key=lambda r: float(r["seconds"]))
-        told = ", ".join(f"{r['bcast']} {r['seconds'] * 1e3:.3g} ms" for r in ordered)
-        lines.append(f"  broadcasts of {size / 2**20:.3g} MiB: {told}")
+        times = ", ".join(f"{r['bcast']} {r['seconds'] * 1e3:.3g} ms" for r in ordered)
+        lines.append(f"  broadcasts of {size / 2**20:.3g} MiB: {times}")
     return lines
 
 
@@ -104,14 +106,14 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
     """Return the check of one benchmark: all rates, medians, spread, and the verdict."""
     candidate = check.get("candidate_text", "the winner")
     lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, alternately"]
-    for who in ("defaults", "tuned"):
-        one = check[who]
-        rates = " ".join(three_digits(rate / 1e9) for rate in one["rates_flops"])
-        spread = "unknown" if one["spread"] is None else f"{100 * one['spread']:.1f} %"
-        lines.append(f"  {who:<8}  {rates}  median {rate_text(one['median'])}, spread {spread}")
+    for name in ("defaults", "tuned"):
+        rates_of = check[name]
+        rates = " ".join(three_digits(rate / 1e9) for rate in rates_of["rates_flops"])
+        spread = "unknown" if rates_of["spread"] is None else f"{100 * rates_of['spread']:.1f} %"
+        lines.append(f"  {name:<8}  {rates}  median {rate_text(rates_of['median'])}, spread {spread}")
     gain = check["gain"]
-    told = "" if gain is None else f"{100 * gain:+.1f} %, noise {100 * (check['noise'] or 0):.1f} %: "
-    lines.append(f"  {told}{_verdict(check['verdict'])}; stored: {check['stored']}")
+    change = "" if gain is None else f"{100 * gain:+.1f} %, noise {100 * (check['noise'] or 0):.1f} %: "
+    lines.append(f"  {change}{_verdict(check['verdict'])}; stored: {check['stored']}")
     return "\n".join(lines) + "\n"
 
 

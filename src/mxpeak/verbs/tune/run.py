@@ -60,14 +60,14 @@ class Tuner:
         self.layouts = [layout for layout in self.plan.layouts if self.measure(layout)]
         todo = [name for name in self.plan.benchmarks if not self.is_done(name)]
         for k, name in enumerate(todo):
-            left = self.begin + self.plan.budget_s - time.time()
-            if left < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
+            left_s = self.begin + self.plan.budget_s - time.time()
+            if left_s < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
                 self.note(
-                    f"{name} was not tuned, because only {max(0.0, left):.0f} s of the budget are left; run "
+                    f"{name} was not tuned, because only {max(0.0, left_s):.0f} s of the budget are left; run "
                     "mxpeak tune again"
                 )
                 continue
-            self.tune(name, time.time() + min(left, max(LEAST_SLICE_S, left / (len(todo) - k))))
+            self.tune(name, time.time() + min(left_s, max(LEAST_SLICE_S, left_s / (len(todo) - k))))
         for layout in list(self.machines):  # trials may have counted the refinement steps of HPL-MxP
             self.make_table(layout)
         return self.section()
@@ -81,11 +81,11 @@ class Tuner:
 
     def measure(self, layout: RankLayout) -> bool:
         """Measure all kernels of a layout and write its table; return whether its ranks can start."""
-        found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
+        records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
         if here not in self.trials.records:
             share = KERNELS * self.plan.budget_s / len(self.plan.layouts)
-            known = [probe_of(record) for record in found]
+            known = [probe_of(record) for record in records]
             try:
                 tasks: list[Task] = [{"do": "probes", "known": known, "scale": self.plan.scale}]
                 self.trials.do(layout, tasks, time.time() + share)
@@ -99,7 +99,7 @@ class Tuner:
 
     def make_table(self, layout: RankLayout) -> None:
         """Write the machine table of a layout for `mxpeak simulate --machine tuned`."""
-        found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
+        records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         steps = [
             r["iterations"]
             for r in self.trials.records
@@ -109,7 +109,7 @@ class Tuner:
             and r["iterations"]
         ]
         per_node = -(-layout.ranks // layout.nodes)
-        known = Layout(
+        measured = Layout(
             title=f"this machine, {counted(layout.ranks, 'rank')} of {counted(layout.threads, 'thread')}",
             ranks=layout.ranks,
             threads=layout.threads,
@@ -119,7 +119,7 @@ class Tuner:
             steps=max(steps, default=None),
         )
         try:
-            table = machine_table(found, known)
+            table = machine_table(records, measured)
             self.machines[layout] = machine_from("tuned", {"tuned": table}, "mxpeak tune")
         except UsageError as error:
             self.note(f"{layout} has no model yet: {error}")
@@ -185,17 +185,17 @@ class Tuner:
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
         """Plan a search, and record it so that a later call continues with the same candidates."""
-        found = plan_search(self.plan, benchmark, self.layouts, self.machines, seconds)
-        for text in found.notes:
+        search = plan_search(self.plan, benchmark, self.layouts, self.machines, seconds)
+        for text in search.notes:
             self.note(text)
         plan = {
             "kind": "plan",
             "key": self.key(benchmark),
             "budget_s": self.plan.budget_s,
-            "size": found.size,
+            "size": search.size,
             "candidates": [
-                {"ranks": one.layout.ranks, "threads": one.layout.threads, "settings": dict(one.settings)}
-                for one in found.candidates
+                {"ranks": c.layout.ranks, "threads": c.layout.threads, "settings": dict(c.settings)}
+                for c in search.candidates
             ],
         }
         self.store.note([plan])
@@ -206,10 +206,12 @@ class Tuner:
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
         """Return the fastest candidate other than the defaults, if any, and whether the search has ended."""
-        candidates = {one.key: one for one in self.candidates(plan)}
+        candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
-            samples = {key: self.trials.rates(benchmark, plan, one, "search") for key, one in candidates.items()}
+            samples = {
+                key: self.trials.rates(benchmark, plan, candidate, "search") for key, candidate in candidates.items()
+            }
             turn = next_turn(list(candidates), samples)
             if not turn.batch or time.time() >= until:
                 break
@@ -220,11 +222,11 @@ class Tuner:
 
     def candidates(self, plan: Record) -> list[Candidate]:
         """Return the candidates of a plan whose layouts can start here."""
-        known = {(one.ranks, one.threads): one for one in self.layouts}
+        layouts = {(layout.ranks, layout.threads): layout for layout in self.layouts}
         return [
-            Candidate(known[one["ranks"], one["threads"]], one["settings"])
-            for one in plan["candidates"]
-            if (one["ranks"], one["threads"]) in known
+            Candidate(layouts[candidate["ranks"], candidate["threads"]], candidate["settings"])
+            for candidate in plan["candidates"]
+            if (candidate["ranks"], candidate["threads"]) in layouts
         ]
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
@@ -233,18 +235,22 @@ class Tuner:
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
             both = (default, challenger)
-            turns = [one for pair in range(done, done + pairs) for one in (both if pair % 2 == 0 else both[::-1])]
+            turns = [
+                candidate for pair in range(done, done + pairs) for candidate in (both if pair % 2 == 0 else both[::-1])
+            ]
             if time.time() >= until or not self.trials.run(benchmark, plan, turns, "check", until):
                 break
         return self.check_of(benchmark, plan, challenger)
 
     def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> WinnerCheck:
         """Return the check from its complete pairs so far."""
-        found = self.candidates(plan)
+        candidates = self.candidates(plan)
         if challenger is None:  # the candidate that was checked
-            checked = [one for one in found[1:] if self.trials.rates(benchmark, plan, one, "check")]
-            challenger = checked[-1] if checked else found[0]
-        rates = [self.trials.rates(benchmark, plan, one, "check") for one in (found[0], challenger)]
+            checked = [
+                candidate for candidate in candidates[1:] if self.trials.rates(benchmark, plan, candidate, "check")
+            ]
+            challenger = checked[-1] if checked else candidates[0]
+        rates = [self.trials.rates(benchmark, plan, candidate, "check") for candidate in (candidates[0], challenger)]
         pairs = min(map(len, rates))
         return WinnerCheck(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
 
@@ -252,7 +258,7 @@ class Tuner:
 
     def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck) -> None:
         """Store the winner, and print the check."""
-        one = challenger if check.taken else self.candidates(plan)[0]
+        candidate = challenger if check.taken else self.candidates(plan)[0]
         low = next(
             (
                 r["precision"]
@@ -265,11 +271,11 @@ class Tuner:
             benchmark=benchmark,
             mode=self.trials.mode(benchmark),
             device=self.plan.device,
-            ranks=one.layout.ranks,
-            threads=one.layout.threads,
+            ranks=candidate.layout.ranks,
+            threads=candidate.layout.threads,
             any_layout=len(self.plan.layouts) > 1,
             size=plan["size"],
-            settings=dict(one.settings),
+            settings=dict(candidate.settings),
             precision=str(low) if benchmark == "hpl-mxp" else "",
             rate_flops=check.medians[1 if check.taken else 0],
             gain=check.gain if check.taken else 0.0,
@@ -278,18 +284,18 @@ class Tuner:
         )
         self.book.add(winner)
         self.store.write_book(self.book)
-        told = f"{typed(challenger.settings)} on {challenger.layout}"
-        tried = {"candidate": dict(challenger.settings), "layout": str(challenger.layout), "candidate_text": told}
+        text = f"{typed(challenger.settings)} on {challenger.layout}"
+        tried = {"candidate": dict(challenger.settings), "layout": str(challenger.layout), "candidate_text": text}
         self.checks[benchmark] = {**check.section(), **tried, "size": plan["size"], "stored": stored(winner)}
         self.say(f"{benchmark}: {check.verdict}, {rate_text(check.medians[1])} against {rate_text(check.medians[0])}")
 
     def section(self) -> dict[str, Any]:
         """Return the sections of the result."""
-        mine = [one for one in self.book.winners.values() if one.benchmark in self.plan.benchmarks]
+        winners = [winner for winner in self.book.winners.values() if winner.benchmark in self.plan.benchmarks]
         return {
             "curves": [r for r in self.trials.records if r["kind"] == "kernel"],
             "trials": [r for r in self.trials.records if r["kind"] == "trial"],
-            "winners": mine,
+            "winners": winners,
             "check": self.checks,
             "notes": self.notes,
             "elapsed_s": time.time() - self.begin,

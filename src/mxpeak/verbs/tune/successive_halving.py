@@ -34,9 +34,9 @@ def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
     """
     alive, need = list(candidates), 1
     while True:
-        alive = [one for one in alive if 0.0 not in samples.get(one, ())]
-        lacking = {one: need - len(samples.get(one, ())) for one in alive}
-        batch = [one for turn in range(need) for one in alive if lacking[one] > turn]
+        alive = [candidate for candidate in alive if 0.0 not in samples.get(candidate, ())]
+        lacking = {candidate: need - len(samples.get(candidate, ())) for candidate in alive}
+        batch = [candidate for turn in range(need) for candidate in alive if lacking[candidate] > turn]
         if batch or not alive:
             return NextRuns(batch, ranked(alive, samples))
         alive = ranked(alive, samples)
@@ -47,7 +47,7 @@ def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
 
 def ranked(candidates: Sequence[str], samples: Samples) -> list[str]:
     """Sort candidates by median rate, fastest first; ties keep their order, and candidates without runs come last."""
-    return sorted(candidates, key=lambda one: -median(samples[one]) if samples.get(one) else math.inf)
+    return sorted(candidates, key=lambda candidate: -median(samples[candidate]) if samples.get(candidate) else math.inf)
 
 
 def most_runs(candidates: int) -> int:

@@ -23,12 +23,12 @@ class Trials:
         """Return the mode of a benchmark; HPL has only the official one."""
         return "official" if benchmark == "hpl" else self.plan.mode
 
-    def rates(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> list[float]:
+    def rates(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> list[float]:
         """Return the rates of all runs of a candidate in a phase."""
         wanted = {
-            **self.task(benchmark, plan, one, phase),
-            "ranks": one.layout.ranks,
-            "threads": one.layout.threads,
+            **self.task(benchmark, plan, candidate, phase),
+            "ranks": candidate.layout.ranks,
+            "threads": candidate.layout.threads,
             "device": self.plan.device,
         }
         del wanted["do"]
@@ -38,14 +38,14 @@ class Trials:
             if r["kind"] == "trial" and all(r.get(name) == value for name, value in wanted.items())
         ]
 
-    def task(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> Task:
+    def task(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> Task:
         """Return the task of a trial."""
         return {
             "do": "trial",
             "benchmark": benchmark,
             "mode": self.mode(benchmark),
             "size": plan["size"],
-            "settings": dict(one.settings),
+            "settings": dict(candidate.settings),
             "phase": phase,
         }
 
@@ -57,12 +57,12 @@ class Trials:
         """
         before = len(self.records)
         if phase == "search":
-            batch = sorted(batch, key=lambda one: self.plan.layouts.index(one.layout))
-        turns = len({one.layout for one in batch}) > 1
+            batch = sorted(batch, key=lambda candidate: self.plan.layouts.index(candidate.layout))
+        turns = len({candidate.layout for candidate in batch}) > 1
         while batch and time.time() < until:
             layout = batch[0].layout
-            count = next((k for k, one in enumerate(batch) if one.layout != layout), len(batch))
-            tasks = [self.task(benchmark, plan, one, phase) for one in batch[:count]]
+            count = next((k for k, candidate in enumerate(batch) if candidate.layout != layout), len(batch))
+            tasks = [self.task(benchmark, plan, candidate, phase) for candidate in batch[:count]]
             if phase == "search" or not turns:
                 tasks.insert(0, self.task(benchmark, plan, batch[0], "warm-up"))
             self.do(layout, tasks, until)
