@@ -7,7 +7,7 @@ Words are separated by any white space, so every file that HPL reads is accepted
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +93,20 @@ class Dat:
 
     def _error(self, number: int, name: str, what: str) -> UsageError:
         return UsageError(f"{self.source} line {number} ({name}) is {quoted(self.lines[number - 1].strip())}: {what}")
+
+
+def list_rows(file: str, name: str, values: Sequence[Any], names: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return the line with the length of a list and the line with its values, each with its remark."""
+    if len(values) > MOST_VALUES:
+        raise UsageError(
+            f"an {file} file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "
+            f"{MOST_VALUES}"
+        )
+    numbers = " ".join(str(names.index(value) if names else value) for value in values)
+    remark = f"{name} ({', '.join(f'{k} {n}' for k, n in enumerate(names))})" if names else name
+    return [(str(len(values)), f"number of {name}"), (numbers, remark)]
+
+
+def dat_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return an input file with these values and remarks."""
+    return "\n".join([title, "written by mxpeak", *(f"{value:<12} {remark}" for value, remark in rows)]) + "\n"

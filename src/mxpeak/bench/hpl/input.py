@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from mxpeak.bench.dat import MOST_VALUES, Dat, numbered
+from mxpeak.bench.dat import Dat, dat_text, list_rows, numbered
 from mxpeak.bench.hpl.config import FACTS, SWAPS, HplConfig
 from mxpeak.configs.grid import ORDERS
 from mxpeak.configs.lu import BCASTS
@@ -46,29 +47,29 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 def write_dat(config: HplConfig) -> str:
     """Return the HPL.dat with which HPL runs this configuration."""
-    rows = ["HPL input file", "written by mxpeak", *(f"{value:<12} {note}" for value, note in _rows(config))]
-    return "\n".join(rows) + "\n"
+    return dat_text("HPL input file", _rows(config))
 
 
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
     """Yield the values and remarks of the lines."""
     P, Q = _grid_lists(config)
+    rows = partial(list_rows, "HPL.dat")
     if config.n is None:
         raise UsageError("an HPL.dat file needs the order of the matrix; add -N")
     yield config.output_file, "output file name, if device out is neither 6 nor 7"
     yield str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"
-    yield from _list("Ns", config.n)
-    yield from _list("NBs", config.nb)
+    yield from rows("Ns", config.n)
+    yield from rows("NBs", config.nb)
     yield str(ORDERS.index(config.order)), "PMAP process mapping (0 row-major, 1 column-major)"
-    yield from _list("Ps", P)
+    yield from rows("Ps", P)
     yield " ".join(map(str, Q)), "Qs"
     yield repr(config.threshold), "threshold (0 or less: no check)"
-    yield from _list("PFACTs", config.pfact, FACTS)
-    yield from _list("NBMINs", config.nbmin)
-    yield from _list("NDIVs", config.ndiv)
-    yield from _list("RFACTs", config.rfact, FACTS)
-    yield from _list("BCASTs", config.bcast, BCASTS)
-    yield from _list("DEPTHs", config.depth)
+    yield from rows("PFACTs", config.pfact, FACTS)
+    yield from rows("NBMINs", config.nbmin)
+    yield from rows("NDIVs", config.ndiv)
+    yield from rows("RFACTs", config.rfact, FACTS)
+    yield from rows("BCASTs", config.bcast, BCASTS)
+    yield from rows("DEPTHs", config.depth)
     yield str(SWAPS.index(config.swap)), "SWAP (0 bin, 1 long, 2 mix)"
     yield str(config.swap_threshold), "swapping threshold"
     yield str(FORMS.index(config.l1_form)), "L1 (0 transposed, 1 no-transposed)"
@@ -84,15 +85,3 @@ def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if config.P is None or config.Q is None:
         raise UsageError("an HPL.dat file needs the process grid; add --grid, or both -P and -Q")
     return config.P, config.Q
-
-
-def _list(name: str, values: Sequence[Any], names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the line with the length of a list, and the line with its values."""
-    if len(values) > MOST_VALUES:
-        raise UsageError(
-            f"an HPL.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "
-            f"{MOST_VALUES}"
-        )
-    yield str(len(values)), f"number of {name}"
-    numbers = " ".join(str(names.index(value) if names else value) for value in values)
-    yield numbers, f"{name} ({', '.join(f'{k} {n}' for k, n in enumerate(names))})" if names else name

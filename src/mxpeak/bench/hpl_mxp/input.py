@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from mxpeak.bench.dat import MOST_VALUES, Dat, numbered
+from mxpeak.bench.dat import Dat, dat_text, list_rows, numbered
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.configs.grid import ORDERS
 from mxpeak.configs.lu import BCASTS
@@ -50,23 +49,12 @@ def write_dat(config: HplMxpConfig) -> str:
     rows = [
         (config.output_file, "output file name, if device out is neither 6 nor 7"),
         (str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"),
-        *_list("Ns", config.n),
-        *_list("NBs", config.nb),
+        *list_rows("HPL-MxP.dat", "Ns", config.n),
+        *list_rows("HPL-MxP.dat", "NBs", config.nb),
         (str(ORDERS.index(config.order)), "PMAP process mapping (0 row-major, 1 column-major)"),
         (str(P), "P"),
         (str(Q), "Q"),
         (repr(config.threshold), "threshold"),
-        *_list("BCASTs", [BCASTS.index(name) for name in config.bcast]),
+        *list_rows("HPL-MxP.dat", "BCASTs", [BCASTS.index(name) for name in config.bcast]),
     ]
-    lines = ["HPL-MxP input file", "written by mxpeak", *(f"{value:<12} {note}" for value, note in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _list(name: str, values: Sequence[int]) -> list[tuple[str, str]]:
-    """Return the line with the length of a list, and the line with its values."""
-    if len(values) > MOST_VALUES:
-        raise UsageError(
-            f"an HPL-MxP.dat file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at "
-            f"most {MOST_VALUES}"
-        )
-    return [(str(len(values)), f"number of {name}"), (" ".join(map(str, values)), name)]
+    return dat_text("HPL-MxP input file", rows)
