@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A mark in a device's work, as in CUDA."""
 
     def query(self) -> bool:
@@ -22,7 +22,7 @@ class AsyncBuffer:
     """The memory of a message, which message passing may use as `form` of it after the event `ready`."""
 
     memory: Any
-    ready: Event
+    ready: DeviceEvent
     form: Callable[[Any], Any] = lambda memory: memory
 
     def __getitem__(self, part: slice) -> AsyncBuffer:

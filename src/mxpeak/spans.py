@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """The state of a computation after a step: time, flops done, and the seconds of each phase so far."""
 
     index: int
@@ -49,14 +49,14 @@ class Row:
     phases: Mapping[str, float]
 
 
-class Rows:
+class StepRows:
     """Rows of one computation, at most `MOST_ROWS` of them: every row, then every second, every fourth, ...
 
     A row contains totals, so the next row includes the time of rows that are dropped.
     """
 
     def __init__(self) -> None:
-        self.kept: list[Row] = []
+        self.kept: list[StepRow] = []
         self._stride, self._count = 1, 0
 
     def add(self, step: Step, phases: Mapping[str, Phase]) -> None:
@@ -73,12 +73,12 @@ class Rows:
         self.kept.append(_row(index, elapsed_s, done_flops, phases))
 
 
-def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> Row:
-    return Row(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
+def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> StepRow:
+    return StepRow(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SpanEvent:
     """One single span for a timeline: its begin and end by the clock, and its lane."""
 
     name: str
@@ -173,7 +173,7 @@ class Spans:
 
     observers: Sequence[Observer] = ()
     stopwatch: Stopwatch = HOST
-    events: list[Event] | None = None
+    events: list[SpanEvent] | None = None
     look: Callable[[Step], None] | None = None
     running: bool = False
     computations: int = 0
@@ -185,7 +185,7 @@ class Spans:
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
     _ended: int = 0
     _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
-    _rows: Rows = field(default_factory=Rows)
+    _rows: StepRows = field(default_factory=StepRows)
     _last: tuple[int, float] = (0, 0.0)
     _stepped_s: float = 0.0
     _most_events: int = MOST_EVENTS
@@ -239,7 +239,7 @@ class Spans:
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
         """Record an event if there is room for it."""
         if self.events is not None and len(self.events) < self._most_events:
-            self.events.append(Event(name, begin, end, lane))
+            self.events.append(SpanEvent(name, begin, end, lane))
 
     def _look_up(self, waiting: int = 0) -> None:
         """Book the oldest waiting marks until `waiting` of them remain."""
@@ -273,7 +273,7 @@ class Spans:
         return self._phases
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StepRow]:
         """The rows of the table of steps, including that of the end."""
         return self._rows.kept
 
@@ -288,7 +288,7 @@ class Spans:
         self._started, self._start = self.clock(), self.stopwatch.mark()
         return self._started
 
-    def recorded(self) -> list[Event]:
+    def recorded(self) -> list[SpanEvent]:
         """Return the events since `record`, and stop recording."""
         self._look_up()
         events, self.events = self.events or [], None
@@ -314,7 +314,7 @@ class Spans:
         self._waiting.clear()
         self._begun.clear()
         self._phases.clear()
-        self._ended, self._last, self._rows = 0, (0, 0.0), Rows()
+        self._ended, self._last, self._rows = 0, (0, 0.0), StepRows()
         self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
         self.computations += 1
         self.beats += 1

@@ -17,7 +17,7 @@ from mxpeak.layout.lu_schedule import (
     SWAP,
     UPDATE,
     LuEvent,
-    Overlap,
+    LuOverlap,
     Sections,
     lu_schedule,
     lu_steps,
@@ -30,14 +30,14 @@ N, NB, P = 101, 8, 2
 KEPT = {2, 5}
 
 
-def schedules(Q: int) -> Iterator[tuple[list[LuEvent], Sections, Overlap]]:
+def schedules(Q: int) -> Iterator[tuple[list[LuEvent], Sections, LuOverlap]]:
     """Return the schedule of each process column, for every kind of overlap, with checkpoints."""
     steps = lu_steps(N, NB, P, Q)
     for q, lookahead, split, update_first in product(range(Q), (False, True), (0.0, 0.3, 0.5, 0.7), (False, True)):
         cols = BlockCyclic(N, NB, q, Q)
         end = cols.local_size + 1  # [A | b]
         n2 = split_columns(end, split, NB) if lookahead else 0
-        overlap = Overlap(lookahead, split_steps(steps, cols, end - n2) if n2 else 0, update_first)
+        overlap = LuOverlap(lookahead, split_steps(steps, cols, end - n2) if n2 else 0, update_first)
         events = list(lu_schedule(len(steps), overlap, due=lambda k: k in KEPT))
         yield events, Sections(steps, cols.local_start, end - n2, end), overlap
 

@@ -172,7 +172,7 @@ def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> N
 def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
     """The owner's way out carries 7/8 of U twice, in seven rolls, or three rounds of a binary exchange."""
     P, jb = 8, 64
-    simulation = hpl._Simulation(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
+    simulation = hpl.HplClocks(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
     hops = 3 if columns <= NARROW else 7
     expected = 2.0 + (hops * 1e-5 + 2 * (P - 1) / P * 8 * jb * columns / 1e8 if columns else 0.0)
     begun = np.linspace(0.0, 2.0, P)[:, None]

@@ -58,7 +58,7 @@ AnyCase = TypeVar("AnyCase", bound=LuCase)
 Probed = tuple[int, int, int, int, str]
 
 
-class Solve(Protocol):
+class LuSolve(Protocol):
     """One timed solve and its check."""
 
     @property
@@ -82,7 +82,7 @@ class Solve(Protocol):
         """With --abft, the result of the checksums."""
 
 
-AnySolve = TypeVar("AnySolve", bound=Solve)
+AnySolve = TypeVar("AnySolve", bound=LuSolve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs(Generic[AnySolve]):
+class CaseSolves(Generic[AnySolve]):
     """The solves of one case, the data for its limit, the best solve's phases, and bytes over all ranks."""
 
     solves: list[AnySolve]
@@ -112,7 +112,7 @@ class Runs(Generic[AnySolve]):
     @property
     def best(self) -> AnySolve:
         """The fastest solve."""
-        return min(self.solves, key=lambda one: one.time_s)
+        return min(self.solves, key=lambda solve: solve.time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Problem(Generic[AnyCase, AnySolve]):
     footprint: Callable[[AnyCase, bool], Footprint]
     precision: Callable[[AnyCase], str]
     solve: Callable[[LuBench, AnyCase, Grid, Spans], AnySolve]
-    result: Callable[[LuBench, AnyCase, Runs[AnySolve]], Result]
+    result: Callable[[LuBench, AnyCase, CaseSolves[AnySolve]], Result]
 
 
 class LuBench(Bench[LuConfig]):
@@ -312,10 +312,10 @@ def _quick_n(
 ) -> tuple[int, list[Caution]]:
     """Return the order of a quick run, or a smaller one with a caution if it does not fit in the free memory."""
     n = machine.order(budget.share_n(machine.share, footprint, nb, case.P, case.Q))
-    most = budget.default_n(footprint, nb, case.P, case.Q)
-    if n <= most:
+    largest = budget.default_n(footprint, nb, case.P, case.Q)
+    if n <= largest:
         return n, []
-    smaller = most // machine.step * machine.step or most
+    smaller = largest // machine.step * machine.step or largest
     need = size_text(budget.need(footprint, n, nb, case.P, case.Q))
     text = (
         f"--quick uses N = {n} here, which takes {need} {budget.of}, but {size_text(budget.default)} can be used; "
@@ -388,7 +388,7 @@ def _result(
             soak.about(None)
         return None
     memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
-    result = problem.result(bench, case, Runs(solves, measured, phases, memory, rss))
+    result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([one.witness for one in solves], case)
@@ -407,28 +407,28 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
     """Return the fastest of the solves' GEMM phases: all ranks' flops over the slowest one's time.  Collective."""
     flops = allreduce_scalars(comm, [phase.flops for phase in own], "sum")
     slowest = allreduce_scalars(comm, [phase.time_s for phase in own], "max")
-    return max((one / time_s for one, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
+    return max((total / time_s for total, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
-def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
+def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
     """Replace the spans of a solve that is not the fastest, because thousands of solves would need much memory."""
-    best = min(before, key=lambda other: other.time_s, default=one)
-    if one.time_s <= best.time_s:
-        return one
-    lighter: AnySolve = replace(cast(Any, one), spans=best.spans)
+    best = min(before, key=lambda other: other.time_s, default=solve)
+    if solve.time_s <= best.time_s:
+        return solve
+    lighter: AnySolve = replace(cast(Any, solve), spans=best.spans)
     return lighter
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
     """Return a caution for an LU with non-finite entries: the block, its rows and columns, and its owner."""
-    found = next((one for one in witnesses if one.not_finite is not None), None)
-    if found is None or found.not_finite is None:
+    witness = next((other for other in witnesses if other.not_finite is not None), None)
+    if witness is None or witness.not_finite is None:
         return []
-    i, j = found.not_finite
+    i, j = witness.not_finite
     rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
     text = (
         f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
-        f"grid, detected in step {found.step}"
+        f"grid, detected in step {witness.step}"
     )
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 

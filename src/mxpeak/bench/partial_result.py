@@ -14,7 +14,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.errors import StoppedError
 from mxpeak.records import Result
 from mxpeak.runtime.facts import Facts
-from mxpeak.spans import Row, Spans, Step
+from mxpeak.spans import Spans, Step, StepRow
 
 #: How often per computation all ranks ask rank 0 whether to continue.
 LOOKS = 50
@@ -96,7 +96,7 @@ def _finished(under_way: CaseInProgress) -> dict[str, Any]:
 def _progress(spans: Spans) -> dict[str, Any]:
     """Return the progress of the computation."""
     rows = spans.rows
-    last = rows[-1] if rows else Row(0, 0.0, 0.0, {})
+    last = rows[-1] if rows else StepRow(0, 0.0, 0.0, {})
     return {
         "computation": spans.label,
         "step": last.index,
@@ -108,7 +108,7 @@ def _progress(spans: Spans) -> dict[str, Any]:
 
 def _own_steps(spans: Spans) -> dict[str, Any]:
     """Return the steps of this rank."""
-    rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
+    rows = [StepRow(0, 0.0, 0.0, {}), *spans.rows]
     names = list(rows[-1].phases)
     own = [
         after.phases.get(name, 0.0) - before.phases.get(name, 0.0) for name in names for before, after in pairwise(rows)

@@ -10,7 +10,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.kernels.contract import Kernels
 from mxpeak.records import Caution
-from mxpeak.spans import MOST_EVENTS, Row, Spans
+from mxpeak.spans import MOST_EVENTS, Spans, StepRow
 
 #: Decimal places of seconds, which is the resolution of spans.
 DIGITS = 7
@@ -21,7 +21,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
 
     All ranks count the same steps. The last row contains the work after the last step. Complete on rank 0. Collective.
     """
-    rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
+    rows = [StepRow(0, 0.0, 0.0, {}), *spans.rows]
     ranks = comm.gather_objects(list(rows[-1].phases))
     names = comm.bcast_object(list(dict.fromkeys(name for seconds in ranks or [] for name in seconds)))
     seconds = [
@@ -32,7 +32,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
     return {**columns(rows[1:], names, mean, longest), "ranks": comm.size}
 
 
-def columns(rows: Sequence[Row], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
+def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
     """Return rows as columns; `mean` and `longest` contain the seconds of all rows, phase by phase."""
     count = len(rows)
     return {

@@ -56,14 +56,14 @@ def split_masks(
     row.
     """
     groups = _alike(masks)
-    found: dict[int, list[int]] = {}
+    cores_by_rank: dict[int, list[int]] = {}
     for cores, ranks in groups.items():
         parts = [list(cores)]
         if len(ranks) > 1:
             parts = masks_near(cores, [near[rank] for rank in ranks]) or core_masks(cores, len(ranks))
-        found |= dict(zip(ranks, parts))
-    shares, known = [found[rank] for rank in range(len(masks))], [row for row in rows if row is not None]
-    return taking_turns(shares, known) if len(groups) == 1 and 1 < len(known) == len(masks) else shares
+        cores_by_rank |= dict(zip(ranks, parts))
+    shares, known_rows = [cores_by_rank[rank] for rank in range(len(masks))], [row for row in rows if row is not None]
+    return taking_turns(shares, known_rows) if len(groups) == 1 and 1 < len(known_rows) == len(masks) else shares
 
 
 def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:

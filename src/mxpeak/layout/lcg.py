@@ -14,11 +14,11 @@ MASK = 2**64 - 1
 
 def _squares() -> list[tuple[int, int]]:
     """Return (A_k, C_k) for all k = 2^b < 2^64, the period, by repeated squaring: (A, C)∘(A, C) = (A², A·C + C)."""
-    found = [(A1, C1)]
+    jumps = [(A1, C1)]
     for _ in range(63):
-        A, C = found[-1]
-        found.append((A * A & MASK, (A * C + C) & MASK))
-    return found
+        A, C = jumps[-1]
+        jumps.append((A * A & MASK, (A * C + C) & MASK))
+    return jumps
 
 
 _SQUARES = _squares()
@@ -45,11 +45,11 @@ def jump(steps: int) -> tuple[int, int]:
 def states(seed: int, draw: int, count: int) -> list[int]:
     """Return `count` successive states X(draw), X(draw+1), …."""
     x = state(seed, draw)
-    found = [x]
+    draws = [x]
     for _ in range(count - 1):
         x = (A1 * x + C1) & MASK
-        found.append(x)
-    return found
+        draws.append(x)
+    return draws
 
 
 def value(x: int) -> float:

@@ -91,7 +91,7 @@ class LuEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class LuOverlap:
     """The overlaps that a factorization uses.
 
     lookahead      panel k+1 overlaps update k
@@ -107,7 +107,7 @@ class Overlap:
 
 
 def lu_schedule(
-    count: int, overlap: Overlap, first: int = 0, due: Callable[[int], bool] = lambda k: False
+    count: int, overlap: LuOverlap, first: int = 0, due: Callable[[int], bool] = lambda k: False
 ) -> Iterator[LuEvent]:
     """Yield the events of steps `first` to `count` - 1 in order; `due(k)` is called once per step, after its AWAIT.
 
@@ -147,7 +147,7 @@ def _whole_update(k: int, *, splits: bool, swaps_begun: bool) -> Iterator[LuEven
         yield LuEvent(UPDATE, k, section)
 
 
-def _hiding_update(k: int, overlap: Overlap) -> Iterator[LuEvent]:
+def _hiding_update(k: int, overlap: LuOverlap) -> Iterator[LuEvent]:
     """Yield a step whose UPDATE hides FACT and LBCAST of the next panel (fig. 3)."""
     factor = LuEvent(FACTOR, k + 1)
     yield LuEvent(PREPARE, k + 1)
@@ -159,7 +159,7 @@ def _hiding_update(k: int, overlap: Overlap) -> Iterator[LuEvent]:
         yield factor
 
 
-def _split_update(k: int, overlap: Overlap, *, serves: bool, swaps_begun: bool) -> Iterator[LuEvent]:
+def _split_update(k: int, overlap: LuOverlap, *, serves: bool, swaps_begun: bool) -> Iterator[LuEvent]:
     """Yield a step with the split update (fig. 6); with `serves`, the next step also has one.
 
     UPDATE of the right section hides FACT, LBCAST and the left section's row swaps.  UPDATE of the left section hides

@@ -25,8 +25,8 @@ def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
     """Return the node grids for nodes of `ranks` ranks as options, nearest to the requested one first."""
     p, q = grid.node_grid or (grid.P, grid.Q)
-    found = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
-    return [f"--node-grid {a}x{b}" for a, b in found]
+    grids = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
+    return [f"--node-grid {a}x{b}" for a, b in grids]
 
 
 def _what_lies_where(p: int, q: int, ranks: range, hosts: Sequence[str]) -> str:

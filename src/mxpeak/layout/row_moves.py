@@ -41,10 +41,10 @@ class RowOrder:
     @property
     def inverse(self) -> list[int]:
         """The new position of each row of A: P^T."""
-        found = [0] * len(self.rows)
+        positions = [0] * len(self.rows)
         for i, row in enumerate(self.rows):
-            found[row] = i
-        return found
+            positions[row] = i
+        return positions
 
 
 def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:

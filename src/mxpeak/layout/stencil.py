@@ -170,7 +170,7 @@ class Box:
 
     def neighbours(self) -> tuple[Neighbour, ...]:
         """Return the up to 26 adjacent ranks, in rank order; the halo has their points in this order."""
-        found: list[Neighbour] = []
+        neighbours: list[Neighbour] = []
         offset = 0
         for dz, dy, dx in product((-1, 0, 1), repeat=3):
             direction = dx, dy, dz
@@ -180,9 +180,9 @@ class Box:
             rank = (there[2] * self.npy + there[1]) * self.npx + there[0]
             shape = _triple(1 if d else n for d, n in zip(direction, self.shape))
             first = _triple(n - 1 if d > 0 else 0 for d, n in zip(direction, self.shape))
-            found.append(Neighbour(rank, direction, shape, first, offset))
-            offset += found[-1].count
-        return tuple(found)
+            neighbours.append(Neighbour(rank, direction, shape, first, offset))
+            offset += neighbours[-1].count
+        return tuple(neighbours)
 
     def coarser(self) -> Box:
         """Return the box of every second point."""

@@ -99,8 +99,8 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     def need(n: int) -> int:
         return footprint(n, nb, P, Q)["total"]
 
-    most = math.isqrt(max(0, budget_bytes))  # an entry has at least one byte
-    blocks = _largest(most // nb, lambda b: need(b * nb), budget_bytes)
+    bound = math.isqrt(max(0, budget_bytes))  # an entry has at least one byte
+    blocks = _largest(bound // nb, lambda b: need(b * nb), budget_bytes)
     if blocks:
         return blocks * nb
     n = _largest(nb - 1, need, budget_bytes)
@@ -113,9 +113,9 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
     return n
 
 
-def _largest(most: int, need: Callable[[int], int], budget: int) -> int:
+def _largest(bound: int, need: Callable[[int], int], budget: int) -> int:
     # Bisection for the largest k in [0, most] that fits: the need never decreases with k.
-    low, high = 0, most
+    low, high = 0, bound
     while low < high:
         middle = (low + high + 1) // 2
         if need(middle) <= budget:

@@ -37,9 +37,9 @@ def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
     """Return the sizes of the 27-point problem, of which `box` is one rank's part."""
     boxes = box.levels(count)
     return Levels(
-        rows=tuple(one.global_rows for one in boxes),
-        nnz=tuple(one.global_nnz for one in boxes),
-        coarse_nnz=(*(one.global_coarse_nnz for one in boxes[:-1]), 0),
+        rows=tuple(level.global_rows for level in boxes),
+        nnz=tuple(level.global_nnz for level in boxes),
+        coarse_nnz=(*(level.global_coarse_nnz for level in boxes[:-1]), 0),
     )
 
 
@@ -173,7 +173,7 @@ def _columns(box: Box) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSizes:
     """The sizes of a stored matrix.
 
     rows           its rows
@@ -194,17 +194,17 @@ class Stored:
         return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
-def product_bytes(A: Stored) -> int:
+def product_bytes(A: StoredSizes) -> int:
     """Return the bytes of y = A x: the matrix, x read and y written, so entries + 3·n·w."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 
-def sweep_bytes(A: Stored) -> int:
+def sweep_bytes(A: StoredSizes) -> int:
     """Return the bytes of a Gauss–Seidel sweep: the matrix, r and x read and x written, so entries + 4·n·w."""
     return A.part(A.values) + 4 * A.rows * A.vector_bytes
 
 
-def half_sweep_bytes(A: Stored, values: int, *, keep: bool = False) -> int:
+def half_sweep_bytes(A: StoredSizes, values: int, *, keep: bool = False) -> int:
     """Return the bytes of a sweep over only L or U, from x = 0 or backward: `values` entries and 3·n·w for vectors.
 
     The vectors are the diagonal, the right-hand side and x.  With `keep`, a forward sweep also writes n·w for the
@@ -213,7 +213,7 @@ def half_sweep_bytes(A: Stored, values: int, *, keep: bool = False) -> int:
     return A.part(values) + (4 if keep else 3) * A.rows * A.vector_bytes
 
 
-def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int, vectors: int) -> int:
+def coarse_residual_bytes(A: StoredSizes, coarse_rows: int, coarse_values: int, vectors: int) -> int:
     """Return the bytes of r - A x at coarse points: the entries, all of x, and n_c·(w + 4) for result and map.
 
     `vectors` vectors are read only at these points: every second entry of each cache line, 2·n_c·w.

@@ -7,7 +7,7 @@ from math import isfinite
 
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
 from mxpeak.bench.hpl.config import UNUSED, HplCase
-from mxpeak.bench.lu import LuBench, Runs
+from mxpeak.bench.lu import CaseSolves, LuBench
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.lu_schedule import split_columns
@@ -47,7 +47,7 @@ class Solve:
     checked: Checked | None = None
 
 
-def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
+def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result:
     """Return the result of the solves of one case: the time of the best and the check of the worst."""
     best = runs.best
     worst = max(runs.solves, key=lambda one: sortable_residual(one.scaled))

@@ -9,7 +9,7 @@ from typing import Any
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violations
-from mxpeak.bench.lu import LuBench, Runs
+from mxpeak.bench.lu import CaseSolves, LuBench
 from mxpeak.bench.rules import ruling
 from mxpeak.errors import Outcome
 from mxpeak.layout.lu_schedule import looks_ahead
@@ -70,7 +70,7 @@ class MxpSolve:
         return self.check.scaled < threshold and self.proof.passed
 
 
-def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Result:
+def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve]) -> Result:
     """Return the result of the solves of one case: the time of the best and the check of the worst."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))

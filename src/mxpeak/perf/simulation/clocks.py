@@ -31,20 +31,20 @@ def stages(name: str, size: int) -> Stages:
     """Return the chains that forward panels: 1ring, 1ringM, 2ring, 2ringM (HPL's; "M" serves rank 1 first)."""
     last = list(range(1, size))
     if name == "1ring":
-        found = [[last]]
+        all_stages = [[last]]
     elif name == "1ringM":
-        found = [[last[:1]], [last[1:]]]
+        all_stages = [[last[:1]], [last[1:]]]
     elif name == "2ring":
         middle = (size + 1) // 2
-        found = [[list(range(1, middle)), list(range(middle, size))]]
+        all_stages = [[list(range(1, middle)), list(range(middle, size))]]
     elif name == "2ringM":
         middle = 2 + (size - 1) // 2 if size > 2 else size
-        found = [[last[:1]], [list(range(2, middle)), list(range(middle, size))]]
+        all_stages = [[last[:1]], [list(range(2, middle)), list(range(middle, size))]]
     else:
         raise UsageError(
             f"--bcast {name} cannot be simulated; use 1ring, 1ringM, 2ring, 2ringM, long, longM, lib or ilib"
         )
-    return [chains for stage in found if (chains := [chain for chain in stage if chain])]
+    return [chains for stage in all_stages if (chains := [chain for chain in stage if chain])]
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port:
 def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array) -> None:
     start = at[:, root]
     for stage in _routes(name, line, root):
-        left, begun, busy = start, port[:, root].copy(), port[:, root].copy()
+        sent, begun, busy = start, port[:, root].copy(), port[:, root].copy()
         for order, latency, per_byte, leaving in stage:
             port[:, root] = begun  # the heads of a stage are served together
-            left = np.maximum(left, _chain(order, latency, per_byte, leaving, start, at, entry, port, size_bytes))
+            sent = np.maximum(sent, _chain(order, latency, per_byte, leaving, start, at, entry, port, size_bytes))
             busy = np.maximum(busy, port[:, root])
-        start, port[:, root] = left, busy
+        start, port[:, root] = sent, busy
 
 
 @cache

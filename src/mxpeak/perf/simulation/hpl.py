@@ -25,8 +25,8 @@ from mxpeak.layout.lu_schedule import (
     RIGHT,
     UPDATE,
     LuEvent,
+    LuOverlap,
     LuStep,
-    Overlap,
     Sections,
     split_columns,
 )
@@ -41,7 +41,7 @@ NARROW = 64
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
     """Simulate one run: LU, and the triangular solve after it."""
-    return _Simulation(run, machine).result()
+    return HplClocks(run, machine).result()
 
 
 def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
@@ -93,7 +93,7 @@ def exchange_s(machine: Machine, line: Line, nb: int) -> float:
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
-class _Simulation(LuClocks):
+class HplClocks(LuClocks):
     """The clocks of HPL.
 
     panel   when the next panel arrives; pivots: when its pivots arrive, which are sent first
@@ -122,7 +122,7 @@ class _Simulation(LuClocks):
         self.n2 = np.array([split_columns(int(c), run.split, run.nb) if hides else 0 for c in self.columns], float)
         self.sections = Sections(self.steps, self.columns_before, self.columns - self.n2, self.columns)
         host_panels = not machine.fact
-        self.overlap = Overlap(run.depth > 0, self.split_steps(), host_panels, run.early and host_panels)
+        self.overlap = LuOverlap(run.depth > 0, self.split_steps(), host_panels, run.early and host_panels)
         self.cores = fact_cores(machine, self.ranks.node, run.core_sharing)
         self.busy = dict.fromkeys(("gemm", "trsm", "rows", "factor", "copy"), 0.0)
 

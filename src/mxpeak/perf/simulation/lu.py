@@ -18,8 +18,8 @@ from mxpeak.layout.lu_schedule import (
     SWAP,
     UPDATE,
     LuEvent,
+    LuOverlap,
     LuStep,
-    Overlap,
     lu_schedule,
     lu_steps,
 )
@@ -106,7 +106,7 @@ def owned(n: int, nb: int, P: int) -> Array:
     return sizes
 
 
-class Ranks:
+class RankGrid:
     """The grid of a run on a machine's nodes: lines along rows and columns, slow ranks, and shared ports."""
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -141,13 +141,13 @@ class LuClocks(ABC):
     """
 
     def __init__(self, run: LuRun, machine: Machine):
-        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
+        self.run, self.machine, self.ranks = run, machine, RankGrid(run, machine)
         self.device, self.ready, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
         self.steps = lu_steps(run.n, run.nb, run.P, run.Q)
         self.step_s: list[float] = []
         self.device_s: list[float] = []
 
-    def execute(self, overlap: Overlap) -> None:
+    def execute(self, overlap: LuOverlap) -> None:
         """Simulate all steps."""
         handlers = {
             PREPARE: self.prepare,

@@ -88,10 +88,10 @@ def _cost(record: Record) -> float:
 
 def _precisions(records: Iterable[Record], name: str) -> list[str]:
     """Return the precisions in which a kernel was measured."""
-    found = sorted({str(r["precision"]) for r in _of(records, name)})
-    if not found:
+    precisions = sorted({str(r["precision"]) for r in _of(records, name)})
+    if not precisions:
         raise _missing(name)
-    return found
+    return precisions
 
 
 def _of(records: Iterable[Record], name: str) -> list[Record]:
@@ -100,10 +100,10 @@ def _of(records: Iterable[Record], name: str) -> list[Record]:
 
 def _rate(records: Sequence[Record], name: str) -> float:
     """Return the rate of a kernel that was measured at one size."""
-    found = [float(r["rate"]) for r in _of(records, name)]
-    if not found:
+    rates = [float(r["rate"]) for r in _of(records, name)]
+    if not rates:
         raise _missing(name)
-    return max(found)
+    return max(rates)
 
 
 def _missing(name: str) -> UsageError:
@@ -132,14 +132,14 @@ def _edge(records: Sequence[Record]) -> float:
 
     With q² = rate(s)/rate(b):   e = s b (1 - q) / (q b - s)
     """
-    found = []
+    edges = []
     for r in _of(records, "gemm"):
         beside = [o for o in _of(records, "gemm") if (o["precision"], o["k"]) == (r["precision"], r["k"])]
         whole = max(beside, key=lambda o: int(o["m"]))
         s, b, q = float(r["m"]), float(whole["m"]), (r["rate"] / whole["rate"]) ** 0.5
         if r["precision"] == "fp64" and s < b and q * b > s:
-            found.append(max(0.0, s * b * (1 - q) / (q * b - s)))
-    return median(found) if found else 0.0
+            edges.append(max(0.0, s * b * (1 - q) / (q * b - s)))
+    return median(edges) if edges else 0.0
 
 
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
@@ -205,10 +205,10 @@ def panel_flops(m: float, nb: float) -> float:
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
     """Return the seconds of a message in a distributed solve with L and U, with waits; at least a latency."""
-    found, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
-    if not found or link is None:
+    seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
+    if not seconds or link is None:
         return {}
-    return {"turn_s": _said(max(min(found), link[0]), "measured: solves with L and U that all ranks share")}
+    return {"turn_s": _said(max(min(seconds), link[0]), "measured: solves with L and U that all ranks share")}
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
@@ -250,10 +250,10 @@ def _link(records: Sequence[Record]) -> tuple[float, float] | None:
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:
     """Return how many times a broadcast transfers its message, from the longest message."""
-    found = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
-    if not found:
+    messages = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
+    if not messages:
         return 2.0
-    size, seconds = max(found)
+    size, seconds = max(messages)
     return min(MOST_PASSES, max(0.5, -seconds * rate / size))
 
 

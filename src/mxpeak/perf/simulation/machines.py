@@ -163,27 +163,27 @@ def known_machines() -> dict[str, Any]:
     return tomllib.loads((files("mxpeak.perf") / "machines.toml").read_text(encoding="utf-8"))
 
 
-def find_machine(asked: str) -> Machine:
+def find_machine(name: str) -> Machine:
     """Return the machine with a name, or the machine that a file describes.
 
     A file has one table of the form of machines.toml's; it may be based on a known machine.
     """
-    known = known_machines()
-    if asked in known:
-        return machine_from(asked, known, "machines.toml")
-    path = Path(asked)
+    tables = known_machines()
+    if name in tables:
+        return machine_from(name, tables, "machines.toml")
+    path = Path(name)
     if not os.path.exists(path):
-        close = closest(asked, known)
-        hint = f"did you mean {close}?" if close else f"use one of {', '.join(known)}"
-        raise UsageError(f"--machine {asked} is neither a known machine nor a file; {hint}")
+        close = closest(name, tables)
+        hint = f"did you mean {close}?" if close else f"use one of {', '.join(tables)}"
+        raise UsageError(f"--machine {name} is neither a known machine nor a file; {hint}")
     own = _read(path)
     if len(own) != 1:
         raise UsageError(
-            f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; use a "
+            f"--machine {name} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; use a "
             "file with one table, such as [mycluster], and the keys in docs/reference/machine-files.md"
         )
     (name,) = own
-    return machine_from(name, {**known, **own}, str(path))
+    return machine_from(name, {**tables, **own}, str(path))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -390,17 +390,17 @@ class _Reader:
 
     def value(self, key: str, inner: str) -> Any:
         """Return the value of a dotted key, given directly or as { value | points = ..., source = "..." }."""
-        found: Any = self.table
+        value: Any = self.table
         for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            if inner not in found:
-                self.fail(key, f"{found!r} has no {inner}; use {{ {inner} = ..., source = '...' }}")
-            self.sources[key] = str(found.get("source", "not stated"))
-            return found[inner]
-        if found is not None:
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            if inner not in value:
+                self.fail(key, f"{value!r} has no {inner}; use {{ {inner} = ..., source = '...' }}")
+            self.sources[key] = str(value.get("source", "not stated"))
+            return value[inner]
+        if value is not None:
             self.sources[key] = "not stated"
-        return found
+        return value
 
     def fail(self, key: str, why: str) -> NoReturn:
         raise UsageError(f"{self.source}: [{self.name}] {key}: {why}")

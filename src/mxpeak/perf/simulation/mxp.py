@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from mxpeak.layout.lu_schedule import REST, LuEvent, LuStep, Overlap, looks_ahead
+from mxpeak.layout.lu_schedule import REST, LuEvent, LuOverlap, LuStep, looks_ahead
 from mxpeak.perf.simulation.clocks import Array, Line, arrivals
-from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
+from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, RankGrid, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.precision import precision, stored_as
 
@@ -25,17 +25,17 @@ REDUCTIONS = 5
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
     """Simulate one run: LU and refinement."""
-    return _Simulation(run, machine).result()
+    return MxpClocks(run, machine).result()
 
 
-class _Simulation(LuClocks):
+class MxpClocks(LuClocks):
     """The clocks of HPL-MxP; L and U are when a step's panels arrive."""
 
     def __init__(self, run: LuRun, machine: Machine):
         super().__init__(run, machine)
         self.L, self.U = np.zeros_like(self.device), np.zeros_like(self.device)
         self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)
-        self.overlap = Overlap(looks_ahead(run.depth, run.ranks, background=machine.devices))
+        self.overlap = LuOverlap(looks_ahead(run.depth, run.ranks, background=machine.devices))
         self.low = precision(run.precision).bytes
         stored = stored_as(run.precision)
         self.stored = precision(stored).bytes
@@ -161,7 +161,7 @@ def _tree(line: Line, size_bytes: float) -> float:
     return math.ceil(math.log2(line.size)) * latency_s + line.network.lib_passes * size_bytes / rate
 
 
-def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
+def refinement_s(run: LuRun, machine: Machine, ranks: RankGrid) -> float:
     """Return the seconds of refinement: a step regenerates A for the residual, and solves with L and U, which it reads.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges

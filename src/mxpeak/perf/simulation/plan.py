@@ -99,9 +99,9 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
 
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
     """Return cautions for bad grids, orders and leading dimensions."""
-    ranks, found = P * Q, prime_caution(P * Q)
+    ranks, cautions = P * Q, prime_caution(P * Q)
     if P >= TALL * Q:
-        found.append(
+        cautions.append(
             Caution(
                 "tall-grid",
                 f"P = {P} is {P / Q:.3g} times Q = {Q}, so every pivot and every U crosses P ranks",
@@ -114,7 +114,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
     if ragged:
         whole = nb * math.lcm(P, Q)
         below = n // whole * whole or n // nb * nb
-        found.append(
+        cautions.append(
             Caution(
                 "ragged",
                 f"N = {n} does not divide into whole blocks on all ranks: {', '.join(ragged)}",
@@ -123,22 +123,22 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
         )
     local = numroc(n, nb, 0, P)
     if local * element_bytes % POWER == 0 and local & (local - 1) == 0:
-        found.append(
+        cautions.append(
             Caution(
                 "leading-dimension",
                 f"a rank has {local} rows, a power of two, so its columns map to the same cache sets",
                 f"-N {n - nb * P}" if n > nb * P else "another -N",
             )
         )
-    return found
+    return cautions
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:
     """Raise an error for more ranks than the machine has."""
     if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
-        most = machine.nodes * machine.ranks_per_node
+        limit = machine.nodes * machine.ranks_per_node
         raise UsageError(
             f"{ranks} ranks need {ranks} / {machine.ranks_per_node} = {ranks / machine.ranks_per_node:.6g} "
             f"nodes, but {machine.name} has only {machine.nodes}; use at most "
-            f"{machine.nodes}*{machine.ranks_per_node} = {most} ranks"
+            f"{machine.nodes}*{machine.ranks_per_node} = {limit} ranks"
         )

@@ -76,10 +76,10 @@ class SparseForecast:
 
 def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
     """Simulate one solve of `iterations` steps."""
-    return _Simulation(run, machine).result()
+    return SparseTimes(run, machine).result()
 
 
-class _Simulation:
+class SparseTimes:
     """The seconds by motif, and their part in communication."""
 
     def __init__(self, run: SparseRun, machine: Machine):
@@ -191,8 +191,8 @@ class _Simulation:
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
         between = math.ceil(math.log2(R / per_node)) if per_node < R else 0
-        one = 2 * (math.ceil(math.log2(per_node)) * net.local_latency_s + between * net.latency_s)
-        self.wait(motif, times * (one + self.machine.launch_s) + lateness(self.machine, R) * self.alone_s)
+        tree_s = 2 * (math.ceil(math.log2(per_node)) * net.local_latency_s + between * net.latency_s)
+        self.wait(motif, times * (tree_s + self.machine.launch_s) + lateness(self.machine, R) * self.alone_s)
         self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
@@ -212,9 +212,9 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
         return 0.0
     net, per_node = machine.network, min(machine.ranks_per_node, box.ranks)
     node = box.rank // per_node
-    inside = sum(one.count for one in neighbours if one.rank // per_node == node)
+    inside = sum(other.count for other in neighbours if other.rank // per_node == node)
     outside = box.halo - inside
-    leaving = sum(one.rank // per_node != node for one in neighbours)
+    leaving = sum(other.rank // per_node != node for other in neighbours)
     between = leaving * net.latency_s + outside * w / net.rate(per_node) if leaving else 0.0
     local = (net.local_latency_s if inside else 0.0) + inside * w / net.local_rate
     staging = 0.0 if aware else 2 * (box.halo * w / net.host_rate + machine.launch_s)

@@ -96,11 +96,11 @@ class Checks(ABC):
         self.look_back()
         after_s = perf_counter() - begin
         worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_TOLD]
-        mine = len(self._faults), self._unmended(), worst
-        found = self.A.grid.all.gather_objects(mine) or [mine]
-        faults = sorted((fault for *_, part in found for fault in part), key=lambda fault: fault.step)
-        count, left = (sum(part[k] for part in found) for k in range(2))
-        return Checked(self._checks, count, count - left, faults, self.spans.time_of("abft"), after_s)
+        own = len(self._faults), self._unmended(), worst
+        parts = self.A.grid.all.gather_objects(own) or [own]
+        faults = sorted((fault for *_, part in parts for fault in part), key=lambda fault: fault.step)
+        count, uncorrected = (sum(part[k] for part in parts) for k in range(2))
+        return Checked(self._checks, count, count - uncorrected, faults, self.spans.time_of("abft"), after_s)
 
     def _unmended(self) -> int:
         """Return the number of this rank's faults that could not be corrected."""
@@ -196,18 +196,18 @@ class Checks(ABC):
         if allreduce_scalar(self.A.grid.all, float(xp.sum(wrong)), "sum", self.kernels.xp) == 0.0:
             self._typical = self._seen
             return []
-        (want, found), (want2, found2) = sums, others()
-        off, off2 = xp.abs(xp.subtract(want, found)), xp.abs(xp.subtract(want2, found2))
+        (want, actual), (want2, actual2) = sums, others()
+        off, off2 = xp.abs(xp.subtract(want, actual)), xp.abs(xp.subtract(want2, actual2))
         # If the other difference is negligible, the sum is wrong, and not the matrix.
         apart = xp.logical_and(off2 < xp.multiply(off, APART), xp.isfinite(xp.add(off, off2)))
-        lost = xp.logical_and(xp.isfinite(xp.add(found, found2)), xp.logical_not(xp.isfinite(carried)))
+        lost = xp.logical_and(xp.isfinite(xp.add(actual, actual2)), xp.logical_not(xp.isfinite(carried)))
         sum_only = xp.logical_or(apart, lost)
         rows = xp.multiply(wrong, xp.astype(xp.logical_not(sum_only), xp.float64))
         row.allreduce(rows, "max")  # if a rank's copy of the sums is wrong, only this rank differs
         hit = xp.multiply(wrong, xp.astype(sum_only, xp.float64)) - rows
         row.allreduce(hit, "max")
         hit_rows = [i for i, value in enumerate(hit.tolist()) if value > 0]
-        return self._note(done, Differing([want, want2], [found, found2], limit, _marked(rows), hit_rows), mendable)
+        return self._note(done, Differing([want, want2], [actual, actual2], limit, _marked(rows), hit_rows), mendable)
 
     def _note(self, done: int, differing: Differing, mendable: tuple[int, int] | None) -> list[int]:
         """Record wrong rows as a fault; return the local row that was corrected.  Collective over the grid."""
@@ -262,18 +262,18 @@ class Checks(ABC):
     def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
         """Set a_ij = (s_i - the sum of the others) / w_j if this corrects both sums.  Collective along the row."""
         A, (w, _) = self.A, self.weights
-        mine, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
-        before = float(A.local[row, jl]) if mine else 0.0
-        if mine:
+        owner, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
+        before = float(A.local[row, jl]) if owner else 0.0
+        if owner:
             A.local[row, jl] = 0.0
         others = self._row_sums(row, first)
-        if mine:
+        if owner:
             A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
         off = [abs(float(want[row]) - now) for want, now in zip(differing.want, self._row_sums(row, first))]
-        right = all(one <= 2.0 * float(differing.limit[row]) for one in off)
+        right = all(difference <= 2.0 * float(differing.limit[row]) for difference in off)
         if allreduce_scalar(A.grid.row, float(not right), "sum", self.kernels.xp) == 0.0:  # by the carried sums of all
             return True
-        if mine:
+        if owner:
             A.local[row, jl] = before
         return False
 
@@ -299,8 +299,8 @@ def checking(checks: Checks | None) -> Iterator[None]:
 def root_mean_square(xp: Any, size: Vector) -> float:
     """Return the root mean square of a vector's finite entries, or 0 if there is none or it overflows."""
     finite = size[xp.isfinite(size)]
-    found = float(xp.sqrt(xp.mean(xp.square(finite)))) if len(finite) else 0.0
-    return found if isfinite(found) else 0.0
+    root = float(xp.sqrt(xp.mean(xp.square(finite)))) if len(finite) else 0.0
+    return root if isfinite(root) else 0.0
 
 
 def _marked(mask: Vector) -> list[int]:

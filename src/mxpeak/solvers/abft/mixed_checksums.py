@@ -92,8 +92,8 @@ class MixedChecks(Checks):
         stored, low, n = format_of(A.precision), format_of(precision), A.rows.n
         self._stored_variance = (n + EVERY) / 3.0 * stored.u**2
         rounds = low.u > stored.u and not kernels.emulates(precision)
-        alike = 1 if system.random else A.nb
-        self._solved_variance = alike * low.u**2 / 3.0 if rounds else 0.0
+        equal_errors = 1 if system.random else A.nb
+        self._solved_variance = equal_errors * low.u**2 / 3.0 if rounds else 0.0
         # Compile the kernel before the clock runs.
         empty = kernels.xp.zeros((4, 0))
         kernels.add_operand_sums(empty[:3], kernels.matrix(0, 0, A.precision), precision, empty)
@@ -104,11 +104,11 @@ class MixedChecks(Checks):
 
     def baseline(self, done: int) -> None:
         """Set the sums of the trailing matrix, and of the factors of a run that continues from a checkpoint."""
-        j, made = self.column_after(done), self._made
-        if made is None or done:
+        j, first_sums = self.column_after(done), self._made
+        if first_sums is None or done:
             self._left, self._first_left = self.both_sums_from(j)
         else:
-            self._left, self._first_left = self.along_row(made[0]), self.along_row(made[1])
+            self._left, self._first_left = self.along_row(first_sums[0]), self.along_row(first_sums[1])
         self._most = root_mean_square(self.kernels.xp, self._left) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
@@ -126,7 +126,7 @@ class MixedChecks(Checks):
         steps, j = self.steps[self._at : done], self.column_after(done)
         if not steps:
             return
-        sums, found = self._taken(steps, 0), self.sums_from(j)
+        sums, actual = self._taken(steps, 0), self.sums_from(j)
         want = self._from(steps[0], self.kernels.xp.subtract(self._left, sums.taken))
         size = self._from(steps[0], self.kernels.xp.abs(self._left))
         limit = self._limit(self.no_less_than_typical(size), sums.variance)
@@ -137,9 +137,9 @@ class MixedChecks(Checks):
                 steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1).taken)
             ), self._from(steps[0], self.sums_from(j, 1))
 
-        for row in self.judge(done, (want, found), limit, self._left, others, (j, j)):
-            found[row] = want[row]
-        self._left, self._at = found, done
+        for row in self.judge(done, (want, actual), limit, self._left, others, (j, j)):
+            actual[row] = want[row]
+        self._left, self._at = actual, done
 
     def check_end(self) -> None:
         """Check the last steps.  Collective over the grid."""
@@ -167,8 +167,8 @@ class MixedChecks(Checks):
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
         if variance is not None:  # beyond 1/u² it is the result of a flipped exponent in L and then in U
-            most = self._stored_variance * self._most**2
-            squares = xp.add(squares, xp.clip(variance, max=most))
+            largest = self._stored_variance * self._most**2
+            squares = xp.add(squares, xp.clip(variance, max=largest))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 
     # --- what steps take from the rows' sums
@@ -176,18 +176,18 @@ class MixedChecks(Checks):
     def _taken(self, steps: list[LuStep], k: int) -> Taken:
         """Return the amounts that steps subtract, and record the sums of L and U.  Collective over the grid."""
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
-        of_U, mine = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
+        of_U, own_steps = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
         if k == 0:
             u = self._whole(USums.of(of_U))
             for step in (step for step in steps if A.grid.p == step.p):
                 self._upper[self._block(step)] = u[step.j0 - j0 : step.j1 - j0]
         sums = xp.zeros((3, A.rows.local_size))
         taken = Taken(sums[0], sums[1], sums[2])
-        if mine:
-            of_mine = xp.concat([of_U[:, step.j0 - j0 : step.j1 - j0] for step in mine], axis=1)
-            self._take(mine, USums.of(of_mine), sums, k)
-        for one in taken:
-            self.along_row(one)
+        if own_steps:
+            of_own = xp.concat([of_U[:, step.j0 - j0 : step.j1 - j0] for step in own_steps], axis=1)
+            self._take(own_steps, USums.of(of_own), sums, k)
+        for sums_of_rows in taken:
+            self.along_row(sums_of_rows)
         if k == 0:
             self.kernels.add_scaled(self._lower, 1.0, taken.lower)
         return taken
@@ -216,8 +216,8 @@ class MixedChecks(Checks):
                 kernels.add_operand_sums(sums[:, above], L[above, : own.start], low, vectors[:, : own.start])
             if A.grid.p == step.p:
                 kernels.add_operand_sums(sums[:, block], L[block, :n], low, vectors[:, :n], "lower")
-                for total, one in ((sums[0], vectors[1]), (sums[2], vectors[3])):  # L11 has ones on its diagonal
-                    kernels.add_scaled(total[block], 1.0, one[own])
+                for total, vector in ((sums[0], vectors[1]), (sums[2], vectors[3])):  # L11 has ones on its diagonal
+                    kernels.add_scaled(total[block], 1.0, vector[own])
             vectors[:, own], first = below[:, own], block.stop
         kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
 

@@ -64,16 +64,18 @@ class PivotedChecks(Checks):
     def look_back(self) -> None:
         """Do nothing, because x is computed from U at once, and L is not needed again."""
 
-    def _compare(self, done: int, found: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None) -> None:
+    def _compare(
+        self, done: int, sums_by: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None
+    ) -> None:
         """Check carried sums from a local row on, and reset those that were wrong."""
         xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
-        known: dict[int, Vector] = {}
+        actual: dict[int, Vector] = {}
 
         def both(k: int) -> tuple[Vector, Vector]:
-            known[k] = found(k)
+            actual[k] = sums_by(k)
             want = xp.asarray(self._carried[k], copy=True)
-            want[:first] = known[k][:first]
-            return want, known[k]
+            want[:first] = actual[k][:first]
+            return want, actual[k]
 
         sums = both(0)
         size = xp.abs(sums[0])
@@ -81,8 +83,8 @@ class PivotedChecks(Checks):
         limit = xp.full_like(size, f.smallest)
         self.kernels.add_scaled(limit, TOLERANCE * (n + FEW) * f.u, self.no_less_than_typical(size))
         mended = self.judge(done, sums, limit, sums[0], lambda: both(1), mendable)
-        if 1 in known:
+        if 1 in actual:
             for k, carried in enumerate(self._carried):
                 for row in mended:
-                    known[k][row] = carried[row]
-                carried[first:] = known[k][first:]
+                    actual[k][row] = carried[row]
+                carried[first:] = actual[k][first:]

@@ -109,14 +109,14 @@ class CheckedCg(CgSystem):
 
         The step was not taken, so conjugacy and orthogonality after a step are not checked for its direction.
         """
-        kernels, true, found = self._kernels, self._true, self._curvatures[-1]
+        kernels, true, carried = self._kernels, self._true, self._curvatures[-1]
         with self._checks.timed():
             self._checks.checks += 1
             self._unbooked.multiply(self._p, true)
-            mine = [kernels.dot(self.direction, true), kernels.dot(self.direction, self.direction)]
-            again, p2 = allreduce_scalars(self._comm, mine, "sum", kernels.xp)
+            dots = [kernels.dot(self.direction, true), kernels.dot(self.direction, self.direction)]
+            again, p2 = allreduce_scalars(self._comm, dots, "sum", kernels.xp)
             limit = max(LARGE * U * self._size * p2, LEAST)
-            self._checks.judge(self._comm, self._steps, "directions", abs(found - again), limit)
+            self._checks.judge(self._comm, self._steps, "directions", abs(carried - again), limit)
         del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
@@ -127,17 +127,17 @@ class CheckedCg(CgSystem):
             self._unbooked.multiply(self.x, true)
             kernels.subtract_from(true, self._b)
             kernels.add_scaled(true, -1.0, self._r)
-            mine = kernels.dot(true, true)
+            share = kernels.dot(true, true)
             others = [kernels.dot(self.solution, self.solution), kernels.dot(self._r, self.direction)]
-            square, x2, rp, *across = allreduce_scalars(self._comm, [mine, *others, *self._across], "sum", kernels.xp)
+            square, x2, rp, *across = allreduce_scalars(self._comm, [share, *others, *self._across], "sum", kernels.xp)
             if self._right:  # an error persists for the rest of this solve, and is reported once
-                self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, mine)
+                self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, share)
         self._compared, self._across, self._curvatures = self._steps, [], self._curvatures[-1:]
 
-    def _judge_residual(self, square: float, x2: float, mine: float) -> bool:
+    def _judge_residual(self, square: float, x2: float, share: float) -> bool:
         """Return whether |b - A x - r| is within the effect of rounding after so many steps."""
         limit = LARGE * U * sqrt(self._steps) * (self._size * root(x2) + self._b_norm)
-        return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
+        return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, share)
 
     def _judge_directions(self, across: list[float], rp: float) -> bool:
         """Return whether each direction is conjugate to the one before, and the last one orthogonal to r."""
@@ -176,11 +176,11 @@ class RecordingBasis(SparseBasis):
 
     def left(self, rho: float) -> Vector:
         """Return Q (ρ e_1 - H t) in the memory of the combination."""
-        found = [rho, *([0.0] * len(self.t))]
+        coefficients = [rho, *([0.0] * len(self.t))]
         for t, column in zip(self.t, self._H):
             for i, h in enumerate(column):
-                found[i] -= h * t
-        self._kernels.combine(self._Q, found, self._combined)
+                coefficients[i] -= h * t
+        self._kernels.combine(self._Q, coefficients, self._combined)
         return self._combined
 
 
@@ -249,12 +249,12 @@ class CheckedMixed(MixedSystem):
             self._steps += len(basis.t)
             kernels.scale(true, 1.0, self._r)
             kernels.add_scaled(true, -1.0, basis.left(self._before))
-            mine = kernels.dot(true, true)
-            sums = [mine, kernels.dot(self.solution, self.solution), *self._squares]
+            share = kernels.dot(true, true)
+            sums = [share, kernels.dot(self.solution, self.solution), *self._squares]
             square, x2, *z2 = allreduce_scalars(self._comm, sums, "sum", kernels.xp)
             inner = self._u * (self._size * sum(abs(t) * root(z) for t, z in zip(basis.t, z2)) + self._before)
             limit = LARGE_INSIDE * inner + LARGE * U * (self._size * root(x2) + self._b_norm)
-            self._checks.judge(self._comm, self._steps, "residual", root(square), limit, mine)
+            self._checks.judge(self._comm, self._steps, "residual", root(square), limit, share)
             basis.t = []
 
 

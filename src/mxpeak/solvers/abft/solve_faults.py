@@ -43,8 +43,8 @@ class SolveFault:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fault for the JSON result, with None for numbers that are not finite."""
-        found = asdict(self)
-        return {name: None if value != value or value in (INF, -INF) else value for name, value in found.items()}
+        facts = asdict(self)
+        return {name: None if value != value or value in (INF, -INF) else value for name, value in facts.items()}
 
 
 INF = float("inf")
@@ -72,16 +72,16 @@ class SolveChecks:
             yield
         self.seconds += perf_counter() - begin
 
-    def know(self, made: StencilProblem) -> None:
+    def know(self, problem: StencilProblem) -> None:
         """Sum the bits of these matrices and of b, which may not change from now on."""
         seen = dict[int, tuple[str, Any]]()
-        for k, hierarchy in enumerate(made.hierarchies):
-            levels = made.levels(k)
+        for k, hierarchy in enumerate(problem.hierarchies):
+            levels = problem.levels(k)
             stored = [(f"level {depth}", level.A.A) for depth, level in enumerate(levels)]
             stored.append(("the finest level in fp64", hierarchy.outer.A))
-            for name, array in (pair for known, one in stored for pair in arrays_of(one, known)):
+            for name, array in (pair for prefix, matrix in stored for pair in arrays_of(matrix, prefix)):
                 seen.setdefault(id(array), (name, array))
-        seen[id(made.b)] = ("b", made.b)
+        seen[id(problem.b)] = ("b", problem.b)
         self._known = [(name, array, bits_of(array)) for name, array in seen.values()]
 
     def forget(self) -> None:
@@ -103,17 +103,17 @@ class SolveChecks:
             self._number += 1
 
     def judge(
-        self, comm: Communicator, step: int, part: str, difference: float, limit: float, mine: float | None = None
+        self, comm: Communicator, step: int, part: str, difference: float, limit: float, share: float | None = None
     ) -> bool:
         """Return whether a difference, equal on all ranks, is within its limit; if not, record it.  Collective.
 
-        mine   this rank's share of the difference, if ranks have shares
+        share   this rank's share of the difference, if ranks have shares
         """
         if difference <= limit < INF:
             return True
-        shares = comm.gather_objects(mine)
+        shares = comm.gather_objects(share)
         if shares is not None:
-            rank = None if mine is None else max(range(len(shares)), key=lambda k: _badness(shares[k]))
+            rank = None if share is None else max(range(len(shares)), key=lambda k: _badness(shares[k]))
             self._note(SolveFault(self.solve, step, part, None, rank, difference, limit))
         return False
 
@@ -131,8 +131,8 @@ class SolveChecks:
 def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield every array of a stored matrix, in any backend's format, with its name."""
     if is_dataclass(stored):
-        for one in fields(stored):
-            yield from arrays_of(getattr(stored, one.name), f"{name}, {one.name}")
+        for field in fields(stored):
+            yield from arrays_of(getattr(stored, field.name), f"{name}, {field.name}")
     elif isinstance(stored, tuple | list | dict):
         for part in stored.values() if isinstance(stored, dict) else stored:
             yield from arrays_of(part, name)

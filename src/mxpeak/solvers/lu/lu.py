@@ -25,7 +25,7 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.kernels.contract.lu import PanelSolve
-from mxpeak.layout.lu_schedule import ALL, LuEvent, LuStep, Overlap, looks_ahead
+from mxpeak.layout.lu_schedule import ALL, LuEvent, LuOverlap, LuStep, looks_ahead
 from mxpeak.precision import precision, stored_as
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
@@ -99,7 +99,7 @@ def factorize(
     """
     lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
     spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
-    lu.run(Overlap(lu.lookahead))
+    lu.run(LuOverlap(lu.lookahead))
     # The first column is the largest of the negatives.
     first = -int(allreduce_scalar(A.grid.all, -float(lu.singular() or A.rows.n + 1), "max", kernels.xp))
     return first if first <= A.rows.n else 0

@@ -98,9 +98,9 @@ class FactoredPanel:
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
 
-        def exchange(mine: Any, theirs: Any) -> None:
+        def exchange(candidate: Any, received: Any) -> None:
             look()
-            allreduce_by(column, mine, theirs, better_candidate)
+            allreduce_by(column, candidate, received, better_candidate)
 
         assert self._work is not None, "the panel is loaded"
         with spans("rfact"):

@@ -21,7 +21,7 @@ from mxpeak.layout.lu_schedule import (
     PREPARE,
     UPDATE,
     LuEvent,
-    Overlap,
+    LuOverlap,
     Sections,
     lu_schedule,
     lu_steps,
@@ -69,7 +69,7 @@ class Pipeline(ABC):
             KEEP: self.keep,
         }
 
-    def run(self, overlap: Overlap) -> None:
+    def run(self, overlap: LuOverlap) -> None:
         """Execute all steps.  Collective over the grid."""
         count = len(self.steps)
         for event in lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)):

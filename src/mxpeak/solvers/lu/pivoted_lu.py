@@ -29,7 +29,7 @@ from mxpeak.layout.lu_schedule import (
     RIGHT,
     SWAP,
     LuEvent,
-    Overlap,
+    LuOverlap,
     split_columns,
     split_steps,
 )
@@ -114,7 +114,7 @@ class _PivotedLu(Pipeline):
         n2 = split_columns(end, options.split, A.nb) if options.lookahead > 0 and P > 1 else 0
         self.sections = self.sections._replace(split=end - n2)
         splits = split_steps(self.steps, A.cols, end - n2) if n2 else 0
-        self.overlap = Overlap(options.lookahead > 0, splits, update_first)
+        self.overlap = LuOverlap(options.lookahead > 0, splits, update_first)
         # While FACT overlaps the left section's UPDATE, which still reads its own panel, three panels are in use.
         self._panel_buffers = [
             kernels.buffer(FactoredPanel.buffer_size(A, kernels), A.precision)

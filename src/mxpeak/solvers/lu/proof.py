@@ -158,6 +158,6 @@ class _Prover:
         worst = 0.0
         for begin in range(0, len(values), GROUP):
             group = values[begin : begin + GROUP]
-            most = MEAN_SQUARE * (1.0 + 3.0 / sqrt(PROBES * len(group)))
-            worst = max(worst, sum(group) / len(group) / most, key=lambda x: x if x == x else inf)
+            limit = MEAN_SQUARE * (1.0 + 3.0 / sqrt(PROBES * len(group)))
+            worst = max(worst, sum(group) / len(group) / limit, key=lambda x: x if x == x else inf)
         return allreduce_scalar(self.system.grid.all, worst, "max", self.kernels.xp)

@@ -121,23 +121,23 @@ def _solve(
     owed: slice | None = None  # this rank's columns of a round, until the round's product with all other rows
     for number, (step, following) in enumerate(zip(steps, [*steps[1:], None])):
         owner = (step.q, step.p) if transposed else (step.p, step.q)
-        mine, own = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
+        block_rows, block_columns = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
         if me[0] == owner[0]:
-            along.allreduce(s[mine], "sum")
+            along.allreduce(s[block_rows], "sum")
         arriving = None
         if me[1] == owner[1]:
             if me == owner:
-                kernels.add_scaled(x[own], -1.0, s[mine])
-                T = A.local[own, mine] if transposed else A.local[mine, own]
-                solve(step, T, x[own], transposed=transposed)
-            arriving = across.ibcast(x[own], owner[0])
+                kernels.add_scaled(x[block_columns], -1.0, s[block_rows])
+                T = A.local[block_columns, block_rows] if transposed else A.local[block_rows, block_columns]
+                solve(step, T, x[block_columns], transposed=transposed)
+            arriving = across.ibcast(x[block_columns], owner[0])
         if owed is not None and number % along.size == 0:
             beyond = (0, step.j0) if lower == transposed else (step.j1, A.rows.n)
             add_product(over.local_range(*beyond), owed)
             owed = None
         if arriving is not None:
             arriving.wait()
-            owed = own
+            owed = block_columns
         if owed is not None and following is not None:
             add_product(over.local_range(following.j0, following.j1), owed)
 
@@ -154,23 +154,23 @@ def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve:
         steps.reverse()
     ahead = deque(step for step in steps if step.p == grid.p)  # the steps of this process row
     for step in steps:
-        own, sending = A.cols.local_range(step.j0, step.j1), None
+        block_columns, sending = A.cols.local_range(step.j0, step.j1), None
         if step.p == grid.p:
-            mine = A.rows.local_range(step.j0, step.j1)
-            grid.row.allreduce(s[mine], "sum")
+            block_rows = A.rows.local_range(step.j0, step.j1)
+            grid.row.allreduce(s[block_rows], "sum")
             if step.q == grid.q:
-                kernels.add_scaled(x[own], -1.0, s[mine])
-                solve(step, A.local[mine, own], x[own], transposed=False)
+                kernels.add_scaled(x[block_columns], -1.0, s[block_rows])
+                solve(step, A.local[block_rows, block_columns], x[block_columns], transposed=False)
             ahead.popleft()
         if step.q == grid.q:
-            sending = grid.column.ibcast(x[own], step.p)
+            sending = grid.column.ibcast(x[block_columns], step.p)
             if step.p != grid.p:
                 sending.wait()
         if ahead:
-            k, known = A.rows.local_range(ahead[0].j0, ahead[0].j1), own
+            k, known_columns = A.rows.local_range(ahead[0].j0, ahead[0].j1), block_columns
             if step.p == grid.p:
-                known = A.cols.local_range(0, step.j1) if lower else A.cols.local_range(step.j0, N)
-            if known.start < known.stop:
-                kernels.add_matvec(s[k], A.local[k, known], x[known])
+                known_columns = A.cols.local_range(0, step.j1) if lower else A.cols.local_range(step.j0, N)
+            if known_columns.start < known_columns.stop:
+                kernels.add_matvec(s[k], A.local[k, known_columns], x[known_columns])
         if sending is not None:
             sending.wait()
