@@ -16,8 +16,8 @@ from scipy.linalg import toeplitz
 
 import mxpeak as mx
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.library.dense import batched
-from mxpeak.library.dense.row_errors import plain_lu_by_rows
+from mxpeak.library.dense import stack
+from mxpeak.solvers.accuracy import plain_lu_by_rows
 from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -152,9 +152,9 @@ def test_many_equal_right_hand_sides_do_not_hide_what_is_wrong_with_them() -> No
         A, b = rng.standard_normal((30, 30)), rng.standard_normal((30, 1))
         X, B = np.repeat(np.linalg.solve(A, b) * (1 + 1e-6), k, axis=1), np.repeat(b, k, axis=1)
         A_inf = np.abs(A).sum(axis=1).max()
-        assert batched._worst_backward_error(A, A_inf, X, B, U) > 1e3
+        assert stack._worst_backward_error(A, A_inf, X, B, U) > 1e3
         one = np.linalg.solve(A, b)
-        assert batched._worst_backward_error(A, A_inf, np.repeat(one, k, axis=1), B, U) < 1.0
+        assert stack._worst_backward_error(A, A_inf, np.repeat(one, k, axis=1), B, U) < 1.0
 
 
 def test_ranks_warn_of_columns_that_leave_no_digit_as_one_process_does() -> None:

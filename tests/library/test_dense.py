@@ -23,9 +23,10 @@ from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, Usage
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.host.dense.dense import HostDense
 from mxpeak.library import policy
-from mxpeak.library.dense import factoring
-from mxpeak.library.dense.factoring import factor
+from mxpeak.library.dense.factors import backend_of
 from mxpeak.precision import PRECISIONS
+from mxpeak.solvers import array_factors
+from mxpeak.solvers.array_factors import factor
 from mxpeak.spans import Spans
 from tests.support.systems import (
     KERNELS,
@@ -283,7 +284,7 @@ def test_growth_is_that_of_the_factors(kernels: DenseKernels, monkeypatch: pytes
     # moves the rows itself, W lies by rows.
     by_columns, by_rows = np.asfortranarray(wilkinson(n)), wilkinson(n)
     for strip in (1, 7 * n, 1 << 20):
-        monkeypatch.setattr("mxpeak.library.dense.factoring.STRIP", strip)
+        monkeypatch.setattr("mxpeak.solvers.array_factors.STRIP", strip)
         assert solve_on(kernels, by_columns, np.ones(n), "fp32")[1].growth == 2.0 ** (n - 1)
         W = by_columns if kernels.device is None else by_rows
         assert lu_factor_on(kernels, W, "tf32")._factors.growth == 2.0 ** (n - 1)
@@ -293,7 +294,7 @@ def test_growth_is_that_of_the_factors(kernels: DenseKernels, monkeypatch: pytes
 def test_what_overflows_has_an_infinite_condition_and_growth(kernels: DenseKernels) -> None:
     tiny = np.diag([1e-38, 1.0, 1e-38]) * 1e-6
     A = kernels.xp.asarray(tiny.astype(np.float32))
-    factors = factor(kernels, A, np.dtype(np.float32), "fp32", Spans())
+    factors = factor(backend_of(kernels, np.dtype(np.float32)), A, "fp32", Spans())
     factors.lu.LU[:] = kernels.xp.asarray(tiny.astype(np.float32))
     assert factors.condition == float("inf")
     factors.lu.LU[0, 2] = np.nan
@@ -369,7 +370,7 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_domi
 ) -> None:
     n = policy.FP32_FROM["lapack", "real"].one + 3
     small_lu_up_to(n - 3)
-    monkeypatch.setattr(factoring, "BF16_FROM", n)
+    monkeypatch.setattr(array_factors, "BF16_FROM", n)
     A, b = random((n, n)), random(n)
     np.fill_diagonal(A, 0.0)
     by_rows = A + np.diag(np.abs(A).sum(axis=1) / 0.89)

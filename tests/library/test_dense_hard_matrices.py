@@ -15,7 +15,7 @@ import pytest
 import mxpeak as mx
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library import policy
-from mxpeak.library.dense import deflation
+from mxpeak.solvers import deflation
 from tests.support.systems import (
     KERNELS,
     U,

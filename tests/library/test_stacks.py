@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.library.dense.batched import solve_small
+from mxpeak.library.dense.stack import solve_together
 from tests.support.roundoff import U
 
 RNG = np.random.default_rng(16)
@@ -135,7 +135,7 @@ def test_the_sign_of_the_condition_is_seldom_far_below_it() -> None:
         Q, _ = np.linalg.qr(numbers((n, n), "float64"))
         V, _ = np.linalg.qr(numbers((n, n), "float64"))
         A = (Q * np.geomspace(1.0, 10.0**-decade, n)) @ V
-        found = solve_small(A, A @ np.ones((n, 1)))
+        found = solve_together(A, A @ np.ones((n, 1)))
         if found is not None and found.good:
             assert np.linalg.cond(A, 1) * U < 0.5
             hidden += decade > 13

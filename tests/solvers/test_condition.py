@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.arrays import xp
-from mxpeak.solvers.condition import MOST_POINTS, Ranks, inverse_one_norm
+from mxpeak.solvers.condition import MOST_POINTS, Reductions, inverse_one_norm
 
 
 def estimate(B: Any) -> float:
@@ -93,7 +93,7 @@ def test_ranks_with_parts_of_the_vectors_agree_with_one(size: int) -> None:
             comm.allreduce(found, "sum")
             return found
 
-        ranks = Ranks(reduced("sum"), reduced("max"))
+        ranks = Reductions(reduced("sum"), reduced("max"))
         return inverse_one_norm(
             lambda x: (B @ whole(x))[mine], lambda y: (B.T @ whole(y))[mine], mine, n, B.dtype, xp, X=ranks, Y=ranks
         )

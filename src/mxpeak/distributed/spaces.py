@@ -173,6 +173,10 @@ class ArraySpace:
         """Return ||w||_inf, NaN if w has one."""
         return float(self.xp.max(self.xp.abs(w)))
 
+    def max_abs_of_each(self, W: Matrix) -> list[float]:
+        """Return ||w_j||_inf of each column w_j, NaN if it contains one."""
+        return list(self.xp.max(self.xp.abs(W), axis=0).tolist())
+
     def project(self, Q: Matrix, w: Vector) -> Vector:
         """Return Q^H w."""
         xp = self.xp

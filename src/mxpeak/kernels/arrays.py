@@ -1,16 +1,36 @@
-"""NumPy as an array namespace: itself where it follows the array API, since 2.1, and else as array-api-compat has it.
+"""NumPy as an array namespace, and the random numbers with which solvers probe factors.
 
-To load the latter takes longer than to load NumPy, for it asks for all that NumPy loads only when asked.
+NumPy follows the array API since version 2.1. array-api-compat wraps earlier versions; it takes longer to load than
+NumPy itself, because it reads all attributes that NumPy loads lazily.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 xp: Any = np
-if not hasattr(np, "unstack"):  # the last that NumPy lacked
+if not hasattr(np, "unstack"):  # the last function that NumPy lacked
     import array_api_compat.numpy
 
     xp = array_api_compat.numpy
+
+#: Seed of the random numbers with which solvers probe factors.
+PROBE_SEED = 1961
+
+
+@lru_cache(maxsize=64)
+def probe_vector(n: int) -> Any:
+    """Return n random numbers of either sign with sizes from 1 to 2.
+
+    Signs alone would be orthogonal to (1, ..., 1), the null vector of a Laplacian, if as many are positive as negative.
+    """
+    rng = np.random.default_rng(PROBE_SEED)
+    return rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
+
+
+def random_signs(n: int, columns: int) -> Any:
+    """Return an n×columns array of random signs."""
+    return np.random.default_rng(PROBE_SEED).choice((-1.0, 1.0), (n, columns))

@@ -110,7 +110,7 @@ class Info:
         """Return whether x has the requested accuracy."""
         return self.outcome is Outcome.SOLVED
 
-    def _told(self, lines: list[str]) -> str:
+    def _as_text(self, lines: list[str]) -> str:
         """Return the lines of a solver and the lines that all infos share, as one text."""
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]

@@ -1,4 +1,4 @@
-"""The types in which systems are solved, as NumPy names them."""
+"""The types in which systems are solved, as NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def working_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of a type are solved with: their own, fp64 for integers, fp32 for 16-bit numbers."""
+    """Return the type in which to solve: fp64 for integers, fp32 for 16-bit numbers, otherwise the type itself."""
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def with_precision_of(dtype: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """dtype's field, real or complex, in the other's precision."""
+    """Return the real or complex type of `dtype` in the precision of `other`."""
     return typed(dtype.kind == "c", wide=roundoff(other) < 2.0**-24)
 
 
 def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
-    """The type of this field, of 64-bit parts if wide, else of 32-bit ones."""
+    """Return the real or complex type with 64-bit (`wide`) or 32-bit parts."""
     if is_complex:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)
@@ -31,10 +31,17 @@ def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
 
 @cache
 def roundoff(dtype: np.dtype[Any]) -> float:
-    """Unit roundoff of a type."""
+    """Return the unit roundoff of a type."""
     return float(np.finfo(dtype).eps) / 2
 
 
+@cache
+def safe_minimum(dtype: np.dtype[Any]) -> float:
+    """Return the number below which products with numbers of size u may lose digits."""
+    info = np.finfo(dtype)
+    return float(info.tiny) / float(info.eps) ** 2
+
+
 def own_precision(dtype: np.dtype[Any]) -> str:
-    """The precision of a type's numbers, or of their parts."""
+    """Return the precision of the numbers of a type, or of their real and imaginary parts."""
     return "fp32" if roundoff(dtype) == 2.0**-24 else "fp64"

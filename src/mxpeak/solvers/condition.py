@@ -1,8 +1,9 @@
-"""The condition of a matrix, estimated by a few solves with its factors (Hager 1984; Higham 1988).
+"""Estimate the condition number of a matrix with a few solves (Hager 1984; Higham 1988).
 
-||B||_1 = max ||B x||_1 over the unit ball of the one-norm, whose vertices are ±e_j.  From x = (1, …, 1)/n climb from
-vertex to vertex along the gradient z = B^H sign(B x): to the e_j of the largest |z_j|, while that is more than
-||B x||_1 = z^H x.  A vector of alternating signs covers the matrices that are made to deceive this.
+||B||_1 is the maximum of ||B x||_1 over the unit ball of the one-norm, whose vertices are ±e_j. From x = (1, ..., 1)/n
+the estimate climbs from vertex to vertex along the gradient z = B^H sign(B x): to the e_j of the largest |z_j|, while
+that exceeds ||B x||_1 = z^H x. A vector of alternating signs covers the matrices that were constructed as
+counterexamples.
 """
 
 from __future__ import annotations
@@ -14,41 +15,41 @@ from typing import Any
 
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.spaces import DistSpace
+from mxpeak.kernels.arrays import PROBE_SEED as PROBE_SEED
 
 Vector = Any
 
-#: Of the random numbers with which factors are probed: one solve that may show that a condition is large.  Beyond
-#: PROBED, condition·u as they show it, it is estimated.
-PROBE_SEED, PROBED = 1961, 2.0**-10
-#: Points x that are visited; two or three are usual.
+#: Estimate the condition if condition·u, as a solve for random numbers shows it, exceeds this.
+PROBED = 2.0**-10
+#: Largest number of points x that are visited; two or three are usual.
 MOST_POINTS = 5
 
 
-def _itself(value: float) -> float:
+def _identity(value: float) -> float:
     return value
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """The sum, and the largest, of a number of each rank that has entries of a vector; copies of entries count once."""
+class Reductions:
+    """The sum and the maximum of a number over the ranks of a vector; copies of entries count once."""
 
-    total: Callable[[float], float] = _itself
-    most: Callable[[float], float] = _itself
-
-
-ALONE = Ranks()
+    total: Callable[[float], float] = _identity
+    maximum: Callable[[float], float] = _identity
 
 
-def ranks_over(space: DistSpace) -> Ranks:
-    """How ranks add up over a distributed space."""
+SERIAL = Reductions()
+
+
+def reductions_over(space: DistSpace) -> Reductions:
+    """Return the reductions over the ranks of a distributed space."""
 
     def total(value: float) -> float:
         return space.sum_of([value])[0]
 
-    def most(value: float) -> float:
+    def maximum(value: float) -> float:
         return allreduce_scalar(space.ranks, value, "max", space.kernels.xp)
 
-    return Ranks(total, most)
+    return Reductions(total, maximum)
 
 
 def inverse_one_norm(
@@ -59,55 +60,54 @@ def inverse_one_norm(
     dtype: Any,
     xp: Any,
     *,
-    X: Ranks = ALONE,
-    Y: Ranks = ALONE,
+    X: Reductions = SERIAL,
+    Y: Reductions = SERIAL,
 ) -> float:
-    """||B||_1, B = A^-1: a lower bound that is rarely 3 times too small; inf where it overflows.
+    """Return a lower bound of ||B||_1, B = A^-1, that is rarely 3 times too small; inf if it overflows.
 
-    B takes x to a new vector y, and B_H = B^H goes back.  `indices` are those of this rank's entries of x, vectors of n
-    entries of a type; X and Y say how ranks add up over x, and over y.  Two or three products with each are usual.
-    Collective over the ranks.
+    B maps x to a new vector y, and B_H = B^H maps back. `indices` are those of this rank's entries of x; X and Y reduce
+    over the ranks of x and y. Usually takes two or three products with each. Collective.
     """
     best, vertex = 0.0, inf
     x = xp.full(indices.shape, 1.0 / n, dtype=dtype)
     for _ in range(MOST_POINTS):
         y = B(x)
-        size = Y.total(_size(y, xp))
+        size = Y.total(_one_norm(y, xp))
         if not isfinite(size):
             return inf
         if size <= best:
             break
         best = size
         z = B_H(_signs(y, xp))
-        z_inf, j = _largest(z, indices, xp, X)
+        z_inf, j = _largest_entry(z, indices, xp, X)
         if not z_inf > size or j == vertex:
             break
         vertex = j
         x = xp.astype(indices == j, dtype)
     alternating = (1 - 2 * (indices % 2)) * (1 + indices / max(n - 1, 1))
-    size = 2 * Y.total(_size(B(xp.astype(alternating, dtype)), xp)) / (3 * n)
+    size = 2 * Y.total(_one_norm(B(xp.astype(alternating, dtype)), xp)) / (3 * n)
     return max(best, size) if isfinite(size) else inf
 
 
-def _size(y: Vector, xp: Any) -> float:
-    """Σ |y_i|, in fp64."""
+def _one_norm(y: Vector, xp: Any) -> float:
+    """Return Σ |y_i| in fp64."""
     return float(xp.sum(xp.abs(y), dtype=xp.float64))
 
 
 def _signs(y: Vector, xp: Any) -> Vector:
-    """y_i / |y_i|, 1 for a zero."""
+    """Return y_i / |y_i|, and 1 for a zero."""
     if not xp.isdtype(y.dtype, "complex floating"):
         return xp.astype(xp.where(y < 0, -1.0, 1.0), y.dtype, copy=False)
     size = xp.abs(y)
     return xp.astype(xp.where(size == 0, 1.0, y / xp.where(size == 0, 1.0, size)), y.dtype, copy=False)
 
 
-def _largest(z: Vector, indices: Vector, xp: Any, X: Ranks) -> tuple[float, float]:
-    """max |z_j|, and the first j that has it, inf for a NaN; the same on every rank."""
-    mine, first = 0.0, inf
+def _largest_entry(z: Vector, indices: Vector, xp: Any, X: Reductions) -> tuple[float, float]:
+    """Return max |z_j| and the first j that attains it, inf for a NaN; the same on every rank."""
+    largest, first = 0.0, inf
     if z.shape[0]:
         size = xp.abs(z)
         at = int(xp.argmax(size))
-        mine, first = float(size[at]), float(indices[at])
-    z_inf = X.most(mine)
-    return z_inf, -X.most(-first if mine == z_inf else -inf)
+        largest, first = float(size[at]), float(indices[at])
+    z_inf = X.maximum(largest)
+    return z_inf, -X.maximum(-first if largest == z_inf else -inf)

@@ -9,7 +9,7 @@ import math
 
 from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Vector
-from mxpeak.solvers.condition import inverse_one_norm, ranks_over
+from mxpeak.solvers.condition import inverse_one_norm, reductions_over
 from mxpeak.solvers.krylov import LeastSquares, cycle, started
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.refine import backward_error
@@ -59,6 +59,6 @@ def condition_estimate(mxp: MxpSystem) -> float:
     2·N² flops a solve, four to six solves.  Collective over the grid.
     """
     xp, indices = mxp.unknowns.kernels.xp, mxp.indices()
-    X, Y = ranks_over(mxp.unknowns), ranks_over(mxp.equations)
+    X, Y = reductions_over(mxp.unknowns), reductions_over(mxp.equations)
     solve_transposed, solve = mxp.precondition_transposed, mxp.precondition
     return mxp.A_inf * inverse_one_norm(solve_transposed, solve, indices, mxp.n, xp.float64, xp, X=X, Y=Y)

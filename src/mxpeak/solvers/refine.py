@@ -1,40 +1,61 @@
-"""Refinement: an approximate inverse M^-1 = U^-1 L^-1 from low-precision factors, residuals in the working precision.
+"""Iterative refinement: an approximate inverse M^-1 from LU factors, residuals in the working precision.
 
-    gmres       left-preconditioned GMRES on M^-1 A d = M^-1 r     (Carson and Higham 2017; the benchmark's rules)
     classical   d = M^-1 r, x = x + d                              (Wilkinson; OLCF Algorithm 1, lines 33-49)
+    gmres       left-preconditioned GMRES on M^-1 A d = M^-1 r     (Carson and Higham 2017; the rules of HPL-MxP)
 
-Both start from x_0 = M^-1 b, and stop on the scaled backward error of a freshly computed residual:
+Both start from x_0 = M^-1 b and stop on the scaled backward error of a freshly computed residual:
 
     eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
+
+HPL-MxP refines one vector with `refine`. `solve_equations` solves for all columns of a block: classical refinement of
+each column as long as it pays, GMRES for the columns that remain, and a few more steps for rows with a large residual.
 """
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import Any, Protocol
 
 from mxpeak.errors import Outcome
-from mxpeak.solvers import residual
-from mxpeak.solvers.krylov import LeastSquares, Solve, Space, cycle, restarted, started
+from mxpeak.kernels.contract.dense import Block
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers import krylov
+from mxpeak.solvers.accuracy import Accuracy, worst
+from mxpeak.solvers.krylov import LeastSquares, Solve, cycle, restarted, started
+from mxpeak.solvers.residual import backward_error as normwise_error
+from mxpeak.solvers.scaling import centered, loses_digits, shifted
 
 Vector = Any
 
-#: Steps that the benchmark's rules allow.
+#: Steps that the rules of HPL-MxP allow.
 MOST_STEPS = 50
-#: The backward error that refinement aims at: a sixteenth of the benchmark's threshold, so well under it.
+#: Target of the backward error: a sixteenth of the threshold of HPL-MxP.
 TARGET = 1.0
-#: How far under the target a residual that GMRES only predicts must lie before the true one is computed.
+#: GMRES stops when the residual that it predicts is below this part of the target.
 SAFETY = 0.5
-#: The part of a right-hand side that GMRES may leave where only the size of a solution is asked for: this, or the cube
-#: root of u, if that is more.  Of random numbers the null vector of a singular matrix of order n has a part of about
-#: 1/sqrt(n), which must not be among what is left; condition·u, as residuals are rounded, is left in any case.
-SEEN = 2.0**-14
+#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed: this, or the cube root
+#: of u if that is larger. Random numbers have a part of about 1/sqrt(n) along the null vector of a singular matrix of
+#: order n, which GMRES must not leave; it leaves condition·u in any case, because residuals are rounded.
+LEFT_BY_GMRES = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53
+#: Classical refinement continues while each step divides the error by at least GAIN, for at most CLASSICAL_STEPS steps.
+GAIN, CLASSICAL_STEPS = 4.0, 10
+#: Restart length of GMRES, which predicts no more digits of the residual than the factors have.
+RESTART = 8
+#: Number of sign patterns with which roundings are tried, over all right-hand sides.
+PATTERNS = 8
+#: A column x has lost its digits if a rounding or one more correction changes it by more than this part of its size.
+LOST = 2.0**-4
+
+
+# --- one vector
 
 
 class System(Protocol):
-    """A x = b with an M^-1.  Vectors over the unknowns and over the equations may be distributed differently."""
+    """A x = b with M^-1; vectors over the unknowns and over the equations may be distributed differently."""
 
     n: int
     A_inf: float
@@ -42,27 +63,27 @@ class System(Protocol):
     b: Vector
 
     @property
-    def unknowns(self) -> Space:
-        """The space of x."""
+    def unknowns(self) -> krylov.Space:
+        """Return the space of x."""
 
     @property
-    def equations(self) -> Space:
-        """The space of b."""
+    def equations(self) -> krylov.Space:
+        """Return the space of b."""
 
     def residual(self, x: Vector) -> Vector:
-        """b - A x in the working precision, over the equations."""
+        """Return b - A x in the working precision."""
 
     def multiply(self, v: Vector) -> Vector:
-        """A v in the working precision, over the equations."""
+        """Return A v in the working precision."""
 
     def precondition(self, r: Vector) -> Vector:
-        """M^-1 r over the unknowns; r is kept."""
+        """Return M^-1 r as a new vector."""
 
 
 def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
-    """eta of a residual of this norm; 0 for a system of zeros.  Collective."""
+    """Return eta for a residual of this norm; 0 for a system of zeros. Collective."""
     x_inf = system.unknowns.max_abs(x)
-    return residual.backward_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
+    return normwise_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
 
 
 def refine(
@@ -74,29 +95,14 @@ def refine(
     target: float = TARGET,
     u: float = U,
 ) -> tuple[Vector, Solve]:
-    """Solve A x = b to an eta of `target`, u the unit roundoff of the working precision; x, and how it went.
+    """Solve A x = b to an eta of `target` and return x and the history; u is the roundoff of the working precision.
 
-    Never raises on what the numbers do.  Collective.
+    Reports breakdown, stagnation and NaN in the outcome; never raises for them. Collective.
     """
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
     done = restarted(refinement.residual, correct, restart=restart, most=most, tolerance=target)
     return refinement.x, done
-
-
-def growth(system: System, *, restart: int = MOST_STEPS, most: int = MOST_STEPS, u: float = U) -> float:
-    """||A||·||x|| / ||b|| by GMRES: for random b seldom far below A's condition; inf where GMRES does not find x.
-
-    Factors in 16 bits cannot tell a condition of 10^5 from an infinite one.  Nor can an eta of A x = b: where A is
-    singular and b fits to it, GMRES gets there, and x may be anything; where b does not, x grows until ||A||·||x||
-    hides what is left of b.  So here the residual counts against ||b|| alone.  Collective.
-    """
-    left = max(SEEN, u ** (1.0 / 3.0))
-    solution = _Growing(system, SAFETY * left, u)
-    done = restarted(solution.residual, solution.by_gmres, restart=restart, most=most, tolerance=left)
-    if done.outcome is not Outcome.SOLVED:
-        return inf
-    return system.A_inf * system.unknowns.max_abs(solution.x) / system.b_inf
 
 
 class _Refinement:
@@ -107,7 +113,7 @@ class _Refinement:
         self.x = system.precondition(system.b)
 
     def residual(self) -> float:
-        """r = b - A x; eta."""
+        """Compute r = b - A x and return eta."""
         self._r = self._system.residual(self.x)
         return self._eta(self._r)
 
@@ -115,7 +121,7 @@ class _Refinement:
         return backward_error(self._system, self._system.equations.max_abs(r), self.x, self._u)
 
     def by_gmres(self, steps: int) -> list[float]:
-        """x = x + Q t; r - (A Q) t predicts the next residual without another product with A."""
+        """Set x = x + Q t; r - (A Q) t predicts the next residual without another product with A."""
         system = self._system
         Q, rho = started(system.unknowns, system.precondition(self._r), steps)
         AQ = system.equations.basis(steps)
@@ -133,13 +139,400 @@ class _Refinement:
         return estimates
 
     def by_one_solve(self, steps: int) -> list[float]:
-        """x = x + M^-1 r: one step, which expects to leave nothing."""
+        """Set x = x + M^-1 r in one step, which expects a residual of zero."""
         self.x += self._system.precondition(self._r)
         return [0.0]
 
 
-class _Growing(_Refinement):
-    """The same, the residual counted against ||b||, however large x is."""
+class _SolutionGrowth(_Refinement):
+    """Refinement whose residual is measured relative to ||b||, however large x is."""
 
     def _eta(self, r: Vector) -> float:
         return self._system.equations.max_abs(r) / self._system.b_inf
+
+
+# --- the columns of a block
+
+
+class Space(krylov.Space, Protocol):
+    """Vectors of one length and distribution, and blocks with such vectors as columns."""
+
+    def max_abs_of_each(self, W: Block) -> list[float]:
+        """Return ||w_j||_inf of each column, NaN if it contains one. Collective."""
+
+
+class Equations(Protocol):
+    """A X = B, or A_s Y = B_s, with the factors of A: residuals in the working precision of roundoff u."""
+
+    @property
+    def n(self) -> int:
+        """Return the order of A."""
+
+    @property
+    def u(self) -> float:
+        """Return the unit roundoff of the working precision."""
+
+    @property
+    def A_inf(self) -> float:
+        """Return ||A||_inf."""
+
+    @property
+    def xp(self) -> Any:
+        """Return the array namespace."""
+
+    @property
+    def unknowns(self) -> Space:
+        """Return the space of the columns of X."""
+
+    @property
+    def equations(self) -> Space:
+        """Return the space of the columns of B."""
+
+    def multiply(self, X: Block) -> Block:
+        """Return A X."""
+
+    def residual(self, B: Block, X: Block) -> Block:
+        """Return B - A X."""
+
+    def solve(self, R: Block) -> Block:
+        """Return A^-1 R by the factors, in the type of R."""
+
+    def column(self, V: Block, j: int) -> Vector:
+        """Return column j as a vector of its space."""
+
+    def scale(self, B: Block) -> Block:
+        """Return B_s = R B."""
+
+    def unscale(self, Y: Block) -> Block:
+        """Return X = C Y."""
+
+    def sampled_error(self, B: Block, X: Block) -> float | None:
+        """Return eta of a random combination of all columns; None if each column needs its own residual."""
+
+    def row_errors(self, X: Block, R: Block, B: Block) -> list[float]:
+        """Return the row-wise backward error of each column, in n·u."""
+
+    def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float] | None:
+        """Return upper bounds of the row-wise errors without a pass over A; None if there are none."""
+
+    def random_signs(self, columns: int) -> tuple[Vector, Block]:
+        """Return random signs as one vector over the unknowns and as a block over the equations."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """X and R = B - A X, with the backward error, the number of steps and the error after each step of every column.
+
+    R is None if all columns passed one check together.
+    """
+
+    X: Block
+    R: Block | None
+    etas: list[float]
+    steps: list[int]
+    history: list[list[float]]
+
+    def worst_by_step(self) -> list[float]:
+        """Return the worst error at the start and after each step."""
+        length = max(map(len, self.history), default=0)
+        return [worst([errors[min(step, len(errors) - 1)] for errors in self.history]) for step in range(length)]
+
+
+class RefinedFactors(Protocol):
+    """The part of a `factorization.Factorization` that refinement uses."""
+
+    precision: str
+    scaled: bool
+
+    @property
+    def usable_for_gmres(self) -> bool:
+        """Return whether GMRES may converge with these factors."""
+
+    def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
+        """Return whether refinement leaves open if A is singular to working precision."""
+
+
+@dataclass(slots=True)
+class Solution:
+    """X of A X = B, and the errors of the worst column.
+
+    Y, B        the solution and the right-hand sides in the range in which the system was solved
+    eta         worst normwise backward error
+    rows        worst row-wise backward error; None if a bound was small enough
+    even_rows   whether it is at the level of plain LU; True if the factors are in the working precision
+    doubtful    whether A may be singular to working precision
+    moved       by how much of its size one more correction would move a column, if A is scaled
+    underflows  whether a column lost all digits when it was rounded to subnormal numbers
+    beyond_range whether X overflows although Y does not
+    """
+
+    Y: Block
+    B: Block
+    R: Block | None
+    outcome: Outcome
+    eta: float
+    steps: int
+    history: list[float]
+    doubtful: bool = False
+    moved: float = 0.0
+    rows: float | None = None
+    even_rows: bool = True
+    underflows: bool = False
+    beyond_range: bool = False
+    X: Block = None
+
+
+def solve_in_range(
+    equations: Equations,
+    B: Block,
+    R: Vector | None,
+    solve: Callable[[Block], Solution],
+    *,
+    exponent: int = 0,
+    lower: bool = False,
+) -> tuple[Solution, bool]:
+    """Solve with right-hand sides in the middle of the range, and return X in the range of B.
+
+    R scales the rows of A, and A was multiplied by 2^exponent. If X is not finite, solve again with right-hand sides
+    that are farther down (`lower`), and return whether that was necessary.
+    """
+    xp = equations.xp
+    while True:
+        centered_B, exponents = centered(xp, B, R, lower=lower)
+        solution = solve(centered_B)
+        if lower or solution.outcome is not Outcome.NOT_FINITE:
+            break
+        lower = True
+    solution = _restored(equations, solution, [exponent - e for e in exponents])
+    if loses_digits(xp, B, centered_B, exponents):  # an entry of b may have a different value
+        solution.rows = max(solution.rows or 0.0, 1.0 / (equations.n * equations.u))
+    return solution, lower
+
+
+def solve_equations(
+    factors: RefinedFactors, B: Block, accuracy: Accuracy, gmres_steps: int, *, equations: Equations, first: Equations
+) -> Solution:
+    """Solve A X = B: classical refinement of all columns, GMRES for those that it leaves, then single rows.
+
+    `first` is the scaled system, which is refined before A X = B itself, or `equations` again.
+    """
+    enough, u = accuracy.enough, equations.u
+    B_s = B if first is equations else first.scale(B)
+    columns = refine_columns(first, B_s, first.solve(B_s), accuracy.target, sampled=enough)
+    doubtful = factors.is_doubtful(first, columns, enough)
+    if not worst(columns.etas) <= enough and factors.usable_for_gmres:
+        gmres_columns(first, B_s, columns, enough, gmres_steps, all_columns=factors.precision == "fp64")
+    history, steps, eta = columns.worst_by_step(), max(columns.steps, default=0), worst(columns.etas)
+    if first is not equations:
+        columns = refine_columns(equations, B, first.unscale(columns.X), enough, gain=1.0)
+        corrections = max(columns.steps, default=0)
+        eta = worst(columns.etas) if corrections else max(eta, worst(columns.etas))
+        history, steps = history + columns.worst_by_step()[1:], steps + corrections
+    X, R, rows, even_rows = columns.X, columns.R, None, True
+    if eta <= enough and PRECISIONS[factors.precision].u > u:
+        R = equations.residual(B, X) if R is None else R
+        rows, even_rows, etas = refine_rows(equations, B, X, R, accuracy.rows)
+        if etas:
+            history, steps, eta = history + etas, steps + len(etas), etas[-1]
+    moved = _movement(equations, B, X, R) if factors.scaled else 0.0
+    outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
+    if not all(map(isfinite, equations.unknowns.max_abs_of_each(X))):
+        outcome = Outcome.NOT_FINITE
+    return Solution(X, B, R, outcome, eta, steps, history, doubtful, moved, rows, even_rows)
+
+
+def refine_columns(
+    equations: Equations, B: Block, X: Block, target: float, *, gain: float = GAIN, sampled: float = 0.0
+) -> Columns:
+    """Refine each column, X = X + A^-1 (B - A X), to an eta of `target`, while a step divides its eta by `gain`.
+
+    A step that increases the error of a column is discarded. If `sampled` is given and a random combination of many
+    columns has a smaller error, no column gets a residual of its own.
+    """
+    if sampled and (eta := equations.sampled_error(B, X)) is not None and eta <= sampled:
+        count = B.shape[1]
+        return Columns(X, None, [eta] * count, [0] * count, [[eta] for _ in range(count)])
+    xp, b_infs = equations.xp, equations.equations.max_abs_of_each(B)
+    R = equations.residual(B, X)
+    etas = _backward_errors(equations, R, X, b_infs)
+    found = Columns(X, R, etas, [0] * len(etas), [[eta] for eta in etas])
+    pending = [j for j, eta in enumerate(etas) if target < eta < inf]
+    for _ in range(CLASSICAL_STEPS):
+        if not pending:
+            break
+        x = columns_of(xp, found.X, pending) + equations.solve(columns_of(xp, found.R, pending))
+        r = equations.residual(columns_of(xp, B, pending), x)
+        errors = _backward_errors(equations, r, x, [b_infs[j] for j in pending])
+        before = [etas[j] for j in pending]
+        found.X, found.R = _accept(xp, (found.X, found.R), (x, r), pending, errors, before)
+        for j, eta, old in zip(pending, errors, before):
+            etas[j] = min(old, eta)
+            found.steps[j] += 1
+            found.history[j].append(etas[j])
+        pending = [j for j, eta, old in zip(pending, errors, before) if target < eta <= old / gain and eta < old]
+    return found
+
+
+def gmres_columns(
+    equations: Equations, B: Block, columns: Columns, enough: float, steps: int, *, all_columns: bool
+) -> None:
+    """Solve for the columns whose error is not `enough` by GMRES, and overwrite them in `columns`.
+
+    GMRES starts from M^-1 b: its residual falls faster than that of any classical refinement. Stops at the first column
+    that GMRES does not solve, unless `all_columns` is given.
+    """
+    xp, X, R = equations.xp, columns.X, columns.R
+    assert R is not None  # a combination of columns with a small error is not refined
+    for j in [j for j, eta in enumerate(columns.etas) if not eta <= enough]:
+        system = _Column(equations, equations.column(B, j))
+        x, done = refine(system, restart=RESTART, most=steps, target=enough, u=equations.u)
+        X[:, j], R[:, j] = xp.reshape(x, (-1,)), xp.reshape(system.r, (-1,))
+        columns.etas[j], columns.steps[j] = done.residual, max(columns.steps[j], done.steps)
+        columns.history[j] += done.by_step()
+        if not (done.residual <= enough or all_columns):
+            break
+
+
+def refine_rows(
+    equations: Equations, B: Block, X: Block, R: Block, enough: float
+) -> tuple[float | None, bool, list[float]]:
+    """Correct the columns whose row-wise error is not `enough`, while a step halves it; overwrites X and R.
+
+    Usually bounds show that all errors are small, and no error is computed. Return the worst error, or None if it was
+    not computed for every column, whether it is small enough, and the worst eta after each step. (Skeel 1980,
+    Mathematics of Computation 35, 817; LAPACK's gerfs does the same.)
+    """
+    xp, etas = equations.xp, list[float]()
+    omegas = equations.row_error_bounds(X, R, B) or [inf] * B.shape[1]
+    pending = [j for j, omega in enumerate(omegas) if not omega <= enough]
+    all_computed = len(pending) == len(omegas)
+    if pending:
+        exact = equations.row_errors(*(columns_of(xp, V, pending) for V in (X, R, B)))
+        for j, omega in zip(pending, exact):
+            omegas[j] = omega
+        pending = [j for j in pending if not omegas[j] <= enough]
+        b_infs = equations.equations.max_abs_of_each(B) if pending else []
+    for _ in range(CLASSICAL_STEPS):
+        if not pending:
+            break
+        b = columns_of(xp, B, pending)
+        x = columns_of(xp, X, pending) + equations.solve(columns_of(xp, R, pending))
+        r = equations.residual(b, x)
+        errors, before = equations.row_errors(x, r, b), [omegas[j] for j in pending]
+        better = [k for k in range(len(pending)) if errors[k] < before[k]]
+        _overwrite(xp, (X, R), (x, r), pending, better)
+        for k in better:
+            omegas[pending[k]] = errors[k]
+        etas.append(worst(_backward_errors(equations, R, X, b_infs)))
+        pending = [j for j, omega, old in zip(pending, errors, before) if enough < omega <= old / 2.0]
+    omega = worst(omegas)
+    return (omega if all_computed or omega > enough else None), omega <= enough, etas
+
+
+def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
+    """Return ||A||·||x|| / ||s||, A x = s, by GMRES: for random s seldom far below the condition of A.
+
+    Returns inf if GMRES does not solve the system. Factors in 16 bits cannot distinguish a condition of 10^5 from an
+    infinite one, and neither can an eta of A x = b: if A is singular and b is in its range, GMRES converges to an
+    arbitrary x; otherwise x grows until ||A||·||x|| hides the part of b that is left. So the residual is compared with
+    ||s|| alone here. Collective.
+    """
+    system, left = _Column(equations, equations.column(s[:, None], 0)), max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0))
+    refinement = _SolutionGrowth(system, SAFETY * left, equations.u)
+    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, most=steps, tolerance=left)
+    if done.outcome is not Outcome.SOLVED:
+        return inf
+    return system.A_inf * system.unknowns.max_abs(refinement.x) / system.b_inf
+
+
+class _Column:
+    """A `System` of one column."""
+
+    def __init__(self, equations: Equations, b: Vector):
+        self.n, self.A_inf, self.b, self.r = equations.n, equations.A_inf, b, b
+        self.unknowns, self.equations = equations.unknowns, equations.equations
+        self.b_inf = self.equations.max_abs(b)
+        self.multiply, self.precondition, self._residual = equations.multiply, equations.solve, equations.residual
+
+    def residual(self, x: Vector) -> Vector:
+        """Return r = b - A x and keep it."""
+        self.r = self._residual(self.b, x)
+        return self.r
+
+
+def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]) -> Solution:
+    """Set X = 2^e_j y_j; if that rounds, return the errors of the rounded columns."""
+    solution.X = solution.Y
+    if not any(exponents):
+        return solution
+    xp, unknowns = equations.xp, equations.unknowns
+    solution.X = shifted(xp, solution.Y, exponents)
+    if solution.outcome is not Outcome.SOLVED:
+        return solution
+    if not all(map(isfinite, unknowns.max_abs_of_each(solution.X))):
+        return replace(solution, outcome=Outcome.NOT_FINITE, eta=inf, rows=inf, beyond_range=True)
+    Y = shifted(xp, solution.X, [-e for e in exponents])
+    changes = unknowns.max_abs_of_each(Y - solution.Y)
+    if not any(changes):
+        return solution
+    R = equations.residual(solution.B, Y)
+    etas = _backward_errors(equations, R, Y, equations.equations.max_abs_of_each(solution.B))
+    rows = worst(equations.row_errors(Y, R, solution.B))
+    lost = any(change > LOST * size for change, size in zip(changes, unknowns.max_abs_of_each(solution.Y)))
+    return replace(solution, Y=Y, R=R, eta=worst(etas), rows=rows, underflows=lost)
+
+
+def _movement(equations: Equations, B: Block, X: Block, R: Block) -> float:
+    """Return by how much of its size one more correction may move a column of X.
+
+    The scaled unknowns may be accurate although x is not: y = C^-1 x is known to condition·u of its largest entry, and
+    x has that error times the largest entry of C, which exceeds x itself if the large entries of x belong to small
+    columns of A. A residual is sometimes small by chance, so one roundoff of its terms, u·(|A (s∘x)| + |b|), is added
+    with random signs; s are the signs of the terms of a row.
+    """
+    xp, k = equations.xp, B.shape[1]
+    patterns = -(-PATTERNS // k)
+    s, signs = equations.random_signs(k * patterns)
+    rounding = equations.u * (xp.abs(equations.multiply(s * X)) + xp.abs(B))
+    R, rounding = (xp.concat([V] * patterns, axis=1) for V in (R, rounding))
+    corrections = equations.unknowns.max_abs_of_each(equations.solve(R + signs * rounding))
+    sizes = equations.unknowns.max_abs_of_each(X) * patterns
+    return worst([c / x if x else 0.0 for c, x in zip(corrections, sizes)])
+
+
+def _backward_errors(equations: Equations, R: Block, X: Block, b_infs: Sequence[float]) -> list[float]:
+    """Return eta of each column."""
+    r_infs, x_infs = equations.equations.max_abs_of_each(R), equations.unknowns.max_abs_of_each(X)
+    norms = zip(r_infs, x_infs, b_infs)
+    return [normwise_error(r, equations.A_inf, x, b, equations.n, equations.u) for r, x, b in norms]
+
+
+def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
+    """Return some columns as a block; V itself if these are all of them."""
+    return V if len(which) == V.shape[1] else xp.take(V, xp.asarray(which), axis=1)
+
+
+def _accept(
+    xp: Any,
+    blocks: tuple[Block, Block],
+    changed: tuple[Block, Block],
+    which: list[int],
+    errors: list[float],
+    before: list[float],
+) -> tuple[Block, Block]:
+    """Return the blocks with those changed columns whose errors are smaller than before."""
+    better = [k for k in range(len(which)) if errors[k] < before[k]]
+    if len(better) == blocks[0].shape[1]:
+        return changed
+    _overwrite(xp, blocks, changed, which, better)
+    return blocks
+
+
+def _overwrite(
+    xp: Any, blocks: tuple[Block, Block], changed: tuple[Block, Block], which: list[int], better: list[int]
+) -> None:
+    """Overwrite columns `which` of the blocks with the changed ones that are better."""
+    if better:
+        at = xp.asarray([which[k] for k in better])
+        for V, v in zip(blocks, changed):
+            V[:, at] = columns_of(xp, v, better)

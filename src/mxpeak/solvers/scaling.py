@@ -1,37 +1,45 @@
-"""Scaling by powers of two: nothing is rounded by it, and what follows stays in range.
+"""Scaling by powers of two, which rounds nothing: rows and columns of A, and right-hand sides near the ends of a range.
 
-A_s = D_r A D_c
+    A_s = R A C,    b_s = R b p,    A_s y = b_s,    x = C y / p
+
+Below the smallest normal number, a number has fewer digits the smaller it is, and products of such numbers have none.
+Sums of the largest numbers overflow. Each right-hand side has its own power of two p.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import frexp
 from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.kernels.contract import DenseKernels, Kernels, Matrix, Vector
 
-#: A matrix is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
+#: Scale a matrix if the sums of its rows or columns differ by more than SPREAD, or are outside 1/RANGE to RANGE.
 SPREAD, RANGE = 2.0**10, 2.0**60
 #: Numbers below this are scaled by its reciprocal.
 LEAST = 2.0**-1000
-#: The least and the largest of some numbers.
+#: Products of two scales are computed while they and their reciprocals are smaller than this.
+FARTHEST = 2.0**1000
+#: The largest e for which 2^e and 2^-e are normal numbers, by the bytes of a real number.
+LARGEST = {8: 1022, 4: 126}
+#: The smallest and the largest of some numbers.
 Ends = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Powers of two by which rows and columns were multiplied: R over the rows, C over the columns."""
+    """Powers of two that scale the rows (R) and the columns (C) of a matrix."""
 
     R: Vector
     C: Vector
 
 
 def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:
-    """Whether range and spread of the sums of absolute values suit a solver as they are; NaN and Inf do not.
+    """Return whether the sums of absolute values need no scaling; they need it if one is NaN or infinite.
 
-    Of the rows' sums, and of the columns', the smallest and the largest are given: numbers, or arrays of them.  Their
-    quotient may be `spread`.
+    `rows` and `columns` are the smallest and largest sums, as numbers or as arrays; their quotient may be `spread`.
     """
     suits: Any = True
     for low, high in (rows, columns):
@@ -39,10 +47,15 @@ def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:
     return suits
 
 
-def powers(largest: Vector, xp: Any) -> Vector:
-    """For each finite x >= 0 the power of two that brings it to [1/2, 1), 2^1000 at most; 1 for a zero.
+def ends(sums: Vector) -> tuple[float, float]:
+    """Return the smallest and the largest entry."""
+    return float(sums.min()), float(sums.max())
 
-    x = m·2^e, m in [1/2, 1), and 2^-e = m / x without rounding.
+
+def powers(largest: Vector, xp: Any) -> Vector:
+    """Return the power of two, at most 2^1000, that brings each x >= 0 to [1/2, 1), and 1 for a zero.
+
+    With x = m·2^e and m in [1/2, 1), the power is 2^-e = m / x, without rounding.
     """
     x = xp.astype(largest, xp.float64, copy=False)
     m, zero = xp.frexp(x)[0], x == 0.0
@@ -50,15 +63,18 @@ def powers(largest: Vector, xp: Any) -> Vector:
 
 
 def spread(largest: Vector, xp: Any) -> int:
-    """How many powers of two lie between the numbers other than zero."""
+    """Return the difference of the largest and the smallest binary exponent of the nonzero entries."""
     exponents = xp.frexp(largest[largest > 0])[1]
     return int(xp.max(exponents)) - int(xp.min(exponents)) if exponents.shape[0] else 0
 
 
-def balance(A: DistMatrix, kernels: Kernels) -> Balance:
-    """Scale A's rows, then its columns, by powers of two to largest entries in (1/2, 1]; A is overwritten by R A C.
+# --- rows and columns
 
-    Exact, for powers of two only move exponents (short of under- and overflow).  Collective over the grid; 4·N² flops.
+
+def balance(A: DistMatrix, kernels: Kernels) -> Balance:
+    """Scale the rows of A, then its columns, by powers of two to largest entries in (1/2, 1].
+
+    Overwrites A with R A C; exact except for underflow and overflow. Collective over the grid; 4·N² flops.
     """
     xp, (m, n) = kernels.xp, A.local.shape
     rows, columns = xp.zeros(m), xp.zeros(n)
@@ -74,7 +90,131 @@ def balance(A: DistMatrix, kernels: Kernels) -> Balance:
 
 
 def _reciprocal_powers(largest: Vector, kernels: Kernels) -> Vector:
-    """2^-ceil(log2 of each entry), and 1 where it is zero or not finite."""
-    powers = kernels.xp.zeros(len(largest))
-    kernels.reciprocal_powers(powers, largest)
-    return powers
+    """Return 2^-ceil(log2 x) of each entry x, and 1 for zeros and non-finite entries."""
+    scales = kernels.xp.zeros(len(largest))
+    kernels.reciprocal_powers(scales, largest)
+    return scales
+
+
+def equilibration(kernels: DenseKernels, A: Matrix) -> Balance:
+    """Return powers of two for the rows and columns of A, first for the dimension whose largest entries differ more.
+
+    If rows of different scale were scaled by columns first, the largest row would determine the scale of every column,
+    and the other rows could underflow.
+    """
+    xp = kernels.xp
+    R, C = xp.ones(A.shape[0], dtype=xp.float64), xp.ones(A.shape[1], dtype=xp.float64)
+    row_max, column_max = kernels.largest_entries(A, R, C)
+    if spread(row_max, xp) >= spread(column_max, xp):
+        R = powers(row_max, xp)
+        return Balance(R, powers(kernels.largest_entries(A, R, C)[1], xp))
+    C = powers(column_max, xp)
+    return Balance(powers(kernels.largest_entries(A, R, C)[0], xp), C)
+
+
+def balanced_copy(kernels: DenseKernels, A: Matrix, scales: Balance, W: Matrix) -> tuple[Vector, Vector, float]:
+    """Set W = R A C and return what `scaled_copy` returns, even if products of two scales are beyond the range.
+
+    In that case half of the exponents are applied first; the intermediate values are between those of A and W.
+    """
+    (R_min, R_max), (C_min, C_max) = ends(scales.R), ends(scales.C)
+    if R_max * C_max < FARTHEST and R_min * C_min > 1.0 / FARTHEST:
+        return kernels.scaled_copy(A, (scales.R, scales.C), W)
+    xp = kernels.xp
+    exponents = [[frexp(scale)[1] - 1 for scale in of.tolist()] for of in (scales.R, scales.C)]
+    R, C = (xp.asarray([2.0 ** (e // 2) for e in of]) for of in exponents)
+    rest = tuple(xp.asarray([2.0 ** (e - e // 2) for e in of]) for of in exponents)
+    return kernels.scaled_copy(xp.astype(A * (R[:, None] * C), A.dtype, copy=False), rest, W)
+
+
+def scale_rows(xp: Any, diagonal: Vector, X: Matrix) -> Matrix:
+    """Return D X in the type of X, for one vector or for the columns of a matrix."""
+    return xp.astype((diagonal if X.ndim == 1 else diagonal[:, None]) * X, X.dtype, copy=False)
+
+
+# --- numbers near the ends of the range
+
+
+def safe_minimum(xp: Any, dtype: Any) -> float:
+    """Return the number below which products with numbers of size u may lose digits.
+
+    Above its reciprocal, such products may overflow.
+    """
+    info = xp.finfo(dtype)
+    return float(info.smallest_normal) / float(info.eps) ** 2
+
+
+def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
+    """Return 2^k A and k if all entries of A are tiny, otherwise A and 0; the first row usually decides."""
+    tiny = safe_minimum(xp, A.dtype)
+    if not (max(_largest_of_columns(xp, A[:1])) < tiny and 0.0 < (largest := max(_largest_of_columns(xp, A))) < tiny):
+        return A, 0
+    exponent = min(-frexp(largest)[1], 1000)
+    return shifted(xp, A, [exponent]), exponent
+
+
+def centered(xp: Any, B: Matrix, R: Vector | None, *, lower: bool = False) -> tuple[Matrix, list[int]]:
+    """Return 2^k_j b_j for the columns b_j, and k; k_j is 0 if b_j is well within the range.
+
+    The exponents are as small as possible, so that small entries of a huge column are not lost. R will scale the rows
+    afterwards, so that R b_j must be well within the range too. `lower` moves the largest columns farther down, to the
+    middle of the range; use it if x overflowed.
+    """
+    sizes, tiny = _largest_of_columns(xp, B), safe_minimum(xp, B.dtype)
+    if R is None and not lower and all(tiny < size < 1.0 / tiny or size == 0.0 for size in sizes):
+        return B, [0] * len(sizes)
+    top = -frexp(tiny)[1]
+    highest = top // 2 if lower else top
+    exponents = [frexp(size)[1] for size in sizes]
+    after_scaling = exponents if R is None else _largest_exponents(xp, B, R)
+    shifts = []
+    for size, before, after in zip(sizes, exponents, after_scaling):
+        high, low = max(before, after), min(before, after)
+        shift = highest - high if high > highest else max(top // 2 - high, 0) if low < -top else 0
+        shifts.append(shift if size else 0)
+    return shifted(xp, B, shifts), shifts
+
+
+def loses_digits(xp: Any, B: Matrix, centered_B: Matrix, exponents: Sequence[int]) -> bool:
+    """Return whether small entries of a huge column were rounded when the column was scaled down."""
+    if not any(e < 0 for e in exponents):
+        return False
+    return bool(xp.any(shifted(xp, centered_B, [-e for e in exponents]) != B))
+
+
+def shifted(xp: Any, X: Matrix, exponents: Sequence[int]) -> Matrix:
+    """Return 2^e_j x_j for the columns x_j, rounded once; 2^e_j itself may be beyond the range of the type."""
+    dtype, remaining = X.dtype, list(exponents)
+    largest = LARGEST[xp.finfo(dtype).bits // 8]
+    while any(remaining):
+        part = [max(-largest, min(e, largest)) for e in remaining]
+        X = X * xp.asarray([2.0**e for e in part])
+        remaining = [e - p for e, p in zip(remaining, part)]
+    return xp.astype(X, dtype, copy=False)
+
+
+def _largest_of_columns(xp: Any, X: Matrix) -> list[float]:
+    """Return the largest absolute value of each column, over real and imaginary parts."""
+    first, *imaginary = (xp.max(sizes, axis=0).tolist() for sizes in _absolute_parts(xp, X))
+    return [max(pair) for pair in zip(first, *imaginary)] if imaginary else first
+
+
+def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
+    """Return the largest e with |r_i b_ij| >= 2^(e-1) in each column, and 0 for a zero column.
+
+    The product itself may be beyond the range.
+    """
+    columns, lowest = [], -(1 << 20)
+    for sizes in _absolute_parts(xp, B):
+        exponents = xp.frexp(xp.astype(sizes, xp.float64, copy=False))[1] + xp.frexp(R)[1][:, None]
+        exponents = xp.where(sizes > 0.0, exponents, xp.full_like(exponents, lowest))
+        columns.append(xp.max(exponents, axis=0).tolist())
+    largest = [max(of_parts) for of_parts in zip(*columns)]
+    return [0 if e < lowest // 2 else e for e in largest]
+
+
+def _absolute_parts(xp: Any, X: Matrix) -> list[Matrix]:
+    """Return |x|, or |Re x| and |Im x|: near the end of the range, |x| of a complex x may overflow."""
+    if not xp.isdtype(X.dtype, "complex floating"):
+        return [xp.abs(X)]
+    return [xp.abs(part(X)) for part in (xp.real, xp.imag)]

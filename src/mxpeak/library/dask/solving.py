@@ -13,7 +13,7 @@ from mxpeak.errors import UsageError
 from mxpeak.library.dask import seats
 from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
 from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
-from mxpeak.library.dense import DistributedInfo
+from mxpeak.library.dense import SolveInfo
 from mxpeak.library.dense.inputs import form_of, right_hand_side
 from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.dense.real_form import real_columns
@@ -29,7 +29,7 @@ def solve(
     precision: str = "auto",
     client: Any = None,
     workers: Sequence[str] | None = None,
-) -> tuple[Any, DistributedInfo]:
+) -> tuple[Any, SolveInfo]:
     """Solve A x = b for a matrix A that is stored as a chunked Dask array.
 
     The Dask workers factor A and refine x in the same way as the ranks of a `DistributedMatrix`.
@@ -53,7 +53,7 @@ def solve(
     -------
     x : ndarray or dask.array.Array
         Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
-    info : DistributedInfo
+    info : SolveInfo
         Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
     Raises
@@ -190,7 +190,7 @@ class DaskFactors:
         """Free the memory that the factors use on the workers."""
         self._close()
 
-    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
         """Solve A x = b with these factors.
 
         Parameters
@@ -204,7 +204,7 @@ class DaskFactors:
         -------
         x : ndarray or dask.array.Array
             Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
-        info : DistributedInfo
+        info : SolveInfo
             Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
@@ -223,7 +223,7 @@ class DaskFactors:
         """
         return warned(*self.solve_quietly(b, transposed=transposed))
 
-    def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, DistributedInfo]:
+    def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
         """Solve A x = b in the same way as `solve`, but without warnings.
 
         Parameters
@@ -237,7 +237,7 @@ class DaskFactors:
         -------
         x : ndarray or dask.array.Array
             Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
-        info : DistributedInfo
+        info : SolveInfo
             Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
         Raises
@@ -254,7 +254,7 @@ class DaskFactors:
         with self._ranks.client.as_current():
             return self._solved(b, form)
 
-    def _solved(self, b: Any, form: str) -> tuple[Any, DistributedInfo]:
+    def _solved(self, b: Any, form: str) -> tuple[Any, SolveInfo]:
         ranks, client, workers = self._ranks, self._ranks.client, self._ranks.workers
         in_chunks = isinstance(b, da.Array)
         if in_chunks:

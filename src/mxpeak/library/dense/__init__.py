@@ -17,19 +17,9 @@ stacks of systems. Both results are checked. The ranks of a `DistributedMatrix` 
 """
 
 from mxpeak.library.dense.distributed import DistributedMatrix
-from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors
+from mxpeak.library.dense.factors import LUFactors
 from mxpeak.library.dense.info import SolveInfo
-from mxpeak.library.dense.solving import LUFactors, lu_factor, solve
-from mxpeak.library.dense.stack import StackInfo
+from mxpeak.library.dense.solving import lu_factor, solve
 
-__all__ = [
-    "DistributedFactors",
-    "DistributedInfo",
-    "DistributedMatrix",
-    "LUFactors",
-    "SolveInfo",
-    "StackInfo",
-    "lu_factor",
-    "solve",
-]
+__all__ = ["DistributedFactors", "DistributedMatrix", "LUFactors", "SolveInfo", "lu_factor", "solve"]

@@ -365,7 +365,7 @@ class DistributedMatrix(BlockDistributed):
         local = validate_on_all(grid.all, lambda: rows_here(blocks.local, "local"))
         source = InMemory(local, type_of(grid.all, [local]))
         parts = _parts(source.dtype)
-        check_memory(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held, parts=parts)
+        check_memory(grid.all, n, nb, (grid.P, grid.Q), held=True, in_use=source.held, parts=parts)
         return cls(n, nb, grid, source)
 
     @classmethod

@@ -2,60 +2,72 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import Outcome
-from mxpeak.library.dense.factoring import Estimates
-from mxpeak.library.dense.row_errors import row_error_of
+from mxpeak.kernels import choose
+from mxpeak.kernels.contract import DenseKernels, Matrix
+from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.outcomes import Info
 from mxpeak.library.types import roundoff
+from mxpeak.records import size_text
+from mxpeak.solvers.array_factors import row_error_if_unchanged
+from mxpeak.solvers.factorization import Factorization, coarser_than_fp32, largest_useful_condition
+from mxpeak.solvers.refine import Solution
 
-#: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
-LOST = 2.0**-4
-#: How notes end that say why a lower precision did not do.
+#: The end of each note that explains why a lower precision was not accurate enough.
 AGAIN = "A was factored again in fp64"
 
 
-def note_of_breakdown(precision: str, why: str) -> str:
-    """Why A was factored again: there are no factors to refine with."""
-    return f"the LU in {precision} broke down: {why}; {AGAIN}"
+def note_of_breakdown(precision: str, reason: str) -> str:
+    """Return the note for an LU that gave no usable factors."""
+    return f"the LU in {precision} broke down: {reason}; {AGAIN}"
 
 
-def note_of_coarseness(precision: str, steps: int, eta: float, factors: str) -> str:
-    """Why A was factored again: refinement did not get there; `factors` tells of these."""
-    took = f"{steps} step{'' if steps == 1 else 's'}"
-    return f"the LU in {precision} was too coarse: after {took} the backward error was {eta:.1e} ({factors}); {AGAIN}"
+def note_of_doubt(condition: float, precision: str = "fp32") -> str:
+    """Return the note for factors that cannot distinguish this condition from an infinite one."""
+    seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
+    return f"by its LU in {precision} {seen}; {AGAIN}"
 
 
-def note_of_uneven_rows(precision: str, steps: int, omega: float) -> str:
-    """Why A was factored again: some equations were not solved as well as plain LU solves them."""
-    took = f"{steps} step{'' if steps == 1 else 's'}"
-    return (
-        f"the LU in {precision} was too coarse for some rows: after {took} the row-wise backward error was "
-        f"{omega:.1e} n·u; {AGAIN}"
-    )
+def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1) -> str:
+    """Return why low-precision factors are not accurate enough, or an empty string if they are.
+
+    `parts` is the number of real values per entry if the factors are those of the real form of a complex matrix.
+    """
+    precision = factors.precision
+    took = f"after {solution.steps} step{'' if solution.steps == 1 else 's'}"
+    if solution.outcome is not Outcome.SOLVED and not solution.beyond_range:
+        facts = f"condition {factors.condition:.1e}, growth {factors.growth:.1e}"
+        eta = f"the backward error was {parts * solution.eta:.1e}"
+        return f"the LU in {precision} was too coarse: {took} {eta} ({facts}); {AGAIN}"
+    if not solution.even_rows:
+        omega = inf if solution.rows is None else solution.rows
+        eta = f"the row-wise backward error was {omega:.1e} n·u"
+        return f"the LU in {precision} was too coarse for some rows: {took} {eta}; {AGAIN}"
+    if coarser_than_fp32(precision):
+        condition = factors.condition_by_gmres(gmres_steps)
+        if not condition <= largest_useful_condition(precision):
+            return note_of_doubt(condition, precision)
+    return ""
 
 
 def note_of_underflow(dtype: np.dtype[Any]) -> str:
-    """Why x may have no correct digit where it is rounded to subnormal numbers."""
+    """Return the note for an x that was rounded to subnormal numbers."""
     return (
         f"x underflows: its largest entry is below the least normal number of {dtype}, {np.finfo(dtype).tiny:.1e}, and "
         "may have no correct digit; multiply b by a power of two"
     )
 
 
-def note_of_doubt(condition: float, precision: str = "fp32") -> str:
-    """Why A was factored again: by such factors this condition looks as an infinite one does."""
-    seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
-    return f"by its LU in {precision} {seen}; {AGAIN}"
-
-
 def note_of_columns(moved: float) -> str:
-    """Why x may have no correct digit although the scaled system is solved well."""
+    """Return the note for an x without correct digits although the scaled system is solved well."""
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
@@ -64,7 +76,7 @@ def note_of_columns(moved: float) -> str:
 
 
 def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
-    """Why x may have no correct digit where the condition is beyond what the type can tell."""
+    """Return the note for a condition of 1/u or more."""
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
@@ -74,38 +86,61 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     )
 
 
-def line_of_error(eta: float, n: int, u: float) -> str:
-    """The backward error, as every info prints it."""
-    return f"  backward error  {eta * n * u:.1e}  ({eta:.1e} n·u)"
+class Estimates:
+    """Numbers that `compute` returns on first use; its data, such as the factors, is then released.
+
+    Pickling computes them first, so that only numbers are stored. `time_s` is the time that the computation took.
+    """
+
+    __slots__ = ("_compute", "_values", "time_s")
+
+    def __init__(self, compute: Callable[[], tuple[Any, ...]]):
+        self._compute: Callable[[], tuple[Any, ...]] | None = compute
+        self._values: tuple[Any, ...] = ()
+        self.time_s = 0.0
+
+    @classmethod
+    def known(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
+        """Return numbers that exist already."""
+        estimates = cls(lambda: values)
+        estimates._values, estimates._compute, estimates.time_s = values, None, time_s
+        return estimates
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimates.known, (self.values(), self.time_s)
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the numbers, for instance condition and growth."""
+        if self._compute is not None:
+            begin = time.perf_counter()
+            self._values, self._compute = self._compute(), None
+            self.time_s = time.perf_counter() - begin
+        return self._values
 
 
-def line_of_row_error(omega: float, n: int, u: float) -> str:
-    """The row-wise backward error, as every info prints it."""
-    if isnan(omega):
-        return "  row-wise error  unknown, because A, b or x was changed after the solve"
-    return f"  row-wise error  {omega * n * u:.1e}  ({omega:.1e} n·u)"
+def row_error_of(A: Matrix, X: Block, B: Block, eta: float, backend: DenseKernels | None = None) -> Estimates:
+    """Return the worst row-wise error of A X = B, computed on first use by the host or by a backend.
 
-
-def line_of_times(times: dict[str, float]) -> str:
-    """Seconds by phase, as every info prints them."""
-    return "  time            " + ", ".join(f"{name} {time_s:.3g} s" for name, time_s in times.items())
-
-
-def doubt(*, singular: bool) -> str:
-    """What is added to "solved" where x may have no correct digit."""
-    return ", but numerically singular" if singular else ", but x may have no correct digit"
+    The error is NaN if A, X or B was changed after their normwise error eta was computed.
+    """
+    return Estimates(
+        lambda: (row_error_if_unchanged(backend or choose.dense(None), A, X, B, eta) if eta < inf else inf,)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveInfo(Info):
-    """Diagnostics for the solution of a dense system.
+    """Diagnostics for the solution of a dense system, of a stack of systems, or of a distributed system.
 
-    Use `info.solved` in conditions, because an info object has no truth value.
+    For a stack, the values are those of the worst system. For a distributed system, all attributes except `times` have
+    the same values on every rank; the errors and the condition number of a complex system are those of the equivalent
+    real system, which are at most twice as large. Use `info.solved` in conditions, because an info object has no truth
+    value.
 
     Attributes
     ----------
     outcome : Outcome
-        Outcome of the solve.
+        Outcome of the solve. If some systems of a stack were not solved, this is the outcome of the first of them.
     solved : bool
         Whether x is as accurate as the result of a stable solver in the precision of the input.
     converged : bool
@@ -115,9 +150,10 @@ class SolveInfo(Info):
     rhs : int
         Number of right-hand sides.
     precision : str
-        Precision of the factors after the solve.
+        Precision of the factors after the solve. On several ranks, formats narrower than fp32 apply only to the
+        operands of matrix products.
     why : str
-        Reason for the choice of this precision, such as "fastest at this order".
+        Reason for the choice of this precision, such as "fastest at this order", or an empty string.
     emulated : bool
         Whether mxpeak rounded the operands of matrix products to this precision in software. If so, the speed is that
         of fp32, not of the emulated format.
@@ -130,14 +166,16 @@ class SolveInfo(Info):
     componentwise_error : float
         Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes
         the value when you first read this attribute.
-    condition : float
+    condition : float or None
         Estimated one-norm condition number of A, after any scaling. mxpeak computes the value when you first read this
-        attribute.
-    growth : float
-        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. mxpeak computes the value when you first read
-        this attribute.
+        attribute. For a stack, this is the largest value of the individually solved systems, or None if there are no
+        such systems. For a distributed system, the value is None if the pivots and corrections gave no reason to
+        compute an estimate; use `DistributedFactors.condition`, which is available in every case.
+    growth : float or None
+        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling, or None in the same cases as `condition` for a
+        stack. mxpeak computes the value when you first read this attribute.
     scaled : bool
-        Whether mxpeak scaled the rows and columns of A before the factorization.
+        Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
     fallback : bool
         Whether the first factorization failed, so that mxpeak factored A again in fp64.
     ill_conditioned : bool
@@ -148,16 +186,29 @@ class SolveInfo(Info):
     u : float
         Unit roundoff of the data type of x.
     times : dict of str to float
-        Time of each phase, in seconds. The possible phases are "solve", "equilibrate", "factor", "deflate" and
-        "refine". If you read `condition` or `growth`, mxpeak adds the phase "estimate".
+        Time of each phase, in seconds. The possible phases are "solve", "make", "equilibrate", "factor", "deflate" and
+        "refine"; for a stack, "all at once" and "one by one". If you read `condition` or `growth`, mxpeak adds the
+        phase "estimate". For a distributed system, these are the times of this rank.
     history : tuple of float
-        Largest backward error at the start and after each step. If mxpeak scaled A, these are the errors of the scaled
-        system.
+        Largest backward error at the start and after each step; empty for a stack. If mxpeak scaled A, these are the
+        errors of the scaled system.
+    systems : int or None
+        Number of systems in the stack, or None for a single system.
+    one_by_one : dict of tuple of int to SolveInfo or None
+        Diagnostics of the individually solved systems of a stack, keyed by their indices in the stack, or None for a
+        single system.
+    grid : tuple of int or None
+        Numbers of rows and columns of the process grid, (P, Q), for a distributed system.
+    nb : int
+        Block size of the block-cyclic distribution, for a distributed system.
+    bytes_a_rank : int
+        Planned memory of a distributed system in bytes, on the rank that needs the most memory. The value includes the
+        fp64 factors, panels, vectors and stored entries of A.
 
     Notes
     -----
-    This object keeps the factors in memory until you read `condition` or `growth`. It keeps A, b and x in memory until
-    you read `componentwise_error`.
+    On a single process, this object keeps the factors in memory until you read `condition` or `growth`. It keeps A, b
+    and x in memory until you read `componentwise_error`.
     """
 
     outcome: Outcome = Outcome.SOLVED
@@ -175,6 +226,11 @@ class SolveInfo(Info):
     u: float
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
+    systems: int | None = None
+    one_by_one: dict[tuple[int, ...], SolveInfo] | None = field(default=None, repr=False)
+    grid: tuple[int, int] | None = None
+    nb: int = 0
+    bytes_a_rank: int = 0
     _estimates: Estimates = field(repr=False, compare=False)
     _row_error: Estimates | tuple[Any, ...] = field(repr=False, compare=False)  # or the arguments of `row_error_of`
 
@@ -186,8 +242,8 @@ class SolveInfo(Info):
         return info
 
     @property
-    def condition(self) -> float:
-        """Return the estimated one-norm condition number of A, after any scaling.
+    def condition(self) -> Any:
+        """Return the estimated one-norm condition number of A, after any scaling, or None.
 
         mxpeak uses Higham's method, which needs only a few solves. The estimate is rarely too small by more than a
         factor of 3.
@@ -195,8 +251,8 @@ class SolveInfo(Info):
         return self._estimated()[0]
 
     @property
-    def growth(self) -> float:
-        """Return the pivot growth factor max |u_ij| / max |a_ij|, after any scaling."""
+    def growth(self) -> Any:
+        """Return the pivot growth factor max |u_ij| / max |a_ij|, after any scaling, or None."""
         return self._estimated()[1]
 
     @property
@@ -208,15 +264,18 @@ class SolveInfo(Info):
         if isinstance(self._row_error, tuple):
             self.__dict__["_row_error"] = row_error_of(*self._row_error)
         assert isinstance(self._row_error, Estimates)
-        return self._row_error.values()[0]
+        error: float = self._row_error.values()[0]
+        return error
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields with the row-wise error as a number, because A is not pickled."""
+        self._estimates.values()  # those of a stack add a phase to the times of single systems
         return self.__dict__ | {"_row_error": Estimates.known((self.componentwise_error,))}
 
-    def _estimated(self) -> tuple[float, ...]:
+    def _estimated(self) -> tuple[Any, ...]:
         values = self._estimates.values()
-        self.times["estimate"] = self._estimates.time_s
+        if self._estimates.time_s:
+            self.times["estimate"] = self._estimates.time_s
         return values
 
     @property
@@ -226,19 +285,43 @@ class SolveInfo(Info):
 
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
-        if self.solved and self.ill_conditioned:
-            verdict += doubt(singular=self.condition * self.u >= 1.0)
-        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
-        emulated = " (emulated)" if self.emulated else ""
-        emulated += ", after a coarser one failed" if self.fallback else ""
-        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
-        why = f" ({self.precision}: {self.why})" if self.why and not self.fallback else ""
+        if self.solved and self.ill_conditioned and self.systems is not None:
+            verdict += ", but some x may have no correct digit"
+        elif self.solved and self.ill_conditioned:
+            singular = self.condition is not None and self.condition * self.u >= 1.0
+            verdict += ", but numerically singular" if singular else ", but x may have no correct digit"
+        worst = "" if self.systems is None else ", the worst"
+        omega, unit = self.componentwise_error, self.n * self.u
+        row_wise = f"{omega * unit:.1e}  ({omega:.1e} n·u){worst}"
+        if isnan(omega):
+            row_wise = f"unknown, because A, b or x was changed after the solve{worst}"
         lines = [
-            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}{why}",
-            line_of_error(self.backward_error, self.n, self.u),
-            line_of_row_error(self.componentwise_error, self.n, self.u),
-            f"  condition       {self.condition:.2e} (estimate)",
-            f"  growth          {self.growth:.2e}",
-            line_of_times(self.times),
+            f"{verdict}: {self._headline()}",
+            f"  backward error  {self.backward_error * unit:.1e}  ({self.backward_error:.1e} n·u){worst}",
+            f"  row-wise error  {row_wise}",
         ]
-        return self._told(lines)
+        if self.one_by_one is not None:
+            lines.append(f"  one by one      {len(self.one_by_one)}")
+        else:
+            if self.condition is not None:
+                lines.append(f"  condition       {self.condition:.2e} (estimate)")
+            lines.append(f"  growth          {self.growth:.2e}")
+        if self.grid is not None:
+            lines.append(f"  memory          {size_text(self.bytes_a_rank)} per rank")
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        return self._as_text([*lines, f"  time            {times}"])
+
+    def _headline(self) -> str:
+        """Return the sizes, the precision and the number of steps."""
+        if self.systems is not None:
+            rhs = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
+            return f"{self.systems} systems, n = {self.n}{rhs}"
+        rhs = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        emulated = " (emulated)" if self.emulated else ""
+        again = ", after a coarser one failed" if self.fallback else ""
+        ranks = ""
+        if self.grid is not None:
+            ranks = f"{',' if self.fallback else ''} on {self.grid[0]}x{self.grid[1]} ranks, NB = {self.nb}"
+        why = f" ({self.precision}: {self.why})" if self.why and not self.fallback else ""
+        return f"n = {self.n}{rhs}, LU in {self.precision}{emulated}{again}{ranks}, {steps}{why}"

@@ -1,4 +1,4 @@
-"""Systems that can be solved: A square, b with as many rows, both finite, in a type that is solved in."""
+"""Validate the systems of `solve`: A is square, b has as many rows, and both are finite."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.types import working_type
+from mxpeak.solvers.array_factors import by_rows
 
 #: The values that `transposed` accepts in addition to booleans.
 FORMS = ("N", "T", "H")
 
 
 def form_of(transposed: Any) -> str:
-    """Return which system is solved: N, A x = b; T, A^T x = b; H, A^H x = b, A^H the conjugate transpose."""
+    """Return "N" for A x = b, "T" for A^T x = b or "H" for A^H x = b."""
     if transposed is False:
         return "N"
     if isinstance(transposed, bool | np.bool_):
@@ -31,7 +32,7 @@ def form_of(transposed: Any) -> str:
 
 
 def matrix(values: Any) -> Input:
-    """A, square."""
+    """Read a square matrix A."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(
@@ -41,7 +42,7 @@ def matrix(values: Any) -> Input:
 
 
 def right_hand_side(values: Any, n: int) -> Input:
-    """b as (n,) or (n, k)."""
+    """Read b of shape (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
         raise UsageError(
@@ -53,7 +54,7 @@ def right_hand_side(values: Any, n: int) -> Input:
 
 
 def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKernels) -> Matrix:
-    """A where it is solved with, in a type: copied only if it must be, and if the copy and the factors fit."""
+    """Return A in a type on the device of the kernels; copy it only if necessary, and if copy and factors fit."""
     copied = A.device != ("cpu" if kernels.device is None else str(kernels.device.where))
     copied = copied or A.dtype != dtype or not lies_well(A.array)
     kernels.check_memory(A.shape[0], dtype, precision, copied=copied)
@@ -62,7 +63,7 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """A block of its own of the right-hand sides, finite, in A's type; for a real A their imaginary parts follow."""
+    """Return a copy of the right-hand sides in the type of A, all finite; for a real A, imaginary parts follow."""
     xp = kernels.xp
     B = b.on(kernels.device, working_type(b.dtype))
     check_finite(B, "b", xp)
@@ -73,17 +74,10 @@ def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
 
 
 def lies_well(A: Any) -> bool:
-    """Whether products read A as it lies."""
+    """Return whether products read A without copying it."""
     return by_rows(A) or by_rows(A.T)
 
 
-def by_rows(A: Any) -> bool:
-    """Whether rows are contiguous and ascend, one after the other with or without a gap."""
-    down, across = A.stride() if hasattr(A, "stride") else (stride / A.itemsize for stride in A.strides)
-    n = A.shape[1]
-    return bool(n == 1 or (across == 1 and down >= n and down == int(down)))
-
-
 def columns(b: Input) -> int:
-    """How many right-hand sides b has."""
+    """Return the number of right-hand sides in b."""
     return 1 if len(b.shape) == 1 else b.shape[1]

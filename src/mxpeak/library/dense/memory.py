@@ -1,4 +1,4 @@
-"""Memory for distributed systems: what a rank needs, and a refusal before anything is allocated."""
+"""Memory of distributed systems: the bytes per rank, and an error before anything is allocated if they do not fit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from mxpeak.records import size_text
 from mxpeak.runtime.memory import MARGIN
 from mxpeak.runtime.nodes import nodes_of
 
-#: Vectors of length n that every rank holds beside its part, at most, for each right-hand side: b and x, this rank's
-#: parts of them, residuals, sums of a solve, and what travels.
+#: Largest number of vectors of length n that every rank stores for each right-hand side: b and x, this rank's parts of
+#: them, residuals, sums of a solve, and messages.
 VECTORS = 10
 
 
 def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:
-    """What the rank with most holds: factors, panels, row swaps of U and of L, vectors; its part of A where held.
+    """Return the bytes of the rank that needs most: factors, panels, row swaps, vectors, and its part of A if held.
 
-    parts: how many numbers an entry has; with 2, complex ones, the factors are those of a real matrix of order 2n.
+    `parts` is the number of real values per entry; with 2, for complex entries, the factors are those of a real matrix
+    of order 2n.
     """
     n, nb = parts * n, parts * nb
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
@@ -31,13 +32,10 @@ def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1)
 
 
 def check_memory(
-    comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, there: int = 0, parts: int = 1
+    comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, in_use: int = 0, parts: int = 1
 ) -> None:
-    """Stop, before anything is allocated, where a node has no room for its ranks; `there` is held already.
-
-    Collective.
-    """
-    most, free = _free_bytes(comm, there)
+    """Raise a ResourceError if a node has less memory than its ranks need beyond the bytes in use. Collective."""
+    ranks_per_node, free = _free_bytes(comm, in_use)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
     if need <= free:
         return
@@ -50,16 +48,16 @@ def check_memory(
         instead = f"more ranks do not help, because each of them stores {VECTORS} vectors, so use fewer ranks per node"
     raise ResourceError(
         f"{what} and the panels need {size_text(need)} per rank on {grid[0]}x{grid[1]} ranks, but only "
-        f"{size_text(free)} per rank is available with {most} ranks per node; {instead}"
+        f"{size_text(free)} per rank is available with {ranks_per_node} ranks per node; {instead}"
     )
 
 
-def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int) -> None:
-    """Stop where b (n, k) and x, which every rank has whole, do not fit beside the factors.  Collective.
+def check_rhs_memory(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int) -> None:
+    """Raise a ResourceError if b (n, k) and x, which every rank stores whole, do not fit in addition to the factors.
 
-    parts: how many numbers an entry of them has, and one of A.
+    `parts` and `parts_of_A` are the numbers of real values per entry. Collective.
     """
-    more = parts * k - parts_of_A  # than one side, which the factors' own room has counted
+    more = parts * k - parts_of_A  # the memory of the factors includes one right-hand side
     if not more:
         return
     _, free = _free_bytes(comm, 0)
@@ -73,15 +71,15 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
         )
 
 
-def _free_bytes(comm: Communicator, there: int) -> tuple[int, int]:
-    """How many ranks the fullest node has, and what each rank may hold, beside what is `there`.  Collective."""
-    most = nodes_of(comm, None).max_ranks
-    free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
-    return most, -int(allreduce_scalar(comm, -float(free + there), "max"))
+def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
+    """Return the ranks of the fullest node, and the bytes per rank including those in use. Collective."""
+    ranks_per_node = nodes_of(comm, None).max_ranks
+    free = int(MARGIN * (available_memory_bytes() or 2**63)) // ranks_per_node
+    return ranks_per_node, -int(allreduce_scalar(comm, -float(free + in_use), "max"))
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
-    """The least number of ranks on a grid s×s or s×(s+1) that do with so much room each; 0 if none does."""
+    """Return the smallest number of ranks, on a grid s×s or s×(s+1), that fit in `free` bytes each; 0 if none does."""
     if 8 * VECTORS * parts * n >= free:
         return 0
     blocks = ceil(n / nb)

@@ -1,10 +1,10 @@
-"""A complex system as a real one of twice the order: every number of A as a block of 2×2, of b and x as two numbers.
+"""The real form of a complex system, of twice the order: a 2×2 block per entry of A, two numbers per entry of b and x.
 
     [ Re a_ij  -Im a_ij ] [ Re x_j ]   [ Re b_i ]
     [ Im a_ij   Re a_ij ] [ Im x_j ] = [ Im b_i ]
 
-Both rows of such a block have one sum of absolute values, and so have its columns: scaling treats them alike.  Its
-transpose is the form of A^H.
+Both rows of such a block have the same sum of absolute values, and so have its columns: scaling treats them equally.
+The transpose is the real form of A^H.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mxpeak.library.types import Array
 
 
 class RealForm:
-    """`distributed.given.Strips` of a complex matrix in its real form: blocks of 2·NB, on the ranks where they lie."""
+    """`Strips` of the real form of a complex matrix, in blocks of 2·NB on the same ranks."""
 
     def __init__(self, source: Source):
         self._source = source
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """These local rows of the real form, row-major; they begin with a block."""
+        """Return these local rows of the real form, row-major; they start with a block."""
         Z = self._source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
@@ -35,35 +35,35 @@ class RealForm:
 
 
 class Magnitudes:
-    """`distributed.given.Strips` of |a_ij|, of complex numbers their moduli, on the ranks where these lie."""
+    """`Strips` of |a_ij| on the same ranks."""
 
     def __init__(self, source: Source):
         self._source = source
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """These local rows."""
+        """Return |a_ij| of these local rows."""
         return np.abs(self._source(rows, cols, local))
 
 
 def moduli(V: Array, of_A: np.dtype[Any]) -> Array:
-    """|v_ij| of vectors of the real system: of pairs of numbers, one below the other, where A is complex."""
+    """Return |v_ij| of vectors of the real system; a complex number is a pair of rows."""
     return np.hypot(V[0::2], V[1::2]) if of_A.kind == "c" else np.abs(V)
 
 
 def _halved(layout: BlockCyclic) -> BlockCyclic:
-    """The layout of the complex numbers."""
+    """Return the layout of the complex numbers."""
     return BlockCyclic(layout.n // 2, layout.nb // 2, layout.p, layout.P)
 
 
 def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
-    """How many right-hand sides the real system has for k: two for each complex one beside a real A."""
+    """Return the number of right-hand sides of the real system: 2k if A is real and b is complex, otherwise k."""
     return 2 * k if of_b.kind == "c" != of_A.kind else k
 
 
-def real_sides(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
-    """B (n, k) as right-hand sides of the real system; beside a real A, its real parts and then its imaginary ones.
+def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
+    """Return B (n, k) as right-hand sides of the real system; for a real A, the real parts and then the imaginary ones.
 
-    A^T x = b is conj(A^T) conj(x) = conj(b), which is what the real form's transpose solves: it is `conjugated`.
+    A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the real form solves, so B is `conjugated`.
     """
     if of_A.kind == "c":
         return np.stack((B.real, -B.imag if conjugated else B.imag), axis=1).reshape(2 * len(B), -1)
@@ -71,7 +71,7 @@ def real_sides(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
 
 
 def solutions(X: Array, of_A: np.dtype[Any], of_b: np.dtype[Any], *, conjugated: bool) -> Array:
-    """The solutions X of the real system as those of the system that it stands for."""
+    """Return the solutions of the user's system from the solutions X of the real one."""
     if of_A.kind == "c":
         return X[0::2] + (-1j if conjugated else 1j) * X[1::2]
     if of_b.kind == "c":

@@ -1,4 +1,4 @@
-"""Right-hand sides of distributed systems: the same on all ranks, a function of row indices, or each rank's rows."""
+"""Read the right-hand sides of distributed systems: equal on all ranks, a function of row indices, or local rows."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """The whole of b, float64 or complex128, finite, on all ranks; `local`: each has given its rows.  Collective."""
+    """Return the whole b in float64 or complex128 on all ranks; with `local`, each rank has its rows. Collective."""
     if callable(b):
-        return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
+        return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _fingerprint)
     if not local:
-        return validate_on_all(A.comm, lambda: _whole(A, b), _said)
-    mine = validate_on_all(A.comm, lambda: _rows(A, b), lambda made: f"b of {made.shape[1:] or 'one column'}")
-    return np.concatenate(A.comm.bcast_object(A.comm.gather_objects(mine)))
+        return validate_on_all(A.comm, lambda: _whole(A, b), _fingerprint)
+    rows = validate_on_all(A.comm, lambda: _rows(A, b), lambda rows: f"b of {rows.shape[1:] or 'one column'}")
+    return np.concatenate(A.comm.bcast_object(A.comm.gather_objects(rows)))
 
 
 def _whole(A: DistributedMatrix, b: Any) -> Array:
-    """All rows of b."""
-    given, mine = read(b, "b").shape, len(A.own_rows)
-    if given and given[0] == mine != A.n:
+    """Read all rows of b."""
+    shape, local = read(b, "b").shape, len(A.own_rows)
+    if shape and shape[0] == local != A.n:
         raise UsageError(
-            f"A is {A.n}x{A.n}, but b has shape {given}; use all {A.n} rows on every rank, or local=True "
-            f"with the {mine} rows of this rank"
+            f"A is {A.n}x{A.n}, but b has shape {shape}; use all {A.n} rows on every rank, or local=True "
+            f"with the {local} rows of this rank"
         )
     return _numbers(right_hand_side(b, A.n))
 
 
 def _rows(A: DistributedMatrix, b: Any) -> Array:
-    """This rank's rows of b."""
+    """Read this rank's rows of b."""
     rows = A.own_rows
-    one, m = read(b, "b"), rows.stop - rows.start
-    if len(one.shape) not in (1, 2) or one.shape[0] != m:
+    values, m = read(b, "b"), rows.stop - rows.start
+    if len(values.shape) not in (1, 2) or values.shape[0] != m:
         raise UsageError(
-            f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {one.shape}; use shape "
+            f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {values.shape}; use shape "
             f"({m},) or ({m}, k) with local=True, or all {A.n} rows on every rank without it"
         )
-    return _numbers(one)
+    return _numbers(values)
 
 
 def _numbers(b: Input) -> Array:
-    """In float64 or complex128, all finite, not the user's own."""
+    """Return a copy in float64 or complex128, all finite."""
     B = np.array(b.on(None, wide_type(b.dtype, "b")))
     check_finite(B, "b", np)
     return B
 
 
-def _said(B: Array) -> str:
-    """What must be the same on all ranks."""
+def _fingerprint(B: Array) -> str:
+    """Return the properties of b that must be equal on all ranks."""
     return f"b of {B.dtype}, shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"

@@ -1,130 +1,48 @@
-"""Stacks of systems, A (..., n, n) and b (..., n, k): all at once, and by themselves those that need a second look."""
+"""Solve stacks of systems, A (..., n, n) and b (..., n, k), together with NumPy, and individually if a check fails.
+
+    [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
+
+s are random numbers: ||A||·||z|| is seldom far below the condition and costs one more column. If eta or ||A||·||z||·u
+is large, or A needs scaling, the solver for single systems solves this system again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.dense.batched import row_errors_of_stack, solve_small
-from mxpeak.library.dense.factoring import Estimates
-from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_row_error, line_of_times
-from mxpeak.library.dense.row_errors import CHANGED
+from mxpeak.kernels.arrays import probe_vector
+from mxpeak.library.dense.info import Estimates, SolveInfo
 from mxpeak.library.inputs import Input, device_for, read
-from mxpeak.library.outcomes import Info, SingularMatrixError
-from mxpeak.library.types import Array, roundoff, working_type
+from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.types import Array, own_precision, roundoff, safe_minimum, working_type
 from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.accuracy import SAMPLED, plain_lu, row_errors
+from mxpeak.solvers.array_factors import CHANGED
+from mxpeak.solvers.condition import PROBED
+from mxpeak.solvers.scaling import balanced
 
-#: Of systems that were not solved, so many are told of.
-TOLD = 5
+#: Largest number of failed systems that the message lists.
+LISTED = 5
+
+Indices = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StackInfo(Info):
-    """Diagnostics for the solution of a stack of dense systems.
+class StackSolution(NamedTuple):
+    """Solutions of a stack: X (..., n, k), eta (...), and which of them are as good as those of a stable solver."""
 
-    `solve` first solves all systems together with NumPy. If a system fails a check, `solve` then solves this system
-    again individually. Use `info.solved` in conditions, because an info object has no truth value.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        Outcome of the solve. If some systems were not solved, this is the outcome of the first of them.
-    solved : bool
-        Whether every x is as accurate as the result of a stable solver in the precision of the input.
-    converged : bool
-        Alias for `solved`.
-    systems : int
-        Number of systems in the stack.
-    n : int
-        Order of each matrix in the stack.
-    rhs : int
-        Number of right-hand sides for each system.
-    iterations : int
-        Largest number of refinement steps among all systems.
-    backward_error : float
-        Normwise backward error ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of the worst system, in the infinity norm.
-    componentwise_error : float
-        Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst system. mxpeak computes the
-        value when you first read this attribute.
-    condition : float or None
-        Largest estimated condition number of the individually solved systems, or None if there are no such systems.
-    scaled : bool
-        Whether mxpeak scaled the rows and columns of at least one system.
-    ill_conditioned : bool
-        Whether at least one solution may have no correct digits. The `message` lists the affected systems and the
-        reasons.
-    message : str
-        Notes and advice, one per line, or an empty string.
-    u : float
-        Unit roundoff of the data type of x.
-    one_by_one : dict of tuple of int to SolveInfo
-        Diagnostics of the individually solved systems, keyed by their indices in the stack.
-    times : dict of str to float
-        Time in seconds for the joint solve (`"all at once"`) and for the individual solves (`"one by one"`).
-    """
-
-    outcome: Outcome
-    systems: int
-    n: int
-    rhs: int
-    backward_error: float
-    scaled: bool
-    ill_conditioned: bool
-    message: str
-    u: float
-    one_by_one: dict[tuple[int, ...], SolveInfo] = field(repr=False)
-    times: dict[str, float] = field(repr=False)
-    _row_error: Estimates = field(repr=False, compare=False)
-
-    @property
-    def componentwise_error(self) -> float:
-        """Return the largest row-wise backward error, in units of n·u.
-
-        The value is NaN if A changed after the solve.
-        """
-        return self._row_error.values()[0]
-
-    @property
-    def condition(self) -> float | None:
-        """Return the largest estimated condition number of the individually solved systems, or None."""
-        return max((one.condition for one in self.one_by_one.values()), default=None)
-
-    @property
-    def iterations(self) -> int:
-        """Return the largest number of refinement steps among all systems.
-
-        Systems that NumPy solved together need no refinement steps.
-        """
-        return max((one.iterations for one in self.one_by_one.values()), default=0)
-
-    @property
-    def solved(self) -> bool:
-        """Return whether every x is as accurate as the result of a stable solver in the precision of the input."""
-        return self.outcome is Outcome.SOLVED
-
-    def __str__(self) -> str:
-        verdict = "solved" if self.solved else "NOT SOLVED"
-        verdict += ", but some x may have no correct digit" if self.solved and self.ill_conditioned else ""
-        sides = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
-        return self._told(
-            [
-                f"{verdict}: {self.systems} systems, n = {self.n}{sides}",
-                line_of_error(self.backward_error, self.n, self.u) + ", the worst",
-                line_of_row_error(self.componentwise_error, self.n, self.u) + ", the worst",
-                f"  one by one      {len(self.one_by_one)}",
-                line_of_times(self.times),
-            ]
-        )
+    X: Array
+    eta: Array
+    good: Array
 
 
 def stack_of(values: Any) -> Input | None:
-    """A as a stack of square matrices; None where it has fewer than three dimensions."""
+    """Return A as a stack of square matrices, or None if it has fewer than three dimensions."""
     if getattr(values, "ndim", 0) < 3 and not (isinstance(values, list | tuple) and _depth(values) > 2):
         return None
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
@@ -137,7 +55,7 @@ def stack_of(values: Any) -> Input | None:
 
 
 def _depth(values: Any) -> int:
-    """Of nested lists; 0 where they are no array, of which `read` tells."""
+    """Return the depth of nested lists, or 0 for lists that are no array; `read` rejects those."""
     try:
         return int(np.ndim(values))
     except (ValueError, TypeError):
@@ -145,86 +63,148 @@ def _depth(values: Any) -> int:
 
 
 def solve_stack(
-    A: Input, b: Input, device: str, precision: str, solve_one: Callable[[Input, Input], tuple[Any, SolveInfo]]
-) -> tuple[Any, StackInfo]:
-    """Solve all systems; `solve_one` solves those that NumPy's solver does not, and all in a precision of its own."""
+    A: Input, b: Input, device: str, precision: str, solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]]
+) -> tuple[Any, SolveInfo]:
+    """Solve all systems; `solve_single` solves those that fail the check, or all if a precision is requested."""
     if device_for(device, A.device, b.device) is not None:
         raise UsageError("mxpeak solves stacks only on the host; use A.cpu() and b.cpu(), or use solve for each matrix")
-    of_A, of_b = working_type(A.dtype), working_type(b.dtype)
-    dtype = np.result_type(of_A, of_b)
-    M, side = A.on(None, dtype), b.on(None, dtype)
-    B = _sides(A.shape, side)
+    dtype = np.result_type(working_type(A.dtype), working_type(b.dtype))
+    M, rhs = A.on(None, dtype), b.on(None, dtype)
+    B = _as_columns(A.shape, rhs)
     shape = np.broadcast_shapes(M.shape[:-2], B.shape[:-2])
-    for name, X in (("A", M), ("b", side)):
+    for name, X in (("A", M), ("b", rhs)):
         _check_finite(X, name)
     begin = time.perf_counter()
     empty = 0 in (*shape, *B.shape[-2:])
     own = not empty and (precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u))
-    found = solve_small(M, B) if own else None
-    X = np.empty((*shape, *B.shape[-2:]), dtype) if found is None else found.X
-    eta = np.zeros(shape) if found is None else found.eta
-    left = np.full(shape, not empty) if found is None else ~found.good
-    M, B = (np.broadcast_to(each, (*shape, *each.shape[-2:])) for each in (M, B))
+    found = solve_together(M, B) if own else None
+    if found is None:
+        found = StackSolution(np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty))
+    X, eta = found.X, found.eta
+    M, B = (np.broadcast_to(V, (*shape, *V.shape[-2:])) for V in (M, B))
     middle = time.perf_counter()
-    infos = {}
-    for index in map(tuple, np.argwhere(left).tolist()):
-        one_A, one_b = (Input(name, x, dtype, x.shape, "cpu") for name, x in (("A", M[index]), ("b", B[index])))
+    infos: dict[Indices, SolveInfo] = {}
+    for index in map(tuple, np.argwhere(~found.good).tolist()):
+        single_A, single_b = (Input(name, V[index], dtype, V[index].shape, "cpu") for name, V in (("A", M), ("b", B)))
         try:
-            X[index], infos[index] = solve_one(one_A, one_b)
+            X[index], infos[index] = solve_single(single_A, single_b)
         except SingularMatrixError as error:
             raise SingularMatrixError(f"in the stack, A[{', '.join(map(str, index))}]: {error}") from None
         eta[index] = infos[index].backward_error
     times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
-    info = _info(infos, eta, B.shape[-2:], roundoff(dtype), times, _row_error(M, X, B, eta, infos))
+    info = _info(infos, eta, X, times, _row_error(M, X, B, eta, infos))
     return b.result(X[..., 0] if len(b.shape) == 1 else X), info
 
 
-def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[tuple[int, ...], SolveInfo]) -> Estimates:
-    """Return the worst row-wise error of all systems, to be computed when first asked for; A is not copied."""
+def solve_together(A: Array, B: Array) -> StackSolution | None:
+    """Solve A X = B, A (..., n, n) and B (..., n, k) of one type, by NumPy; return None if a matrix is singular."""
+    n, k = B.shape[-2:]
+    u = roundoff(A.dtype)
+    with np.errstate(all="ignore"):
+        # NumPy 2 broadcasts the stack of B; NumPy 1 reads a B with one dimension less than A as vectors.
+        both = np.empty((*(1,) * (A.ndim - B.ndim), *B.shape[:-1], k + 1), A.dtype)
+        both[..., :k], both[..., k] = B, probe_vector(n)
+        try:
+            both = np.linalg.solve(A, both)
+        except np.linalg.LinAlgError:
+            return None
+        X, z_inf = np.ascontiguousarray(both[..., :k]), np.abs(both[..., k]).max(-1)
+        sizes = np.abs(A)
+        by_row, by_column = sizes.sum(-1), sizes.sum(-2)
+        A_inf = by_row.max(-1)
+        eta = _worst_backward_error(A, A_inf, X, B, u)
+        good = (eta <= plain_lu(n, is_complex=A.dtype.kind == "c")) & (A_inf * z_inf * u <= PROBED)
+        good &= balanced((by_row.min(-1), A_inf), (by_column.min(-1), by_column.max(-1))) & _in_range(B)
+    return StackSolution(X, eta, good)
+
+
+def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
+    """Return eta of each system; for many right-hand sides, that of a random combination relative to their scales."""
+    n, k = B.shape[-2:]
+    A_inf = A_inf[..., None]
+    scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
+    scale[scale == 0.0] = 1.0  # x = b = 0
+    scale[~(scale < np.inf)] = np.nan  # x overflowed: any residual would be small compared with it
+    if k > SAMPLED:
+        w = (probe_vector(k) / scale)[..., None].astype(A.dtype)
+        X, B, scale = X @ w, B @ w, 1.5 * np.sqrt(k)
+    worst: Array = (np.abs(B - A @ X).max(-2) / A_inf / scale).max(-1) / (n * u)
+    return worst
+
+
+def _in_range(B: Array) -> Array:
+    """Return whether no right-hand side of a system is huge, or so tiny that its residual may vanish."""
+    low, b_inf = safe_minimum(B.dtype), np.abs(B).max(-2)
+    suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
+    return suits
+
+
+def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
+    """Return the worst row-wise and normwise backward errors of each system, in n·u."""
+    n, u = A.shape[-1], roundoff(A.dtype)
+    with np.errstate(all="ignore"):
+        sizes, R = np.abs(A), np.abs(B - A @ X)
+        omega = row_errors(np, R, sizes @ np.abs(X) + np.abs(B), n)
+        A_inf = sizes.sum(-1).max(-1)[..., None]
+        scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
+        eta = R.max(-2) / A_inf / np.where(scale == 0.0, 1.0, scale)
+    omega[np.isnan(omega)] = np.inf
+    eta[np.isnan(eta)] = np.inf
+    return omega.max((-1, -2)) / (n * u), eta.max(-1) / (n * u)
+
+
+def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
+    """Return the worst row-wise error of all systems, computed on first use; A is not copied."""
     if not X.size:
         return Estimates.known((0.0,))
     X, B, eta = X.copy(), B.copy(), eta.copy()
 
-    def make() -> tuple[float]:
-        omega, now = row_errors_of_stack(A, X, B)
-        for index, one in infos.items():  # which may have been solved in another range
-            omega[index], now[index] = one.componentwise_error, eta[index]
+    def compute() -> tuple[float]:
+        omega, now = _errors(A, X, B)
+        for index, info in infos.items():  # these may have been solved in another range
+            omega[index], now[index] = info.componentwise_error, eta[index]
         unchanged = bool((now <= CHANGED * (eta + 1.0)).all())
         return (float(omega.max()) if unchanged else nan,)
 
-    return Estimates(make)
+    return Estimates(compute)
 
 
 def _info(
-    infos: dict[tuple[int, ...], SolveInfo],
-    eta: Array,
-    sides: tuple[int, ...],
-    u: float,
-    times: dict[str, float],
-    of_rows: Estimates,
-) -> StackInfo:
-    failed = [(index, one) for index, one in infos.items() if not one.solved or one.ill_conditioned]
-    lines = [f"A[{', '.join(map(str, index))}]: {one.message or one.outcome}" for index, one in failed[:TOLD]]
-    if len(failed) > TOLD:
+    infos: dict[Indices, SolveInfo], eta: Array, X: Array, times: dict[str, float], row_error: Estimates
+) -> SolveInfo:
+    """Return the info of the stack; the message lists the systems that failed."""
+    failed = [(index, info) for index, info in infos.items() if not info.solved or info.ill_conditioned]
+    lines = [f"A[{', '.join(map(str, index))}]: {info.message or info.outcome}" for index, info in failed[:LISTED]]
+    if len(failed) > LISTED:
         lines.insert(0, f"{len(failed)} of {eta.size} systems are not solved, or numerically singular; the last lines")
-    return StackInfo(
-        outcome=next((one.outcome for _, one in failed if not one.solved), Outcome.SOLVED),
+    singles = infos.values()
+    return SolveInfo(
+        outcome=next((info.outcome for _, info in failed if not info.solved), Outcome.SOLVED),
         systems=eta.size,
-        n=sides[0],
-        rhs=sides[1],
+        n=X.shape[-2],
+        rhs=X.shape[-1],
+        precision=own_precision(X.dtype),
+        iterations=max((info.iterations for info in singles), default=0),
         backward_error=float(eta.max(initial=0.0)),
-        scaled=any(one.scaled for one in infos.values()),
-        ill_conditioned=any(one.ill_conditioned for one in infos.values()),
+        scaled=any(info.scaled for info in singles),
+        ill_conditioned=any(info.ill_conditioned for info in singles),
         message="\n".join(lines),
-        u=u,
+        u=roundoff(X.dtype),
         one_by_one=infos,
         times=times,
-        _row_error=of_rows,
+        history=(),
+        _estimates=Estimates(lambda: (_largest(singles, "condition"), _largest(singles, "growth"))),
+        _row_error=row_error,
     )
 
 
-def _sides(A: tuple[int, ...], b: Array) -> Array:
-    """b as (..., n, k), as NumPy takes it: one dimension is a vector for all systems."""
+def _largest(infos: Collection[SolveInfo], name: str) -> Any:
+    """Return the largest value of an attribute, or None if there is no info."""
+    return max((getattr(info, name) for info in infos), default=None)
+
+
+def _as_columns(A: tuple[int, ...], b: Array) -> Array:
+    """Return b as (..., n, k), with NumPy's rules: one dimension is a vector for all systems."""
     n = A[-1]
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:
@@ -243,6 +223,7 @@ def _sides(A: tuple[int, ...], b: Array) -> Array:
 
 
 def _check_finite(X: Array, name: str) -> None:
+    """Raise a UsageError if an entry of a stack is NaN or Inf."""
     finite = np.isfinite(X)
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])

@@ -1,4 +1,4 @@
-"""Files that hold a matrix, opened so that a rank reads only what it needs: NumPy's, HDF5's and Zarr's."""
+"""Open NumPy, HDF5 and Zarr files so that a rank reads only the blocks that it needs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from mxpeak.errors import UsageError
 
-#: The library that reads a file, by the end of the file's name; NumPy reads all others.
+#: The library that reads a file, by its suffix; NumPy reads all others.
 LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 def opened(path: Path, dataset: str | None) -> Any:
-    """An array in a file: what is not asked for is not read."""
+    """Return an array in a file that reads only the requested entries."""
     library = LIBRARIES.get(path.suffix.lower())
     if library is None:
         return _mapped(path, dataset)
@@ -35,16 +35,19 @@ def opened(path: Path, dataset: str | None) -> Any:
 
 
 def _mapped(path: Path, dataset: str | None) -> Any:
-    """The array of a .npy file."""
+    """Return the memory-mapped array of a .npy file."""
     _check_single(path, dataset)
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path} is not a readable .npy file: {why}; use numpy.save(path, A) to write one") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{path} is not a readable .npy file: {reason}; use numpy.save(path, A) to write one"
+        ) from None
 
 
 def _check_single(path: Path, dataset: str | None) -> None:
+    """Raise a UsageError if a dataset is named although the file contains a single array."""
     if dataset is not None:
         raise UsageError(
             f"dataset={dataset!r} applies only to files with several arrays, but {path} contains one array; "
@@ -53,8 +56,8 @@ def _check_single(path: Path, dataset: str | None) -> None:
 
 
 def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
-    """The dataset of that name, or the only one."""
-    if hasattr(store, "shape"):  # a Zarr array that is no group
+    """Return the dataset with this name, or the only dataset."""
+    if hasattr(store, "shape"):  # a Zarr array outside a group
         _check_single(path, dataset)
         return store
     names = sorted(name for name in store if hasattr(store[name], "shape"))

@@ -125,7 +125,7 @@ class GmresInfo(Info):
         ]
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
-        return self._told(lines)
+        return self._as_text(lines)
 
 
 def _count(number: int, name: str) -> str:

@@ -1,0 +1,434 @@
+"""LU factors that users hold: `LUFactors` of one process, and what they share with those of a process grid."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mxpeak.errors import Outcome
+from mxpeak.kernels.contract import DenseKernels, Matrix
+from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.info import (
+    Estimates,
+    SolveInfo,
+    note_of_breakdown,
+    note_of_columns,
+    note_of_doubt,
+    note_of_low_accuracy,
+    note_of_singularity,
+    note_of_underflow,
+)
+from mxpeak.library.dense.inputs import block, columns, form_of, on_kernels, right_hand_side
+from mxpeak.library.inputs import Input, check_finite, conjugate, device_for
+from mxpeak.library.outcomes import SingularMatrixError, warned
+from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps
+from mxpeak.library.types import roundoff, typed, working_type
+from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.calls import compile_once
+from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
+from mxpeak.solvers.array_factors import TINY, ArrayFactors, Backend, factor, factor_in_fp64
+from mxpeak.solvers.deflation import DeflatedFactors, deflated
+from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
+from mxpeak.solvers.scaling import raised
+from mxpeak.spans import Spans
+
+#: Reason for fp64 factors if the pivots show that fp32 factors would be useless.
+DECAYED = "pivots decay"
+#: Order of the matrix for which the products of a precision are compiled; it has several panels.
+COMPILED_ORDER = 100
+
+AnyArrayFactors = ArrayFactors | DeflatedFactors
+
+
+class DenseFactors(ABC):
+    """What the factors of one process and those of a grid have in common: the fallback to fp64, and the info."""
+
+    _factors: Any
+    _notes: tuple[str, ...]
+    _gmres_steps: int
+    _why: str
+
+    @abstractmethod
+    def _factor_in_fp64(self, spans: Spans) -> None:
+        """Replace the factors by those in fp64."""
+
+    def _refined(self, solve: Callable[[bool], tuple[Solution, bool]], spans: Spans, *, parts: int = 1) -> Solution:
+        """Return the solution; if the factors are not accurate enough, factor A again in fp64 and solve again."""
+        solution, lower = solve(False)
+        if self._factors.precision != "fp64":
+            with spans("refine"):
+                note = note_of_low_accuracy(self._factors, solution, self._gmres_steps, parts=parts)
+            if note := note or self._note_of_hidden_singularity(solution):
+                self._fall_back(spans, note)
+                solution, _ = solve(lower)
+        return solution
+
+    def _note_of_hidden_singularity(self, solution: Solution) -> str:
+        """Return why fp64 factors must decide whether A is singular, or an empty string."""
+        return ""
+
+    def _fall_back(self, spans: Spans, note: str) -> None:
+        """Factor A in fp64 and keep the reason."""
+        self._factor_in_fp64(spans)
+        self._notes += (note,)
+
+    def _info_of(self, solution: Solution, dtype: np.dtype[Any], **facts: Any) -> SolveInfo:
+        """Return the info with the notes and facts of the solution and of the factors, and with these facts."""
+        factors, u = self._factors, roundoff(dtype)
+        notes = self._notes + (f"x is beyond the range of {dtype}",) * solution.beyond_range
+        singular = solution.doubtful and factors.singular_to(u)
+        if singular:
+            notes += (note_of_singularity(factors.condition, dtype, solution.outcome),)
+        lost = not singular and not solution.moved <= LOST
+        notes += (note_of_columns(solution.moved),) * lost + (note_of_underflow(dtype),) * solution.underflows
+        return SolveInfo(
+            outcome=solution.outcome,
+            precision=factors.precision,
+            iterations=solution.steps,
+            scaled=factors.scaled,
+            fallback=bool(self._notes),
+            ill_conditioned=singular or lost or solution.underflows,
+            u=u,
+            message="\n".join(notes),
+            why="coarser ones failed" if self._notes else self._why,
+            **facts,
+        )
+
+
+class LUFactors(DenseFactors):
+    """The LU factors of a matrix on a single process, returned by `lu_factor`.
+
+    Do not change A while you use the factors, because mxpeak computes residuals with A.
+
+    Attributes
+    ----------
+    A : ndarray or tensor
+        Matrix from which mxpeak computed the factors. If the entries are tiny, mxpeak scales `A` and the factors up by
+        a power of two.
+    precision : str
+        Precision of the factors.
+    condition : float
+        Estimated one-norm condition number of A, after any scaling.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        A: Matrix,
+        factors: AnyArrayFactors,
+        spans: Spans,
+        gmres_steps: int,
+        *,
+        notes: tuple[str, ...] = (),
+        exponent: int = 0,
+        why: str = "",
+        may_refactor: bool = False,
+    ):
+        self.A = A
+        self._backend, self._factors, self._spans, self._notes = backend, factors, spans, notes
+        self._exponent = exponent  # A was multiplied by 2^exponent
+        self._gmres_steps = gmres_steps
+        self._why = why  # the reason for the precision of the factors
+        self._may_refactor = may_refactor  # in fp64 if that is faster
+        self._transposed: LUFactors | None = None
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the factors."""
+        return self._factors.precision  # type: ignore[no-any-return]
+
+    @property
+    def condition(self) -> float:
+        """Return the estimated one-norm condition number of A, after any scaling.
+
+        mxpeak computes the estimate when you first read this property.
+        """
+        return self._factors.condition  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        n = self.A.shape[0]
+        return f"LUFactors({n}x{n} {self._backend.own}, precision={self.precision!r})"
+
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+        """Solve A x = b with these factors.
+
+        If the factors are not accurate enough, `solve` factors A again in fp64 and keeps the new factors. On the CPU
+        with `precision="auto"`, `solve` also switches to fp64 factors if they are faster for this number of right-hand
+        sides.
+
+        Parameters
+        ----------
+        b : array_like or tensor
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). `solve` does not modify b.
+        transposed : bool or {"N", "T", "H"}, default False
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
+
+        Returns
+        -------
+        x : ndarray or tensor
+            Solution in the precision of A. If b is a tensor, x is also a tensor.
+        info : SolveInfo
+            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid.
+
+        Warns
+        -----
+        IllConditionedWarning
+            The solution x may have no correct digits, for example because A is singular to working precision.
+        NotSolvedWarning
+            The solution x is not finite, or it is less accurate than the result of a plain LU factorization.
+
+        Examples
+        --------
+        >>> import mxpeak as mx
+        >>> F = mx.lu_factor([[2.0, 1.0], [0.0, 4.0]])
+        >>> F.solve([2.0, 5.0], transposed="T")[0]
+        array([1., 1.])
+        """
+        form, kernels, dtype = form_of(transposed), self._backend.kernels, self._backend.own
+        rhs = right_hand_side(b, self.A.shape[0])
+        if kernels.device is None:
+            device_for("cpu", rhs.device)  # raises the error that explains what to do if b is on a GPU
+            self._refactor_for_many_rhs(columns(rhs))
+        conj = form == "H" and dtype.kind == "c"  # A^H x = b is A^T conj(x) = conj(b)
+        B = block(rhs, dtype, kernels)
+        B = kernels.xp.conj(B) if conj else B
+        factors = self if form == "N" else self._of_transpose()
+        x, info = factors.solve_block(B, rhs)
+        return warned(conjugate(x) if conj else x, info)
+
+    def _refactor_for_many_rhs(self, rhs: int) -> None:
+        """Factor in fp64 if refining this number of right-hand sides would take longer."""
+        coarser = PRECISIONS[self.precision].u > roundoff(self._backend.own)
+        if self._may_refactor and coarser and fp64_refactoring_pays(self.A.shape[0], rhs):
+            self._factor_in_fp64(self._spans)
+            self._why = "fastest for this number of right-hand sides"
+
+    def _of_transpose(self) -> LUFactors:
+        """Return the same factors as those of A^T."""
+        if self._transposed is None:
+            spans = Spans(stopwatch=self._backend.kernels.stopwatch)
+            factors = self._factors.transposed()
+            if factors is None:
+                self._fall_back(spans, note_of_doubt(self._factors.probe))
+                factors = self._factors.transposed()
+            self._transposed = LUFactors(
+                self._backend,
+                self.A.T,
+                factors,
+                spans,
+                self._gmres_steps,
+                notes=self._notes,
+                exponent=self._exponent,
+                why=self._why,
+            )
+        return self._transposed
+
+    def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
+        """Solve for right-hand sides in the block format of the kernels, and return x in the format of b."""
+        kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
+        # The time of the factorization belongs to the first solve.
+        spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
+        if not k:
+            solution = Solution(B, B, None, Outcome.SOLVED, 0.0, 0, [], rows=0.0, X=B)
+        else:
+            solution = self._refined(lambda lower: self._solve(B, spans, lower=lower), spans)
+        X, factors = solution.X, self._factors
+        x = X if X.shape[1] == k else X[:, :k] + 1j * X[:, k:]
+        row_error: Any = Estimates.known((solution.rows,))
+        if solution.rows is None:
+            Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
+            row_error = self.A, Y, solution.B, solution.eta, kernels
+        info = self._info_of(
+            solution,
+            dtype,
+            n=n,
+            rhs=k,
+            emulated=factors.emulated,
+            backward_error=solution.eta,
+            times=times_of(spans),
+            history=tuple(solution.history),
+            _estimates=Estimates(lambda: (factors.condition, factors.growth)),
+            _row_error=row_error,
+        )
+        return b.result(kernels.xp.reshape(x, b.shape)), info
+
+    def _solve(self, B: Block, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
+        """Solve with the present factors; see `solve_in_range`."""
+        factors, matrix = self._factors, self._factors.matrix
+        n, same_type = factors.n, factors.dtype == self.A.dtype
+        enough = plain_lu(n, B.shape[1], is_complex=matrix.is_complex)
+        accuracy = Accuracy(enough if same_type else 1.0 / n, enough, plain_lu_by_rows(n, is_complex=matrix.is_complex))
+        equations = factors.equations(scaled=False)
+        first = factors.equations(scaled=True) if factors.scaled else equations
+        R = matrix.balance.R if factors.scaled else None
+        with spans("refine"), factors.computing():
+            return solve_in_range(
+                equations,
+                B,
+                R,
+                lambda V: solve_equations(factors, V, accuracy, self._gmres_steps, equations=equations, first=first),
+                exponent=self._exponent,
+                lower=lower,
+            )
+
+    def _factor_in_fp64(self, spans: Spans) -> None:
+        self._factors, self._transposed = fp64_factors(self._backend, self.A, spans), None
+
+
+class EmptyFactors(LUFactors):
+    """The factors of a matrix of order 0, for which every x is empty."""
+
+    def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
+        self.A, self._dtype = A.array, dtype
+        self._precision = choose_precision(0, dtype, precision, 1, kernels.device).name
+
+    @property
+    def precision(self) -> str:
+        """Return the precision that factors of this type would have."""
+        return self._precision
+
+    @property
+    def condition(self) -> float:
+        """Return 0, the condition number of an empty matrix."""
+        return 0.0
+
+    def __repr__(self) -> str:
+        return f"LUFactors(0x0 {self._dtype}, precision={self.precision!r})"
+
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+        """Return an empty x of the shape of b."""
+        form_of(transposed)
+        return self.solve_empty(right_hand_side(b, 0))
+
+    def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
+        """Return an empty x for a right-hand side that has already been read."""
+        is_complex = "c" in (self._dtype.kind, working_type(b.dtype).kind)
+        x = np.empty(b.shape, typed(is_complex, wide=roundoff(self._dtype) < 2.0**-24))
+        info = SolveInfo(
+            n=0,
+            rhs=columns(b),
+            precision=self._precision,
+            iterations=0,
+            backward_error=0.0,
+            u=roundoff(self._dtype),
+            times={},
+            history=(),
+            _estimates=Estimates.known((0.0, 1.0)),
+            _row_error=Estimates.known((0.0,)),
+        )
+        return b.result(x), info
+
+
+def factors_of(
+    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans, *, decayed: bool
+) -> LUFactors:
+    """Factor A in a type, and in fp64 if the precision fails altogether; `decayed`: the pivots are known to decay."""
+    if not decayed and choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).name != "fp64":
+        if factors := low_precision_factors(kernels, A, precision, dtype, rhs, spans):
+            return factors
+        decayed = True
+    backend, M, exponent = _prepared(kernels, A, dtype, "fp64")
+    why = DECAYED if decayed else choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).reason
+    return _kept(backend, M, fp64_factors(backend, M, spans), spans, precision, exponent=exponent, why=why)
+
+
+def low_precision_factors(
+    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans
+) -> LUFactors | None:
+    """Factor A in fp32 or 16 bits, to be refined later; None if decaying pivots show that such factors are useless."""
+    chosen, why = choose_precision(A.shape[0], dtype, precision, rhs, kernels.device)
+    backend, M, exponent = _prepared(kernels, A, dtype, chosen)
+    coarser = roundoff(dtype) < PRECISIONS[chosen].u
+    notes: tuple[str, ...] = ()
+    watch_pivots = precision == "auto" and kernels.device is None and coarser
+    low = factor(backend, M, chosen, spans, unless_decayed=watch_pivots)
+    if low is None:
+        return None
+    factors: AnyArrayFactors = low
+    if low.precision != chosen:
+        why = "its diagonal dominates"
+    if low.singular:
+        notes = (note_of_breakdown(chosen, f"pivot {low.singular} is zero"),)
+        factors = fp64_factors(backend, M, spans)
+    elif coarser and low.may_hide_singularity:  # do not refine before this is known
+        factors, notes = _deflated(backend, M, low, spans)
+    return _kept(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+
+
+def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> Backend:
+    """Return the kernels with the types of A and of its factors."""
+    is_complex = dtype.kind == "c"
+    return Backend(kernels, dtype, typed(is_complex, wide=False), typed(is_complex, wide=True), _compile, _check)
+
+
+def fp64_factors(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
+    """Return fp64 factors of A, or raise an error if a pivot is zero."""
+    factors = factor_in_fp64(backend, A, spans)
+    if factors.singular:
+        raise_singular(factors.singular, factors.n, factors.least_size())
+    return factors
+
+
+def raise_singular(pivot: int, n: int, least: float) -> NoReturn:
+    """Raise the error for a zero pivot; `least` is the smallest nonzero number that the elimination produced."""
+    size = "exactly zero"
+    if least < TINY:
+        size = "zero in fp64, exactly or by underflow, because the elimination produced numbers as small as "
+        size += f"{least:.1e}"
+    raise SingularMatrixError(
+        f"A is singular: pivot {pivot} of {n} is {size}; check A for linearly dependent rows or columns, or use "
+        "numpy.linalg.lstsq for a least-squares solution"
+    )
+
+
+def times_of(spans: Spans) -> dict[str, float]:
+    """Return the time of each phase."""
+    return {name: phase.time_s for name, phase in spans.phases.items()}
+
+
+def _prepared(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str) -> tuple[Backend, Matrix, int]:
+    """Return A as the kernels read it, multiplied by a power of two if its entries are tiny."""
+    M = on_kernels(A, dtype, precision, kernels)
+    with kernels.computing():
+        return backend_of(kernels, dtype), *raised(kernels.xp, M)
+
+
+def _kept(
+    backend: Backend, A: Matrix, factors: AnyArrayFactors, spans: Spans, precision: str, **facts: Any
+) -> LUFactors:
+    """Return the factors for users who asked for this precision."""
+    steps = max_gmres_steps(A.shape[0], precision)
+    return LUFactors(backend, A, factors, spans, steps, may_refactor=precision == "auto", **facts)
+
+
+def _deflated(
+    backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans
+) -> tuple[AnyArrayFactors, tuple[str, ...]]:
+    """Return factors that distinguish A from a singular matrix, and a note if that requires fp64."""
+    seen = factors.probe  # `deflated` overwrites the last pivot
+    if not seen * PRECISIONS["fp32"].u >= 1.0:
+        seen = factors.condition
+    with spans("deflate"):
+        safe = deflated(factors)
+    if safe is not None:
+        return safe, ()
+    return fp64_factors(backend, A, spans), (note_of_doubt(seen),)
+
+
+def _compile(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
+    """Compile the host's products of a precision."""
+    what = f"mxpeak.solve, first products of {precision} numbers"
+    compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_ORDER, dtype=low), precision))
+
+
+def _check(A: Matrix, kernels: DenseKernels) -> None:
+    """Raise a UsageError if A contains NaN or Inf."""
+    check_finite(A, "A", kernels.xp)

@@ -1,0 +1,471 @@
+"""LU factors of a matrix in the memory of one process: LAPACK's, a device's, or those of the compiled elimination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite, nan, sqrt
+from typing import Any, NamedTuple
+
+from mxpeak.distributed.spaces import ArraySpace
+from mxpeak.kernels.arrays import probe_vector, random_signs
+from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
+from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.accuracy import SAMPLED, row_errors
+from mxpeak.solvers.factorization import DOUBT, Factorization, coarser_than_fp32, hints_at_singularity
+from mxpeak.solvers.refine import Columns
+from mxpeak.solvers.residual import backward_error
+from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
+from mxpeak.spans import Spans
+
+#: fp32 factors are useless if the mean of the pivots falls by this factor within the first eighth of them. Measured at
+#: n = 1000: a random matrix doubles it; it changes by 1.0, 0.85, 0.7, 0.5 and 0.35 if the singular values fall steadily
+#: by 10^6, 10^7, 10^8, 10^10 and 10^12.
+DECAYED = 0.75
+#: If the processor multiplies bf16, use it from this order on for diagonally dominant matrices: the sum of the other
+#: entries of each row, or of each column, is at most DOMINATED·|a_ii|. Then D^-1 A or A D^-1 has a condition below 20,
+#: and no entry of U exceeds twice the largest of A. On a Zen 4 (AVX512-BF16), bf16 takes 1.1 times the time of fp32 at
+#: n = 3000, 0.73 to 0.86 times at 4000 and 0.7 times at 8000. AMX was not measured since BLAS leaves it the cores.
+BF16_FROM, DOMINATED = 4000, 0.9
+#: Always scale A for formats whose largest number is smaller than SHORT_OF_RANGE: fp16 and fp8. For bf16, which has the
+#: exponents of fp32, scale if the sums of rows or columns differ by more than COARSE_SPREAD: columns of sizes 0.1 to 10
+#: cost five more steps or prevent convergence (n = 300, condition 1000).
+SHORT_OF_RANGE, COARSE_SPREAD = 2.0**64, 2.0**4
+#: Entries of U that are examined at a time.
+STRIP = 1 << 20
+#: Entries of |A| that are formed at a time, on the host and on a device.
+ABS_STRIP, DEVICE_ABS_STRIP = 1 << 17, 1 << 24
+#: If an elimination produces numbers below this, a pivot of zero may have underflowed.
+TINY = 2.0**-900
+#: A, x or b changed after a solve if their eta exceeds this many times the recorded one plus one rounding, n·u.
+CHANGED = 16.0
+#: Parts of the unknowns, the smallest ones, that a lower bound of |A||x| omits.
+SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
+
+
+class Backend(NamedTuple):
+    """Kernels, the type of A and the types of factors; `prepare` compiles products, `check` rejects NaN and Inf."""
+
+    kernels: DenseKernels
+    own: DType
+    fp32: DType
+    fp64: DType
+    prepare: Callable[[DenseKernels, DType, str], None]
+    check: Callable[[Matrix, DenseKernels], None]
+
+
+class Norms(NamedTuple):
+    """||A_s||_inf, ||A_s||_1 and max |a_ij| of A_s."""
+
+    inf: float
+    one: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledMatrix:
+    """A and A_s = R A C.
+
+    W_is_A      whether the matrix W that is factored is A_s rather than A_s^T, which depends on the memory order
+    balance     R and C; None if A is not scaled
+    A_inf       ||A||_inf
+    norms       norms of A_s
+    sums        Σ_j |a_ij| and Σ_i |a_ij| of A_s in the precision of the factors; None if they were not kept
+    """
+
+    kernels: DenseKernels
+    A: Matrix
+    W_is_A: bool
+    balance: Balance | None
+    A_inf: float
+    norms: Norms
+    sums: tuple[Vector, Vector] | None
+
+    @property
+    def u(self) -> float:
+        """Return the unit roundoff of A's type."""
+        return float(self.kernels.xp.finfo(self.A.dtype).eps) / 2
+
+    @property
+    def is_complex(self) -> bool:
+        """Return whether A is complex."""
+        return bool(self.kernels.xp.isdtype(self.A.dtype, "complex floating"))
+
+    def transposed(self) -> ScaledMatrix:
+        """Return A^T and A_s^T; one pass over A if it is scaled."""
+        balance, (A_s_inf, A_s_one, largest), A_one = self.balance, self.norms, self.norms.one
+        if balance is not None:
+            R = self.A if self.W_is_A else self.A.T
+            A_one = _inf_norm(self.kernels, R, by_rows=not self.W_is_A)
+        return ScaledMatrix(
+            self.kernels,
+            self.A.T,
+            not self.W_is_A,
+            None if balance is None else Balance(balance.C, balance.R),
+            A_one,
+            Norms(A_s_one, A_s_inf, largest),
+            None if self.sums is None else self.sums[::-1],
+        )
+
+
+class ArrayEquations:
+    """`refine.Equations` of arrays: A X = B, or A_s Y = B_s."""
+
+    def __init__(self, factors: Any, *, scaled: bool):
+        matrix = factors.matrix
+        self._factors, self._matrix, self._kernels, self.xp = factors, matrix, matrix.kernels, matrix.kernels.xp
+        self.n, self.u = len(matrix.A), matrix.u
+        balance = matrix.balance
+        self._of_A_s = balance if scaled else None
+        self._of_factors = None if scaled else balance
+        self.A_inf = matrix.norms.inf if scaled or balance is None else matrix.A_inf
+        self.unknowns = self.equations = ArraySpace(self.xp, self.xp.empty((self.n, 1), dtype=matrix.A.dtype))
+
+    def multiply(self, X: Block) -> Block:
+        """Return A X."""
+        if self._of_A_s is not None:
+            X = scale_rows(self.xp, self._of_A_s.C, X)
+        zeros = self.xp.zeros(X.shape, dtype=X.dtype)
+        Y = -self._kernels.residual(zeros, self._matrix.A, X)
+        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, Y)
+
+    def residual(self, B: Block, X: Block) -> Block:
+        """Return B - A X."""
+        if self._of_A_s is None:
+            return self._kernels.residual(B, self._matrix.A, X)
+        return B - self.multiply(X)
+
+    def solve(self, R: Block) -> Block:
+        """Return A^-1 R, a new block in the type of R; each column is brought near 1 for the range of the factors."""
+        xp, factors, balance = self.xp, self._factors, self._of_factors
+        if balance is not None:
+            R = scale_rows(xp, balance.R, R)
+        if R.dtype == factors.dtype:
+            Z = factors.solve(R)
+        else:
+            scale = powers(xp.max(xp.abs(R), axis=0), xp)
+            Z = xp.astype(factors.solve(xp.astype(R * scale, factors.dtype)) / scale, R.dtype, copy=False)
+        return Z if balance is None else scale_rows(xp, balance.C, Z)
+
+    def column(self, V: Block, j: int) -> Vector:
+        """Return column j as a block of one column, as the kernels multiply it."""
+        return V[:, j : j + 1]
+
+    def scale(self, B: Block) -> Block:
+        """Return R B."""
+        return B if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, B)
+
+    def unscale(self, Y: Block) -> Block:
+        """Return C Y."""
+        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
+
+    def sampled_error(self, B: Block, X: Block) -> float | None:
+        """Return eta of B w = A (X w), with random weights w over the scales of the columns.
+
+        It is about the root mean square of the errors of the columns, at the cost of one column: each is weighted so
+        that ||A||·||x|| + ||b|| is ||A||, times 1 to 2. Returns None for few columns and for coarser factors, whose
+        columns need a residual of their own.
+        """
+        k, xp, space = B.shape[1], self.xp, self.unknowns
+        if k <= SAMPLED or self._factors.dtype != B.dtype:
+            return None
+        A_inf = self.A_inf or 1.0
+        scales = [x + b / A_inf for x, b in zip(space.max_abs_of_each(X), space.max_abs_of_each(B))]
+        scales = [scale if scale > 0 else 1.0 for scale in scales]
+        w = xp.asarray(probe_vector(k) / scales, dtype=X.dtype)[:, None]
+        zeros = xp.zeros((self.n, 1), dtype=X.dtype)
+        b, x = (-self._kernels.residual(zeros, V, w) for V in (B, X))
+        return backward_error(space.max_abs(self.residual(b, x)), A_inf, 1.5 * sqrt(k), 0.0, self.n, self.u)
+
+    def row_errors(self, X: Block, R: Block, B: Block) -> list[float]:
+        """Return the row-wise backward error of each column, in n·u; one pass over A."""
+        return self._worst_rows(R, sizes_of_terms(self._kernels, self._matrix.A, X, B))
+
+    def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float]:
+        """Return upper bounds of the row-wise errors, from the sums of A_s's rows and its largest entry."""
+        balance = self._matrix.balance
+        if balance is not None:
+            X = scale_rows(self.xp, 1.0 / balance.C, X)
+            R, B = (scale_rows(self.xp, balance.R, V) for V in (R, B))
+        return self._worst_rows(R, least_sizes_of_terms(self._matrix, X, R, B))
+
+    def random_signs(self, columns: int) -> tuple[Vector, Block]:
+        """Return random signs as one column, and as a block."""
+        signs = random_signs(self.n, 1 + columns)
+        of_x, of_rows = (self.xp.asarray(s.copy(), dtype=self._matrix.A.dtype) for s in (signs[:, :1], signs[:, 1:]))
+        return of_x, of_rows
+
+    def _worst_rows(self, R: Block, D: Block) -> list[float]:
+        errors = self.unknowns.max_abs_of_each(row_errors(self.xp, R, D, self.n))
+        return [error / (self.n * self.u) if isfinite(error) else inf for error in errors]
+
+
+class ArrayFactors(Factorization):
+    """The factors of W, which is A_s or A_s^T.
+
+    emulated    whether operands of products were rounded in software
+    """
+
+    def __init__(self, matrix: ScaledMatrix, lu: PivotedLU, precision: str, *, emulated: bool = False):
+        self.matrix, self.lu, self.precision, self.emulated = matrix, lu, precision, emulated
+        self.kernels, self.n, self.dtype = matrix.kernels, len(matrix.A), lu.LU.dtype
+        self.A_inf, self.A_one, _ = matrix.norms
+        self.singular, self.scaled = lu.singular, matrix.balance is not None
+
+    @property
+    def row_indices(self) -> Vector:
+        """Return the indices of all rows."""
+        return self.xp.arange(self.n)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Return the context in which the kernels compute."""
+        context: AbstractContextManager[Any] = self.kernels.computing()
+        return context
+
+    def equations(self, *, scaled: bool) -> ArrayEquations:
+        """Return A X = B, or A_s Y = B_s."""
+        return ArrayEquations(self, scaled=scaled)
+
+    def solve(self, B: Block) -> Block:
+        """Return A_s^-1 B in the precision of the factors."""
+        return self._solve(B, transposed=not self.matrix.W_is_A)
+
+    def solve_transposed(self, B: Block) -> Block:
+        """Return A_s^-T B in the precision of the factors."""
+        return self._solve(B, transposed=self.matrix.W_is_A)
+
+    def _solve(self, B: Block, *, transposed: bool) -> Block:
+        if B.ndim == 1:
+            return self.kernels.solve(self.lu, B[:, None], transposed=transposed)[:, 0]
+        return self.kernels.solve(self.lu, B, transposed=transposed)
+
+    def random(self) -> Vector:
+        """Return random numbers of either sign, 1 to 2 in size, in the type of A; exact in fp32."""
+        xp = self.xp
+        return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
+
+    def transposed(self) -> ArrayFactors:
+        """Return the same numbers as the factors of A^T."""
+        return ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
+
+    @cached_property
+    def growth(self) -> float:
+        """max |u_ij| / max |a_ij|; inf if an entry is not finite."""
+        LU, xp, largest = self.lu.LU, self.xp, 0.0
+        rows, height = by_rows(LU), max(1, STRIP // self.n)
+        for i in range(0, self.n, height):
+            part = xp.triu(LU[i : i + height], k=i) if rows else xp.tril(LU.T[i : i + height], k=i)
+            size = float(xp.max(xp.abs(part)))
+            if not isfinite(size):
+                return inf
+            largest = max(largest, size)
+        return largest / self.matrix.norms.largest if self.matrix.norms.largest else 1.0
+
+    @property
+    def pivots_balanced(self) -> bool:
+        """Return whether U's diagonal shows no sign of singularity."""
+        diagonal = abs(self.lu.LU.diagonal())
+        return bool(diagonal.min() >= DOUBT * diagonal.max())
+
+    def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
+        """Return whether refinement leaves open if A is singular to working precision.
+
+        For coarser factors, refinement to a residual of one roundoff proves that condition·u is far below 1. For
+        factors in the precision of A, one correction shows it. Finer factors always refine that far.
+        """
+        if self.dtype == self.matrix.A.dtype:
+            return hints_at_singularity(self, equations, columns)
+        finer = PRECISIONS[self.precision].u < self.matrix.u
+        return finer or any(not eta <= enough for eta in columns.etas)
+
+    def least_size(self) -> float:
+        """Return the smallest |lu_ij| of the eliminated rows that is not zero; 1 if none is smaller."""
+        return min(1.0, _least_size(self.xp, self.lu.LU, self.singular))
+
+
+def factor(
+    backend: Backend,
+    A: Matrix,
+    precision: str,
+    spans: Spans,
+    *,
+    unless_decayed: bool = False,
+    scale: bool = True,
+    across: bool = False,
+) -> ArrayFactors | None:
+    """Factor A, scaled if necessary, in one copy of the factors' type; None if the pivots decay.
+
+    unless_decayed  stop if the pivots of fp32 factors decay; use bf16 instead of fp32 if that is fast and accurate
+    scale           False: never scale A
+    across          factor the transpose of what the memory order suggests
+    """
+    kernels, xp = backend.kernels, backend.kernels.xp
+    n, rows = A.shape[0], by_rows(A) != across
+    R = A if rows else A.T
+    low = backend.fp64 if precision == "fp64" else backend.fp32
+    emulated = kernels.emulates(precision, backend.own)
+    if coarser_than_fp32(precision) and kernels.device is None and not emulated:
+        backend.prepare(kernels, low, precision)
+    kernels.check_memory(n, low, precision, copied=False)
+    W = kernels.factor_storage(n, low)
+    with kernels.computing():
+        with spans("equilibrate"):
+            balance, A_inf = None, None
+            row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
+            before = ends(row_sums), ends(column_sums)
+            if scale and not _needs_no_scaling(precision, *before):
+                backend.check(A, kernels)
+                scales = equilibration(kernels, R)
+                balance = scales if rows else Balance(scales.C, scales.R)
+                A_inf = _inf_norm(kernels, R, by_rows=rows)
+                row_sums, column_sums, largest = balanced_copy(kernels, R, scales, W)
+        native = unless_decayed and n >= BF16_FROM and not kernels.emulates("bf16", backend.own)
+        if native and _needs_no_scaling("bf16", *before) and _dominates(xp, W, row_sums, column_sums):
+            precision, emulated, unless_decayed = "bf16", False, False
+            backend.prepare(kernels, low, precision)
+        with spans("factor"):
+            if unless_decayed:
+                lu = kernels.factor_with_early_exit(_pivots_decay(_largest_of_first_rows(W, xp), xp), W)
+            else:
+                lu = kernels.factor(W, precision)
+    if lu is None:
+        return None
+    sums = (row_sums, column_sums) if rows else (column_sums, row_sums)
+    norms = Norms(float(sums[0].max()), float(sums[1].max()), largest)
+    matrix = ScaledMatrix(kernels, A, rows, balance, norms.inf if A_inf is None else A_inf, norms, sums)
+    return ArrayFactors(matrix, lu, precision, emulated=emulated)
+
+
+def factor_in_fp64(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
+    """Return fp64 factors of A.
+
+    If scaling may have made entries, and so a pivot, underflow, factor A and then A^T without scaling.
+    """
+    factors = factor(backend, A, "fp64", spans)
+    assert factors is not None  # fp64 factors are never given up early
+    if factors.singular and _may_underflow(factors.matrix):
+        for across in (False, True):
+            plain = factor(backend, A, "fp64", spans, scale=False, across=across)
+            if plain is not None and not plain.singular and isfinite(plain.A_inf):
+                return plain
+    return factors
+
+
+def by_rows(A: Any) -> bool:
+    """Return whether the rows of A are contiguous and ascending, with or without gaps between them."""
+    down, across = A.stride() if hasattr(A, "stride") else (stride / A.itemsize for stride in A.strides)
+    n = A.shape[1]
+    return bool(n == 1 or (across == 1 and down >= n and down == int(down)))
+
+
+def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Block:
+    """Return |A||X| + |B|, the sizes of the terms of a residual; one pass over A."""
+    xp, rows, n = kernels.xp, by_rows(A), A.shape[1]
+    D, Y = -xp.abs(B), xp.abs(X)
+    height = max(1, (ABS_STRIP if kernels.device is None else DEVICE_ABS_STRIP) // n)
+    for i in range(0, n, height):
+        part = slice(i, i + height)
+        if rows:
+            D[part] = kernels.residual(D[part], xp.abs(A[part]), Y)
+        else:
+            D = kernels.residual(D, xp.abs(A[:, part]), Y[part])
+    return -D
+
+
+def row_error_if_unchanged(kernels: DenseKernels, A: Matrix, X: Block, B: Block, eta: float) -> float:
+    """Return the worst row-wise error of A X = B, in n·u; NaN if A, X or B changed since their error was eta."""
+    xp, n = kernels.xp, len(A)
+    A = A if by_rows(A) or by_rows(A.T) else xp.asarray(A, copy=True)
+    X, B = xp.reshape(X, (n, -1)), xp.reshape(B, (n, -1))
+    u = float(xp.finfo(X.dtype).eps) / 2
+    with kernels.computing():
+        R = kernels.residual(B, A, X)
+        A_inf = float(xp.max(sizes_of_terms(kernels, A, xp.ones_like(X[:, :1]), xp.zeros_like(X[:, :1]))))
+        norms = (xp.max(xp.abs(V), axis=0).tolist() for V in (R, X, B))
+        if not max(backward_error(r, A_inf, x, b, n, u) for r, x, b in zip(*norms)) <= CHANGED * (eta + 1.0):
+            return nan
+        omega = float(xp.max(row_errors(xp, R, sizes_of_terms(kernels, A, X, B), n))) / (n * u)
+        return omega if isfinite(omega) else inf
+
+
+def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> Block:
+    """Return a lower bound of |A_s||Y| + |B_s| from the sums of A_s's rows and its largest entry.
+
+    In a row, all but m entries meet a |y_j| of at least the m-th smallest, t, and these m are at most max |a_ij|:
+    (|A||y|)_i >= t·(Σ_j |a_ij| - m·max |a_ij|). It is also at least |A y|_i = |b - r|_i.
+    """
+    xp = matrix.kernels.xp
+    size, least = xp.abs(B), xp.abs(B - R)
+    if matrix.sums is None:
+        return size + least
+    y = xp.sort(xp.abs(Y), axis=0)
+    sums = xp.astype(matrix.sums[0], y.dtype, copy=False)[:, None]
+    for m in sorted({int(share * len(size)) for share in SHARES}):
+        least = xp.maximum(least, y[m : m + 1] * (sums - m * matrix.norms.largest))
+    return least + size
+
+
+def _needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
+    """Return whether the smallest and largest sums of rows and columns suit a precision."""
+    most = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
+    return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, most))
+
+
+def _dominates(xp: Any, W: Matrix, *sums: Vector) -> bool:
+    """Return whether each diagonal entry sufficiently exceeds the others of its row, or those of its column."""
+    size = xp.astype(abs(W.diagonal()), xp.float64)
+    return any(bool(xp.all(of - size <= DOMINATED * size)) for of in sums)
+
+
+def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:
+    """Return max_j |w_ij| of as many rows as there are pivots to examine.
+
+    Not their sums: those of kernel and Toeplitz matrices grow from the border inwards, however good the condition is.
+    """
+    count, step = int(PART * W.shape[0]), max(STRIP // W.shape[1], 1)
+    return xp.concat([xp.max(abs(W[i : min(i + step, count)]), axis=1) for i in range(0, count, step)])
+
+
+def _pivots_decay(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
+    """Return a test of the first eighth of the pivots: whether their mean, relative to their rows of W, decays.
+
+    The pivots of random matrices double. They decay if the singular values fall steadily by 10^8 or more, and fp32
+    factors are useless then: the test shows it after 2 % of the flops. A single small singular value appears in the
+    last pivot only.
+    """
+
+    def decay(pivots: Vector) -> bool:
+        relative = pivots / sizes[: pivots.shape[0]]
+        m = pivots.shape[0] // 4
+        return float(xp.mean(relative[-m:])) < DECAYED * float(xp.mean(relative[:m]))
+
+    return decay
+
+
+def _inf_norm(kernels: DenseKernels, R: Matrix, *, by_rows: bool) -> float:
+    """Return the largest sum of absolute values over a row of R, or over a column."""
+    xp = kernels.xp
+    row_sums, column_sums = xp.empty(R.shape[0], dtype=xp.float64), xp.empty(R.shape[1], dtype=xp.float64)
+    kernels.abs_sums(R, row_sums, column_sums)
+    return float((row_sums if by_rows else column_sums).max())
+
+
+def _may_underflow(matrix: ScaledMatrix) -> bool:
+    """Return whether scaling may bring an entry of A below the range."""
+    balance, xp = matrix.balance, matrix.kernels.xp
+    if balance is None:
+        return False
+    least = _least_size(xp, matrix.A, len(matrix.A))
+    return least < inf and least * float(xp.min(balance.R)) * float(xp.min(balance.C)) < TINY
+
+
+def _least_size(xp: Any, A: Matrix, rows: int) -> float:
+    """Return the smallest nonzero |a_ij| of the first rows; inf if there is none."""
+    least, height = inf, max(1, STRIP // A.shape[1])
+    for i in range(0, rows, height):
+        sizes = abs(A[i : i + height])
+        least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, xp.full_like(sizes, inf)))))
+    return least

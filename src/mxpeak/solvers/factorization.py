@@ -1,0 +1,177 @@
+"""LU factors of a matrix, in any precision and on any number of ranks: the protocol, and estimates by a few solves.
+
+    A_s = R A C,    P A_s = L U,    A^-1 = C A_s^-1 R
+
+R and C are powers of two. `ArrayFactors` are those of one process, from LAPACK, a device or the compiled elimination of
+small systems; `GridFactors` are those of a process grid. `DeflatedFactors` wrap the former if one singular value of A
+is small.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from typing import Any
+
+from mxpeak.kernels.contract import Vector
+from mxpeak.kernels.contract.dense import Block
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.condition import PROBED, SERIAL, Reductions, inverse_one_norm
+from mxpeak.solvers.refine import Columns, Equations, solution_growth
+
+#: If condition·u exceeds this, with u the roundoff of the factors, 50 steps of GMRES were never enough (experiments
+#: with n = 300).
+HOPELESS = 2.0**10
+#: Relative size of the smallest pivot, or of a correction, that hints at an ill-conditioned matrix.
+DOUBT = 2.0**-16
+
+
+def largest_useful_condition(precision: str) -> float:
+    """Return the largest condition for which GMRES converges with factors in this precision."""
+    return HOPELESS / PRECISIONS[precision].u
+
+
+def coarser_than_fp32(precision: str) -> bool:
+    """Return whether a precision is coarser than fp32; a single solve then does not show a large condition."""
+    return PRECISIONS[precision].u > PRECISIONS["fp32"].u
+
+
+class Factorization(ABC):
+    """LU factors of A_s, and estimates of its condition; on a grid, all methods are collective.
+
+    n, precision    order of A, precision of the factors
+    dtype       type of the factors
+    A_inf, A_one    ||A_s||_inf and ||A_s||_1
+    singular    the first zero pivot, counted from 1; 0 if there is none
+    scaled      whether rows and columns are scaled
+    """
+
+    kernels: Any
+    n: int
+    precision: str
+    dtype: Any
+    A_inf: float
+    A_one: float
+    singular: int
+    scaled: bool
+    # Not `cached_property`, which holds a lock: thread ranks compute these together.
+    _condition: float | None = None
+    _probe: float | None = None
+    _by_gmres: float | None = None
+
+    @abstractmethod
+    def solve(self, B: Block) -> Block:
+        """Return A_s^-1 B, for a vector or for the columns of a block of the factors' type."""
+
+    @abstractmethod
+    def solve_transposed(self, B: Block) -> Block:
+        """Return A_s^-T B."""
+
+    @abstractmethod
+    def equations(self, *, scaled: bool) -> Equations:
+        """Return A X = B, or A_s Y = B_s."""
+
+    @abstractmethod
+    def random(self) -> Vector:
+        """Return random numbers of either sign, 1 to 2 in size, over the rows of A."""
+
+    @abstractmethod
+    def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
+        """Return whether refinement leaves open if A is singular to working precision."""
+
+    @property
+    @abstractmethod
+    def growth(self) -> float:
+        """Return max |u_ij| / max |a_ij|; inf if an entry of U is not finite."""
+
+    @property
+    @abstractmethod
+    def pivots_balanced(self) -> bool:
+        """Return whether the pivots show no sign of singularity; not every singular matrix shows one there."""
+
+    @property
+    @abstractmethod
+    def row_indices(self) -> Vector:
+        """Return the indices of this rank's rows of A."""
+
+    @property
+    def xp(self) -> Any:
+        """Return the array namespace."""
+        return self.kernels.xp
+
+    @property
+    def reductions(self) -> tuple[Reductions, Reductions]:
+        """Return the reductions over the ranks of the rows, and of the columns, of A."""
+        return SERIAL, SERIAL
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Return the context in which the kernels compute."""
+        return nullcontext()
+
+    @property
+    def condition(self) -> float:
+        """Return ||A_s||_1·||A_s^-1||_1, the latter estimated by four to six solves; kept."""
+        if self._condition is None:
+            self._condition = inf if self.singular else self.A_one * self._inverse_one_norm()
+        return self._condition
+
+    def _inverse_one_norm(self) -> float:
+        xp, (over_rows, over_columns) = self.xp, self.reductions
+        conj: Any = xp.conj if xp.isdtype(self.dtype, "complex floating") else lambda x: x
+
+        def solve_adjoint(c: Vector) -> Vector:
+            return conj(self.solve_transposed(conj(c)))
+
+        with self.computing():
+            return inverse_one_norm(
+                self.solve, solve_adjoint, self.row_indices, self.n, self.dtype, xp, X=over_rows, Y=over_columns
+            )
+
+    @property
+    def probe(self) -> float:
+        """Return ||A_s||·||z|| / 2, A_s z = random numbers of size 1 to 2, in infinity norms; kept.
+
+        It is a lower bound of ||A_s||·||A_s^-1|| that is seldom far below it.
+
+        If A is singular and b is in its range, neither the residual nor a correction shows that x is arbitrary. This
+        solve does, and suggests an estimate of the condition.
+        """
+        if self._probe is None:
+            with self.computing():
+                z = self.solve(self.xp.astype(self.random(), self.dtype, copy=False))
+                self._probe = self.A_inf * self.equations(scaled=True).unknowns.max_abs(z) / 2.0
+        return self._probe
+
+    def condition_by_gmres(self, steps: int) -> float:
+        """Return ||A_s||·||z|| / ||s||, with A_s z = s solved by GMRES for random s; inf if GMRES does not converge.
+
+        Factors coarser than fp32 cannot distinguish a large condition from an infinite one.
+        """
+        if self._by_gmres is None:
+            with self.computing():
+                self._by_gmres = solution_growth(self.equations(scaled=True), self.random(), steps)
+        return self._by_gmres
+
+    def singular_to(self, u: float) -> bool:
+        """Return whether the condition is at least 1/u; estimate it only if the probe is large."""
+        return not self.probe * u <= PROBED / 2.0 and (self.probe * u >= 1.0 or self.condition * u >= 1.0)
+
+    @property
+    def usable_for_gmres(self) -> bool:
+        """Return whether GMRES may converge with these factors."""
+        return self.condition <= largest_useful_condition(self.precision)
+
+    @property
+    def may_hide_singularity(self) -> bool:
+        """Whether the factors are in fp32 and cannot distinguish A from a singular matrix."""
+        return self.precision == "fp32" and self.singular_to(PRECISIONS["fp32"].u)
+
+
+def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:
+    """Return whether the pivots, or one more correction of the worst column, hint at a condition near 1/u."""
+    if columns.R is None or not factors.pivots_balanced:
+        return not factors.pivots_balanced
+    j = columns.etas.index(max(columns.etas))
+    correction = equations.unknowns.max_abs(equations.solve(equations.column(columns.R, j)))
+    return not correction <= DOUBT * equations.unknowns.max_abs(equations.column(columns.X, j))

@@ -1,0 +1,281 @@
+"""LU factors of a user's matrix on a process grid, and the systems A X = B and A^T X = B that they solve.
+
+    P (R A C) = L U,    M^-1 = C U^-1 L^-1 P R
+
+R and C are powers of two; A is scaled only if the range or the spread of its rows and columns requires it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
+from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.sources import UserMatrix
+from mxpeak.distributed.spaces import DistSpace, max_abs
+from mxpeak.kernels.arrays import PROBE_SEED
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.layout.lu_schedule import lu_steps
+from mxpeak.layout.row_moves import RowOrder
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.accuracy import row_errors
+from mxpeak.solvers.condition import PROBED, Reductions, reductions_over
+from mxpeak.solvers.factorization import DOUBT, Factorization, hints_at_singularity
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.triangular import Factored
+from mxpeak.solvers.refine import Columns, U, columns_of
+from mxpeak.solvers.scaling import Balance, balance, balanced, scale_rows
+from mxpeak.spans import Spans
+
+#: Matrices of a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
+LEAST32 = 2.0**-60
+#: The golden ratio, whose multiples give the sizes of the random numbers.
+GOLDEN = 0.6180339887498949
+
+
+class GridMatrix(NamedTuple):
+    """A user's matrix, as a real one, and what row-wise errors of the user's own matrix need.
+
+    A           the matrix, or the real form of a complex one
+    sizes       the matrix of all |a_ij| of the user's matrix
+    moduli      maps vectors of the real form to the absolute values of those of the user's matrix
+    """
+
+    A: UserMatrix
+    sizes: UserMatrix
+    moduli: Callable[[Matrix], Matrix]
+
+
+class GridFactors(Factorization):
+    """The factors of a matrix on a grid. The constructor and all methods are collective over the grid.
+
+    LU          contains a copy of A, which is overwritten with its factors
+    norms       ||A||_inf and ||A||_1, of A without scaling
+    """
+
+    dtype: Any
+
+    def __init__(
+        self,
+        matrix: GridMatrix,
+        LU: DistMatrix,
+        options: PivotedLuOptions,
+        kernels: Kernels,
+        spans: Spans,
+        *,
+        scale: bool = True,
+    ):
+        """Factor the copy of A in LU; scale it, if it needs that, only if `scale` is given."""
+        A, grid, xp = matrix.A, matrix.A.grid, kernels.xp
+        self.matrix, self.LU, self.kernels, self.n = matrix, LU, kernels, A.n
+        self.precision, self.dtype = options.operands or LU.precision, xp.float64
+        self.over_columns = DistSpace(kernels, grid.all, A.cols.local_size, counts=grid.p == 0)
+        self.over_rows = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
+        self.balance: Balance | None = None
+        with spans("equilibrate"):
+            self._balance_if_needed(scale)
+        self.scaled = self.balance is not None
+        by_row = xp.zeros(A.rows.local_size)
+        kernels.row_max(LU.local, by_row)
+        A_max = allreduce_scalar(grid.all, max_abs(kernels, by_row), "max", xp)
+        order = RowOrder(A.n)
+        with spans("factor"):
+            self.singular = factorize(LU, options, kernels, spans, order=order)
+        self._to, self._back = (xp.take(xp.asarray(rows), self.row_indices) for rows in (order.rows, order.inverse))
+        self._solver = Factored(LU, kernels)
+        largest = allreduce_scalar(grid.all, kernels.max_abs_upper(LU.local, A.rows, A.cols), "max", xp)
+        self._growth = largest / A_max if A_max else 1.0
+
+    @property
+    def growth(self) -> float:
+        """Return max |u_ij| / max |a_ij|, as scaled."""
+        return self._growth
+
+    @property
+    def row_indices(self) -> Vector:
+        """Return the indices of this rank's rows."""
+        rows = self.matrix.A.rows
+        return rows.to_global(self.xp.arange(rows.local_size))
+
+    @property
+    def reductions(self) -> tuple[Reductions, Reductions]:
+        """Return the reductions over the ranks of the rows and of the columns."""
+        return reductions_over(self.over_rows), reductions_over(self.over_columns)
+
+    @property
+    def usable(self) -> bool:
+        """Return whether all columns have a pivot, and A is well within the range of the stored type."""
+        A_inf = self.norms[0]
+        return not self.singular and isfinite(A_inf) and (self.LU.precision == "fp64" or A_inf > LEAST32)
+
+    @property
+    def usable_for_gmres(self) -> bool:
+        """True: GMRES itself shows whether it converges, for less than an estimate of the condition."""
+        return True
+
+    def _balance_if_needed(self, scale: bool) -> None:
+        """Compute the norms of A, and scale LU if that is necessary and allowed."""
+        sums = self._abs_sums()
+        self.norms = self.A_inf, self.A_one = self._largest(*sums)
+        if scale and (PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(*sums)):
+            self.balance = balance(self.LU, self.kernels)
+            self.A_inf, self.A_one = self._largest(*self._abs_sums())
+
+    def _abs_sums(self) -> tuple[Vector, Vector]:
+        """Return Σ_j |a_ij| over the rows and Σ_i |a_ij| over the columns."""
+        xp, A = self.xp, self.matrix.A
+        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
+        self.kernels.abs_sums(self.LU.local, by_row, by_column)
+        A.grid.row.allreduce(by_row, "sum")
+        A.grid.column.allreduce(by_column, "sum")
+        return by_row, by_column
+
+    def _largest(self, *sums: Vector) -> list[float]:
+        """Return the largest entry of each vector over all ranks."""
+        return allreduce_scalars(self.matrix.A.grid.all, [max_abs(self.kernels, v) for v in sums], "max", self.xp)
+
+    def _well_balanced(self, *sums: Vector) -> bool:
+        """Return whether the sums of rows and columns of all ranks need no scaling."""
+        negated: list[float] = []
+        for v in sums:
+            negated += [-float(self.xp.min(v)) if len(v) else -inf, max_abs(self.kernels, v)]
+        of_rows_low, of_rows_high, low, high = allreduce_scalars(self.matrix.A.grid.all, negated, "max", self.xp)
+        return bool(balanced((-of_rows_low, of_rows_high), (-low, high)))
+
+    def least_size(self) -> float:
+        """Return the smallest |lu_ij| that is not zero; 1 if none is smaller."""
+        xp, least = self.xp, 1.0
+        for row in self.LU.local:
+            sizes = xp.abs(row)
+            if len(sizes):
+                least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, 1.0))))
+        return -allreduce_scalar(self.matrix.A.grid.all, -least, "max", xp)
+
+    def random(self) -> Vector:
+        """Return ±(1 + frac(i·φ)) over the rows, with random signs."""
+        xp, rows = self.xp, self.matrix.A.rows
+        z = xp.zeros(rows.local_size)
+        self.kernels.signs(z, rows, PROBE_SEED)
+        turns = xp.astype(self.row_indices, xp.float64) * GOLDEN
+        return z * (1.0 + turns - xp.floor(turns))
+
+    @property
+    def pivots_balanced(self) -> bool:
+        """Return whether the smallest entry on U's diagonal is not much smaller than the largest."""
+        A, xp, ends = self.matrix.A, self.xp, [-inf, 0.0]
+        for step in lu_steps(A.n, A.nb, A.grid.P, A.grid.Q):
+            if (A.grid.p, A.grid.q) == (step.p, step.q):
+                size = xp.abs(xp.linalg.diagonal(self.LU[step.j0 : step.j1, step.j0 : step.j1]))
+                ends = [max(ends[0], -float(xp.min(size))), max(ends[1], float(xp.max(size)))]
+        minus_least, largest = allreduce_scalars(A.grid.all, ends, "max", xp)
+        return -minus_least >= DOUBT * largest
+
+    def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
+        """Return whether refinement leaves open if A is singular to working precision."""
+        hidden = self.precision == "fp32" and not self.probe * PRECISIONS["fp32"].u <= PROBED / 2.0
+        return hidden or hints_at_singularity(self, equations, columns)
+
+    def equations(self, *, scaled: bool, transposed: bool = False) -> GridEquations:
+        """Return A X = B, A^T X = B, or A_s Y = B_s."""
+        return GridEquations(self, scaled=scaled, transposed=transposed)
+
+    def scales(self, *, transposed: bool) -> Vector | None:
+        """Return the whole vector R, or C for the rows of A^T; None if A is not scaled."""
+        if self.balance is None:
+            return None
+        return self.gathered(self.balance.C if transposed else self.balance.R, over_rows=not transposed)
+
+    def solve(self, B: Matrix) -> Matrix:
+        """Return U^-1 L^-1 P b over the columns, for vectors over the rows."""
+        return self._solver.solve(self._permuted(B, self._to))
+
+    def solve_transposed(self, B: Matrix) -> Matrix:
+        """Return P^T L^-T U^-T c over the rows, for vectors over the columns."""
+        return self._permuted(self._solver.solve_transposed(B), self._back)
+
+    def _permuted(self, r: Matrix, sources: Vector) -> Matrix:
+        """Return r with entry sources[i] as its i-th; every rank gathers the whole vector, 8·N bytes per column."""
+        return self.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
+
+    def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
+        """Return the whole of a vector over the columns, or over the rows."""
+        A, whole = self.matrix.A, self.xp.zeros((self.n, *x.shape[1:]))
+        layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
+        for local, everywhere in layout.blocks():
+            whole[everywhere] = x[local]
+        along.allreduce(whole, "sum")
+        return whole
+
+
+class GridEquations:
+    """`refine.Equations` on a grid: the unknowns are distributed over one of its dimensions, B over the other."""
+
+    def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):
+        self._factors, self._transposed, self.n, self.u, self.xp = factors, transposed, factors.n, U, factors.xp
+        A, scales = factors.matrix.A, factors.balance
+        self._product, self._inverse = A.multiply, factors.solve
+        self.unknowns, self.equations = factors.over_columns, factors.over_rows
+        self.A_inf = factors.A_inf if scaled else factors.norms[int(transposed)]
+        if transposed:
+            self._product, self._inverse = A.multiply_transposed, factors.solve_transposed
+            self.unknowns, self.equations = self.equations, self.unknowns
+            scales = None if scales is None else Balance(scales.C, scales.R)
+        self._of_A_s = scales if scaled else None
+        self._of_factors = None if scaled else scales
+
+    def multiply(self, X: Matrix) -> Matrix:
+        """Return A X."""
+        if self._of_A_s is None:
+            return self._product(X)
+        return scale_rows(self.xp, self._of_A_s.R, self._product(scale_rows(self.xp, self._of_A_s.C, X)))
+
+    def residual(self, B: Matrix, X: Matrix) -> Matrix:
+        """Return B - A X."""
+        return B - self.multiply(X)
+
+    def solve(self, R: Matrix) -> Matrix:
+        """Return M^-1 R over the unknowns."""
+        if self._of_factors is None:
+            return self._inverse(R)
+        return scale_rows(self.xp, self._of_factors.C, self._inverse(scale_rows(self.xp, self._of_factors.R, R)))
+
+    def column(self, V: Matrix, j: int) -> Vector:
+        """Return column j as a vector."""
+        return columns_of(self.xp, V, [j])[:, 0]
+
+    def scale(self, B: Matrix) -> Matrix:
+        """Return B, because systems on a grid are refined without scaling."""
+        return B
+
+    def unscale(self, Y: Matrix) -> Matrix:
+        """Return Y."""
+        return Y
+
+    def sampled_error(self, B: Matrix, X: Matrix) -> None:
+        """Return None: the row-wise errors need the residual of every column."""
+
+    def row_error_bounds(self, X: Matrix, R: Matrix, B: Matrix) -> None:
+        """Return None: `info` contains the row-wise errors themselves."""
+
+    def row_errors(self, X: Matrix, R: Matrix, B: Matrix) -> list[float]:
+        """Return the row-wise error of each column of the user's system, in n·u; one product with |A|."""
+        _, sizes, moduli = self._factors.matrix
+        x, r, b = (moduli(V) for V in (X, R, B))
+        D = (sizes.multiply_transposed if self._transposed else sizes.multiply)(x) + b
+        errors = self.xp.max(row_errors(self.xp, r, D, sizes.n), axis=0).tolist() if len(r) else [0.0] * r.shape[1]
+        worst = allreduce_scalars(sizes.grid.all, errors, "max", self.xp)
+        return [error / (sizes.n * U) if isfinite(error) else inf for error in worst]
+
+    def random_signs(self, columns: int) -> tuple[Vector, Matrix]:
+        """Return random signs over the unknowns, as one column, and over the equations."""
+        A = self._factors.matrix.A
+        of_unknowns, of_equations = (A.rows, A.cols) if self._transposed else (A.cols, A.rows)
+        s, signs = self.xp.zeros(of_unknowns.local_size), self.xp.zeros((of_equations.local_size, columns))
+        self._factors.kernels.signs(s, of_unknowns, PROBE_SEED)
+        column = self.xp.zeros(of_equations.local_size)
+        for k in range(columns):
+            self._factors.kernels.signs(column, of_equations, PROBE_SEED + 1 + k)
+            signs[:, k] = column
+        return s[:, None], signs
