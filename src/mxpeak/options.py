@@ -447,8 +447,13 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
 
 def parsed(o: Option, text: str, source: str) -> Any:
     """Return the value of a text; an error names its source."""
+    return parsed_by(o.parse, text, source)
+
+
+def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any:
+    """Return the value of a text by a parser, or None without a text; an error names its source."""
     try:
-        return o.parse(text)
+        return None if text is None else parse(text)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mxpeak.bench.registry import kind_of, of_kind
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import integer
+from mxpeak.options import integer, parsed_by
 from mxpeak.verbs.predict.flags import (
     add_run_flags,
     caution_lines,
@@ -90,7 +90,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
     """Return the prediction of a run."""
     machine = machine_of(args)
     slow = _slow(args.slow)
-    nics = None if args.nics is None else _ports(args.nics, machine.network.nics)
+    nics = parsed_by(integer(1, machine.network.nics), args.nics, "--nics")
     if kind_of(benchmark) == "lu":
         return _lu(args, benchmark, machine, slow, nics)
     return _sparse(args, benchmark, machine, slow)
@@ -186,10 +186,3 @@ def _check_slow(slow: dict[int, float], ranks: int) -> None:
             raise UsageError(
                 f"--slow {rank}:{slow[rank]:g} names a rank that does not exist; use a rank from 0 to {ranks - 1}"
             )
-
-
-def _ports(text: str, limit: int) -> int:
-    try:
-        return integer(1, limit)(text)
-    except UsageError as error:
-        raise UsageError(f"--nics: {error}") from None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import count, integer, listed, one_of, real
+from mxpeak.options import count, integer, listed, one_of, parsed_by, real
 from mxpeak.records import to_json
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies on rank 0, print their tables and write figures and JSON."""
-    names = [_parsed("study", name, one_of(*STUDIES)) for name in args.studies]
+    names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
@@ -63,9 +62,9 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             "mxpeak study gmres"
         )
     given = {
-        "orders": _parsed("-N", args.n, listed(count(1))),
-        "seeds": _parsed("--seeds", args.seeds, integer(1, 100_000)),
-        "scales": _parsed("--diagonal-scale", args.diagonal_scale, listed(real(1e-3, 1e6))),
+        "orders": parsed_by(listed(count(1)), args.n, "-N"),
+        "seeds": parsed_by(integer(1, 100_000), args.seeds, "--seeds"),
+        "scales": parsed_by(listed(real(1e-3, 1e6)), args.diagonal_scale, "--diagonal-scale"),
     }
     if session.rank != 0:
         return ExitCode.VALID
@@ -78,13 +77,6 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         return _finish(body, args, folder, session)
     finally:
         folder.remove_if_empty()
-
-
-def _parsed(flag: str, text: str | None, parse: Callable[[str], Any]) -> Any:
-    try:
-        return None if text is None else parse(text)
-    except UsageError as error:
-        raise UsageError(f"{flag}: {error}") from None
 
 
 def _prepare(args: argparse.Namespace) -> Folder:

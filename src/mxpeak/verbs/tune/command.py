@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import of_kind
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.options import count, device, integer, one_of, seconds
+from mxpeak.options import count, device, integer, one_of, parsed_by, seconds
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -97,28 +97,21 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _parse(args: argparse.Namespace) -> None:
     """Parse the values of the flags; errors name the flag."""
-
-    def parsed(flag: str, text: str | None, parse: Any) -> Any:
-        try:
-            return None if text is None else parse(text)
-        except UsageError as error:
-            raise UsageError(f"{flag}: {error}") from None
-
     tunable = of_kind("lu", "sparse")
-    names = [parsed("tune", name, one_of(*tunable)) for name in args.benchmarks]
+    names = [parsed_by(one_of(*tunable), name, "tune") for name in args.benchmarks]
     args.benchmarks = [name for name in tunable if name in (names or tunable)]
-    args.budget_s = parsed("--budget", args.budget, budget_seconds)
-    args.mode = parsed("--mode", args.mode, one_of("official", "explore"))
+    args.budget_s = parsed_by(budget_seconds, args.budget, "--budget")
+    args.mode = parsed_by(one_of("official", "explore"), args.mode, "--mode")
     args.ranks, args.threads = (
-        parsed(f"--{name}", getattr(args, name), integer(1, 4096)) for name in ("ranks", "threads")
+        parsed_by(integer(1, 4096), getattr(args, name), f"--{name}") for name in ("ranks", "threads")
     )
-    args.device = parsed("--device", args.device, device)
-    args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
-    args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
+    args.device = parsed_by(device, args.device, "--device")
+    args.kernels = parsed_by(one_of("auto", "host", "torch"), args.kernels, "--kernels")
+    args.comm = parsed_by(one_of("auto", "solo", "mpi", "torch"), args.comm, "--comm")
     for flag, given, kind in (("-N", args.n, "lu"), ("--nx", args.nx, "sparse")):
         if given is not None and not set(args.benchmarks) & set(of_kind(kind)):
             raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
-    args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
+    args.n, args.nx = parsed_by(count(64), args.n, "-N"), parsed_by(integer(16), args.nx, "--nx")
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
         raise UsageError(
