@@ -51,7 +51,7 @@ def test_a_command_whose_streams_and_paths_are_not_utf8_ends_well(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "where", ["mxpeak.report.html.html_report", "mxpeak.cli.run._overview", "mxpeak.cli.run._study"]
+    "where", ["mxpeak.report.html.html_report", "mxpeak.cli.run.Execution._overview", "mxpeak.cli.run.Execution._study"]
 )
 def test_the_result_is_written_before_anything_that_can_fail(
     where: str, bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -195,16 +195,16 @@ if os.environ.get("PMI_RANK") == "{rank}":
 @pytest.mark.parametrize(
     ("phase", "rank", "function"),
     [
-        ("set-up", 1, "mxpeak.bench.hpl.run.fill"),
-        ("checks", 1, "mxpeak.bench.hpl.run.residual_norms"),
-        ("writing", 0, "mxpeak.cli.run._write"),
+        ("set-up", 1, "mxpeak.bench.hpl.run:fill"),
+        ("checks", 1, "mxpeak.bench.hpl.run:residual_norms"),
+        ("writing", 0, "mxpeak.cli.run:Execution._write"),
     ],
 )
 def test_a_rank_that_is_stopped_beside_the_computation_is_named(
     tmp_path: Path, phase: str, rank: int, function: str
 ) -> None:
     """Within the least time of --watchdog, where the wait for its message was granted ten minutes."""
-    module, _, name = function.rpartition(".")
+    module, _, name = function.partition(":")
     (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
