@@ -1,4 +1,4 @@
-"""Which backend computes, and on which device."""
+"""Choose the backend that computes, and its device."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 #: The name of the device when each rank uses one GPU of its node.
 GPUS = "cuda"
-#: Where drivers of NVIDIA's and AMD's GPUs show themselves.
+#: Files that exist if a driver of NVIDIA or AMD GPUs is loaded.
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
 
 
 def resolve(name: str, device: str) -> tuple[str, str]:
-    """The kernels and the device that are meant where either is `auto`; decided before any timing.
+    """Resolve `auto` kernels and an `auto` device, before any timing.
 
-    The device is a GPU where there is one that torch can use; the kernels are those that are fastest there.
+    The device is a GPU if torch can use one; the kernels are the fastest ones for the device.
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown kernels {name!r}; use one of {', '.join(BACKENDS)}")
@@ -40,13 +40,13 @@ def resolve(name: str, device: str) -> tuple[str, str]:
 
 
 def gpu_driver() -> bool:
-    """Whether a GPU's driver is there."""
+    """Return whether the driver of a GPU is loaded."""
     return any(Path(path).exists() for path in DRIVERS)
 
 
 @cache
 def has_gpu() -> bool:
-    """Whether there is a GPU that torch can use; where no driver is, torch is not even imported."""
+    """Return whether torch can use a GPU; without a driver, torch is not imported."""
     if not gpu_driver() or find_spec("torch") is None:
         return False
     from mxpeak.kernels.torch.engine.device import count
@@ -55,8 +55,8 @@ def has_gpu() -> bool:
 
 
 def gpu_count(device: str) -> int:
-    """How many GPUs the ranks of a host may take: all for `cuda`, one for `cuda:N`."""
-    open_device(device)  # says why, where there is none
+    """Return the number of GPUs that the ranks of a host may use: all for `cuda`, one for `cuda:N`."""
+    open_device(device)  # raises an error with the reason if there is none
     from mxpeak.kernels.torch.engine.device import count
 
     return count() if device == GPUS else 1
@@ -72,7 +72,7 @@ def gpu_buses(device: str) -> list[str]:
 
 
 def open_device(device: str, number: int = 0) -> Any:
-    """The torch device called cpu, cuda or cuda:N; of several GPUs that of this number."""
+    """Open the torch device cpu, cuda or cuda:N; `number` selects one of several GPUs."""
     if find_spec("torch") is None:
         what, instead = (
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
@@ -84,9 +84,9 @@ def open_device(device: str, number: int = 0) -> Any:
 
 
 def chip_name(device: str) -> str:
-    """What a GPU is called; empty where there is none, of which others speak.
+    """Return the name of a GPU, or "" if there is none.
 
-    It is not opened: each rank opens its own, and some systems let only one process open a GPU.
+    The GPU is not opened: each rank opens its own, and some systems let only one process open a GPU.
     """
     if not has_gpu():
         return ""
@@ -106,12 +106,12 @@ def choose(
     alone: bool = False,
     panels: bool = False,
 ) -> Kernels:
-    """The backend `name` on `device`, both as `resolve` gives them.
+    """Return the backend `name` on `device`, both from `resolve`.
 
-    `threads` of the host compute, thread t on core cores[t] if there are any, `alone` if no other rank does.
-    `number`: which of several GPUs.
-    `native`: the precisions that are multiplied by the processor's matrix instructions; None: all that it supports.
-    `panels`: whether a device will leave panels to the host, so that what factors them is compiled now.
+    `threads`: threads on the host, thread t on core cores[t] if cores are given; `alone` if no other rank uses them.
+    `number`: the number of the GPU, if there are several.
+    `native`: the precisions that the processor's matrix instructions multiply; None: all that it supports.
+    `panels`: whether a device will leave panels to the host, whose kernels are then compiled now.
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
@@ -131,7 +131,7 @@ def choose(
 
 
 def dense(device: Any) -> DenseKernels:
-    """The dense kernels of a `kernels.torch.device.Device`, or of the host (None) on BLAS's own threads."""
+    """Return the dense kernels of a `kernels.torch.device.Device`, or of the host (None) on the threads of BLAS."""
     if device is None:
         from mxpeak.kernels.host.dense.dense import HostDense
 
@@ -142,9 +142,9 @@ def dense(device: Any) -> DenseKernels:
 
 
 def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
-    """The sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on threads that callers share.
+    """Return the sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on shared threads.
 
-    own     on threads of the caller's own: for callers that compute at the same time
+    own     use separate threads, for callers that compute at the same time
     """
     make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:
@@ -164,7 +164,7 @@ def _host_sparse(threads: int) -> HostSparse:
 
 @cache
 def host_norms(threads: int) -> NormKernels:
-    """The norm kernels on so many threads of the host."""
+    """Return the norm kernels on a number of threads of the host."""
     from mxpeak.kernels.host.engine.team import Team
     from mxpeak.kernels.host.norms.norms import HostNorms
 
@@ -172,7 +172,7 @@ def host_norms(threads: int) -> NormKernels:
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
-    """The norm kernels of torch devices: of several, each goes over the tiles on it, and vectors lie on the first."""
+    """Return the norm kernels of torch devices; each processes the tiles in its memory, and the first holds vectors."""
     from mxpeak.kernels.torch.norms.devices import SeveralNorms
     from mxpeak.kernels.torch.norms.norms import TorchNorms
 
@@ -180,7 +180,7 @@ def device_norms(devices: Sequence[Any]) -> NormKernels:
 
 
 def device_failure(error: BaseException) -> str | None:
-    """What happened to a device, if that is what an error tells: it ran out of memory, or is gone."""
+    """Return a message if an error means that a device ran out of memory or failed, otherwise None."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "OutOfMemoryError":
         return f"the device ran out of memory: {text}; use a smaller problem, or a smaller --mem"

@@ -1,4 +1,4 @@
-"""What the backends on the host share: an operation has ended when it returns, and nothing runs on another device."""
+"""The common part of the backends on the host, whose operations have finished when they return."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from mxpeak.spans import HOST
 
 
 class QuietNumPy:
-    """NumPy as an array namespace in which overflow gives inf, and what is undefined NaN, without a warning."""
+    """NumPy as an array namespace in which overflow gives inf, and undefined operations NaN, without a warning."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(arrays.xp, name)
-        if isinstance(found, type) or not callable(found):
-            return found
+        function = getattr(arrays.xp, name)
+        if isinstance(function, type) or not callable(function):
+            return function
 
         def quiet(*args: Any, **options: Any) -> Any:
             with np.errstate(all="ignore"):
-                return found(*args, **options)
+                return function(*args, **options)
 
         setattr(self, name, quiet)
         return quiet
 
 
 class Synchronous:
-    """The parts of `kernels.contract.Kernels` that are trivial on the host; operands of products lie by rows."""
+    """The parts of `kernels.contract.Kernels` that are trivial on the host; operands of products are row-major."""
 
     background = False
     stopwatch = HOST

@@ -1,4 +1,4 @@
-"""Compilation at first use: one rank a cache folder compiles, on all its cores; the others load what it made."""
+"""Compilation at first use: one rank per cache folder compiles, on all its cores; the others load the result."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mxpeak.comm.collectives import is_leader
 from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
 
-#: Seconds after which a first use that compiles prints a line, and between two looks whether it does.
+#: Seconds after which a first use that compiles prints a line, and between two checks.
 SILENT_S = 1.0
-#: Processes that compile at once: more would wait for the longest entry point.
+#: The largest number of processes that compile; more would wait for the slowest entry point.
 MOST = 8
 #: Free memory for each of them: LLVM, Numba and the largest function.
 PROCESS_BYTES = 2**29
-#: Seconds in which a process has to end when there is nothing left to compile: an entry point takes five.
+#: Seconds within which a process must end when nothing remains to be compiled; an entry point takes five.
 PATIENCE_S = 60.0
 
-#: What such a process runs, a fresh interpreter with this one's path: a fork would inherit MPI, and locks.
+#: The program of such a process, a new interpreter with the same path: a fork would inherit MPI and locks.
 _WORKER = """
 import json, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-told = json.loads(sys.argv[1])
-sys.path[:] = told["path"]
+options = json.loads(sys.argv[1])
+sys.path[:] = options["path"]
 from mxpeak.runtime.compile import help_to_compile
-help_to_compile(told["use"], told["cores"], told["parent"])
+help_to_compile(options["use"], options["cores"], options["parent"])
 """
 
 
@@ -45,11 +45,11 @@ def compile_in_turn(
     cores: Sequence[int] | None = None,
     kernels: Backend | None = None,
 ) -> None:
-    """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
+    """Use kernels that are compiled at first use: one rank per cache folder first, so that the others load its results.
 
-    `name`: of the use, where what it takes may be listed; `cores` that may be used for that, those of this process
-    where it has not been bound to others; `kernels` that can rehearse the use. Rank 0 prints a line if it compiles and
-    that takes more than a moment. Collective over comm.
+    `name`: the use, by which its entry points may be declared; `cores`: the cores for compilation, if not those of this
+    process; `kernels`: a backend that can rehearse the use. Rank 0 prints a line if compilation takes more than a
+    second. Collective over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 
@@ -70,7 +70,7 @@ def compile_in_turn(
 
 @contextmanager
 def _announced(text: str) -> Iterator[threading.Event]:
-    """Print a line after a moment if the event is set, or once new machine code appears: loading alone is no news."""
+    """Print a line after a second if the event is set or new machine code appears, not if kernels are only loaded."""
     compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
 
     def watch() -> None:
@@ -89,7 +89,7 @@ def _announced(text: str) -> Iterator[threading.Event]:
 
 
 def _machine_code() -> int:
-    """Return how many files of machine code the caches hold: Numba's, and Triton's where it compiles."""
+    """Return the number of files in the caches of machine code: Numba's, and Triton's if it is loaded."""
     from mxpeak.kernels.host.engine.cache import cache_directory
 
     folders = [cache_directory()]
@@ -99,21 +99,21 @@ def _machine_code() -> int:
 
 
 def cold_entries(name: str) -> list[int]:
-    """Return the numbers of the entry points of a use that are not in the cache, as far as they are known."""
+    """Return the numbers of the declared entry points of a use that are not in the cache."""
     from mxpeak.kernels.host.engine.first_use import entries
 
     return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
-    """Compile what a use is known to take and the cache has not: here, and in a process on each of the other cores.
+    """Compile the declared entry points of a use that are not cached, here and in a process on each of the other cores.
 
-    With one core it is left to the use itself, and so is all that fails here.
+    With one core the use itself compiles them, as it does after a failure here.
     """
     from mxpeak.kernels.host.engine.first_use import compile_from
 
     cold = cold_entries(name)
-    if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
+    if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that embeds Python
         return
     free = available_memory_bytes()
     room = min(len(one_core_each(affinity=cores)), MOST, MOST if free is None else free // PROCESS_BYTES)
@@ -125,7 +125,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     os.set_blocking(queue, False)
     helpers: list[subprocess.Popen[bytes]] = []
     try:
-        with suppress(OSError):  # no memory, or too many processes: with fewer
+        with suppress(OSError):  # out of memory, or too many processes: continue with fewer
             for _ in range(min(room, len(cold)) - 1):
                 helpers.append(_helper(queue, name, cores))
         compile_from(queue, name)
@@ -140,7 +140,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Whether it is not in the cache; what cannot be told is left to the use itself."""
+    """Return whether an entry point is not in the cache; if that is unclear, the use itself compiles it."""
     try:
         return bool(entry.is_cold())
     except Exception:
@@ -148,14 +148,15 @@ def _is_cold(entry: Any) -> bool:
 
 
 def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
-    path = [place for place in sys.path if isinstance(place, str)]  # Python itself takes no other
-    told = {"use": name, "cores": cores, "path": path, "parent": os.getpid()}
-    command = [sys.executable, "-c", _WORKER, json.dumps(told)]
+    """Start a process that compiles entry points from the queue."""
+    path = [place for place in sys.path if isinstance(place, str)]  # Python itself accepts only strings
+    options = {"use": name, "cores": cores, "path": path, "parent": os.getpid()}
+    command = [sys.executable, "-c", _WORKER, json.dumps(options)]
     return subprocess.Popen(command, stdin=queue, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
-    """Compile what is read from stdin, on any of the cores, as long as the process that waits for it is there."""
+    """Compile the entry points whose numbers arrive on stdin, on the given cores, while the parent process lives."""
     from mxpeak.kernels.host.engine.first_use import compile_from
     from mxpeak.runtime.parent_watch import on_end
 

@@ -1,13 +1,13 @@
-"""What every backend provides, by subject: signature, what is overwritten, error bound, flops.
+"""The operations of every backend, by subject: signature, overwritten arguments, error bound, flops.
 
 Matrices are row-major blocks of a backend's own arrays, cut by slicing (`A[i0:i1, j0:j1]` is a view): pivoting moves
-rows, and a row-major row is one contiguous piece.  Panels are column-major: the factorization goes down their columns.
-Vectors are contiguous.  A precision is that in which an array is stored, fp64 unless said; an operand is what products
-take: stored in its precision where products of it exist, else rounded to it and stored in a wider one.
-Solvers slice arrays and pass them on, and know nothing else about them: so the same solver runs on NumPy
-arrays and on a device's tensors.  On a device operations are begun in order and go on in the background; one that
-returns Python numbers waits for what these depend on.  u is the unit roundoff of the type; bounds are to first order
-and normwise.
+rows, and a row-major row is one contiguous piece.  Panels are column-major, because the factorization works down their
+columns.  Vectors are contiguous.  The precision of an array is that of its storage, fp64 unless specified.  An operand
+is an argument of products: stored in its precision if products of it exist, otherwise rounded to it and stored in a
+wider one.
+Solvers only slice arrays and pass them on, so the same solver runs on NumPy arrays and on a device's tensors.  On a
+device, operations start in order and run in the background; an operation that returns Python numbers waits for its
+inputs.  u is the unit roundoff of the type; bounds are to first order and normwise.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 
 class Kernels(LuKernels, GeneratedKernels, Protocol):
-    """All that one backend computes, on one device and one pool of threads."""
+    """All operations of one backend, on one device and one pool of threads."""
 
     @property
     def dense(self) -> DenseKernels:
-        """The operations of dense solves, on as many threads as BLAS has."""
+        """The operations of dense solves, on the threads of BLAS."""
 
     @property
     def norms(self) -> NormKernels:

@@ -1,4 +1,4 @@
-"""What every backend is, whatever it computes: its arrays, the order of its work, its clock."""
+"""The common part of every backend: its arrays, the order of its work, and its clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Indices = Any
 class Backend(Protocol):
     """Arrays of one kind in one memory, and the order of the work on them.
 
-    xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … serve
-    wherever an operation is only an array library's call.  New arrays lie on the backend's device, and are fp64 where
-    no type is named.  What overflows or is undefined becomes inf or NaN without a warning: solvers test for that.
-    Products and norms of vectors are kernels: NumPy's BLAS has a pool of threads of its own.  An array's `tolist()`
-    waits for it and gives Python numbers.
+    xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … are used
+    if an operation is a single call of an array library.  New arrays are on the backend's device, and fp64 unless a
+    type is given.  Overflow and undefined operations give inf or NaN without a warning, and solvers test for them.
+    Products and norms of vectors are kernels, because NumPy's BLAS has its own pool of threads.  `tolist()` of an array
+    waits for the array and returns Python numbers.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Backend(Protocol):
 
     @property
     def background(self) -> bool:
-        """Whether operations may go on after the calls that began them have returned."""
+        """Whether operations may continue after their calls have returned."""
 
     @property
     def xp(self) -> Any:
@@ -36,37 +36,37 @@ class Backend(Protocol):
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """The clock of the work that these operations begin."""
+        """The clock of the work that these operations start."""
 
     def wait(self) -> None:
-        """Return once everything that was begun has ended."""
+        """Wait until all operations that were started have finished."""
 
     def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
-        """What is begun inside may run together with what is begun outside later.
+        """Start the enclosed operations on a side stream, which may overlap with later ones on the main stream.
 
-        It begins after `begun`, a mark of the stopwatch (None: after all that was begun before), and after what was
-        begun inside before.
+        They start after `begun`, a mark of the stopwatch (None: after all earlier operations), and after earlier
+        operations on the side stream.
         """
 
     def main_stream(self) -> AbstractContextManager[None]:
-        """Within a side stream: what is begun inside is begun outside of it, after all that was."""
+        """Start the enclosed operations on the main stream, after all earlier ones, within a side stream."""
 
     def join(self) -> None:
-        """What is begun from here on begins after all that was begun in a side stream."""
+        """Make later operations wait for all operations that were started on the side stream."""
 
     def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
-        """Compile all that a use begins, side by side on these cores of the host, without computing it.
+        """Compile the kernels of a use in parallel on these cores of the host, without computing.
 
-        A help before the use itself, which compiles what is missing; nothing where compilation does not wait for a use.
-        The use begins the same operations whatever numbers come out, if not equally often.
+        The use itself, which follows, compiles the kernels that are missing; backends without just-in-time compilation
+        do nothing.  A use starts the same kinds of operations whatever numbers result.
         """
 
     def facts(self) -> dict[str, Any]:
-        """Libraries and versions that compute, for the result."""
+        """Return the libraries that compute, and their versions, for the result."""
 
     def device_facts(self) -> dict[str, Any]:
-        """The device that computes, for the result; empty for the host."""
+        """Return the description of the device for the result; empty for the host."""
 
     @property
     def transport(self) -> Any:
-        """How arrays of these kernels become messages: a `comm.base.Transport`; None: as they are."""
+        """The `comm.base.Transport` that turns arrays into messages, or None if they are sent as they are."""

@@ -1,4 +1,4 @@
-"""What every backend provides for generated matrices, whose entries are functions of (seed, i, j)."""
+"""The operations of every backend on generated matrices, whose entries are functions of (seed, i, j)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mxpeak.layout.entries import Entries
 class GeneratedKernels(Protocol):
     """Generated matrices: stored, or regenerated in every product.  All are local to the rank.
 
-    a_ij = entries.value(i, j); where there is a `diagonal` (fp64, an entry a local row), a_ii is the one of row i.
+    a_ij = entries.value(i, j); if `diagonal` (fp64, one entry per local row) is given, it provides a_ii.
     """
 
     def generate(
         self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None = None
     ) -> None:
-        """A = this rank's part of a generated matrix, each entry rounded once to A's type."""
+        """Write this rank's part of a generated matrix to A, each entry rounded once to the type of A."""
 
     def generate_with_sums(
         self,
@@ -30,20 +30,20 @@ class GeneratedKernels(Protocol):
         sums: Matrix,
         W: Matrix,
     ) -> None:
-        """A as `generate` makes it, and sums_k = A w_k as `add_matvec` would add them up; the host reads no A for it.
+        """Generate A as `generate` does, and compute sums_k = A w_k like `add_matvec`; the host does not reread A.
 
-        W and the sums are fp64, with one of two vectors a row.
+        W and the sums are fp64, with one of two vectors per row.
         """
 
     def generated_matvec(
         self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None, x: Vector
     ) -> None:
-        """y = A x in fp64, A as `generate` would make it, never stored; error <= n·u·|A||x|; 2·m·n flops."""
+        """Compute y = A x in fp64 for the A of `generate`, without storing A; error <= n·u·|A||x|; 2·m·n flops."""
 
     def generated_row_sums(
         self, sums: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None
     ) -> None:
-        """sums = Σ_j |a_ij|, A as `generate` would make it in fp64, never stored; error <= n·u·Σ_j |a_ij|."""
+        """Compute Σ_j |a_ij| for the fp64 A of `generate`, without storing A; error <= n·u·Σ_j |a_ij|."""
 
     def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
-        """v_j = +1 or -1, by the highest bit of X(1 + j): a pure function of (seed, global j)."""
+        """Set v_j to +1 or -1 by the highest bit of X(1 + j), a function of the seed and the global j."""

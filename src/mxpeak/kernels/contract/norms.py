@@ -1,4 +1,4 @@
-"""What every backend provides for norms: passes over the tiles of a matrix, and the arithmetic of exact sums."""
+"""The operations of every backend for norms: passes over the tiles of a matrix, and the arithmetic of exact sums."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class NormParts:
-    """The results of one pass over tiles; those that were not wanted are 0 or empty.
+    """The results of one pass over tiles; results that were not requested are 0 or empty.
 
     top         max |a_ij|, NaN if there is one
-    squares     Σ |a_ij|² in three sums: as they are, of large numbers scaled by DOWN, of small ones by UP
+    squares     Σ |a_ij|² in three sums: unscaled, of large numbers scaled by DOWN, of small ones scaled by UP
     by_row      Σ_j |a_ij|
     by_column   Σ_i |a_ij|
     """
@@ -48,13 +48,13 @@ class NormParts:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedParts:
-    """What norms are checked against; each sum is high + low, the two rows of a matrix.
+    """The oracle of norms; each sum is high + low, the two rows of a matrix.
 
     top         max |a_ij|
     squares     Σ |a_ij|², two rows of one column
     by_row      Σ_j |a_ij|
     by_column   Σ_i |a_ij|
-    entries     how many entries were read
+    entries     the number of entries read
     """
 
     top: float
@@ -67,9 +67,9 @@ class ExtendedParts:
 class NormKernels(Protocol):
     """The operations of norms.  `rows` and `columns` are the lengths of the results by row and by column.
 
-    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.  A NaN among the entries that
-    are read makes every norm of them NaN, also beside an Inf.  Kernels keep it in `top` and in sums; so do `maximum`
-    and `max` of `xp`, which makes the vectors.
+    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.  A NaN among the entries makes
+    every norm NaN, even if there is also an Inf.  Kernels propagate it in `top` and in sums; so do `maximum` and `max`
+    of `xp`.
     """
 
     @property
@@ -78,17 +78,19 @@ class NormKernels(Protocol):
 
     @property
     def transport(self) -> Any:
-        """How vectors become messages: a `comm.base.Transport`; None: as they are."""
+        """The `comm.base.Transport` that turns vectors into messages, or None if they are sent as they are."""
 
     def small_norm(self, A: Matrix, want: str) -> float | None:
-        """One norm of a small general matrix with hardly any set-up: the largest entry (`max`), the largest sum by
-        row or column (`rows`, `columns`), or the root of the sum of squares (`squares`); None where it takes a pass.
+        """Return one norm of a small general matrix with little set-up, or None if it needs `norm_pass`.
+
+        `want`: the largest entry (`max`), the largest sum by row or column (`rows`, `columns`), or the root of the sum
+        of squares (`squares`).
         """
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        """Those of `max`, `squares`, `rows` and `columns` that `wants` names, of the entries in the band, in one pass.
+        """Compute the requested of `max`, `squares`, `rows` and `columns` over the entries in the band, in one pass.
 
         Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds; the largest is exact if A is real.
         """
@@ -96,7 +98,7 @@ class NormKernels(Protocol):
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Vector, Vector]:
-        """max_j |a_ij| and max_i |a_ij|, where `rows` and `columns` want them; the same bits however A is cut."""
+        """Return max_j |a_ij| and max_i |a_ij| if requested, bitwise independent of the tiling of A."""
 
     def folded_sums(
         self,
@@ -108,28 +110,28 @@ class NormKernels(Protocol):
         row_factors: Vector,
         column_factors: Vector,
     ) -> tuple[Matrix, Matrix]:
-        """Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or of the squares, cut into folds that add up without rounding.
+        """Return Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or the sums of squares, in folds that add without rounding.
 
-        Fold k is the sum of what is rounded to multiples of the spacing at sigmas[k]; the rest goes to fold k + 1.
+        Fold k sums the terms rounded to multiples of the spacing at sigmas[k]; the remainders are added to fold k + 1.
         """
 
     def half_powers(self, maxima: Vector) -> Vector:
-        """f = 2^-(e/2), e the least even number with maximum <= 2^e: f·f·x <= 1; 1 where it is 0, inf or NaN."""
+        """Return f = 2^-(e/2), e the least even number with maximum <= 2^e, so f·f·x <= 1; or 1 for 0, inf and NaN."""
 
     def unfolded(self, folds: Matrix, factors: Vector, maxima: Vector, squared: bool) -> Vector:
-        """Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f²; where the maximum is 0, inf or NaN: that."""
+        """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f²; or the maximum if it is 0, inf or NaN."""
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        """Read every byte of the tiles and do nothing else with it: the limit of what a norm can be."""
+        """Read every byte of the tiles without using it, which bounds the speed of a norm."""
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Matrix:
-        """An uninitialised matrix of a type of `configs.DTYPES`, without gaps, by rows (C) or by columns (F)."""
+        """Return an uninitialized matrix of a type of `configs.DTYPES`, without gaps, by rows (C) or by columns (F)."""
 
     def set_parts(self, target: Matrix, real: Matrix, imaginary: Matrix | None) -> None:
-        """target = real + i·imaginary, fp64 matrices rounded to the target's type."""
+        """Set target = real + i·imaginary from fp64 matrices, rounded to the type of the target."""
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        """The sums of `norm_pass` in doubled precision, by other means; squares within fp64's range, no NaN."""
+        """Compute the sums of `norm_pass` in doubled precision; requires no NaN, and squares in the range of fp64."""
 
     def paired_sum(self, terms: Sequence[Matrix]) -> Matrix:
-        """The sum of all rows of matrices as two rows, high and low, in doubled precision; high is it rounded once."""
+        """Return the sum of all rows in doubled precision, as two rows; the first is the sum rounded once."""

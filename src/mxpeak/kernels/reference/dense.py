@@ -1,4 +1,4 @@
-"""The reference for dense solves: each operation written as its definition says."""
+"""The reference for dense solves: each operation written as its definition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReferenceDense:
         return precision not in ("fp64", "fp32")
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
-        """There is no device whose memory could be full."""
+        """Do nothing: there is no device."""
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
         return np.full((n, n), np.nan, dtype)
@@ -52,7 +52,7 @@ class ReferenceDense:
         by_row[:], by_column[:] = sizes.sum(axis=1), sizes.sum(axis=0)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Row i of L U is row `rows[i]` of W."""
+        """Factor W; row i of L U is row `rows[i]` of W."""
         n, width = len(W), len(W) if precision in ("fp64", "fp32") else WIDTH
         rows, singular = np.arange(n), 0
         with quiet():
@@ -102,7 +102,7 @@ class ReferenceDense:
 
 
 def _rounded(A: Array, precision: str) -> Array:
-    """Each number, or its real and imaginary part, rounded to a precision, in A's own type."""
+    """Round each number, or its real and imaginary part, to a precision; the result has the type of A."""
     if precision in ("fp64", "fp32"):
         return A
     if A.dtype.kind == "c":

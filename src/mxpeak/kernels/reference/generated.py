@@ -13,7 +13,7 @@ from mxpeak.layout.entries import Entries
 def generated(
     shape: tuple[int, int], rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
 ) -> Array:
-    """A rank's part of a generated matrix in fp64."""
+    """Return a rank's part of a generated matrix in fp64."""
     A = np.empty(shape)
     for il, jl in np.ndindex(shape):
         i, j = rows.to_global(il), cols.to_global(jl)

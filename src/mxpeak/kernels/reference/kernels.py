@@ -1,4 +1,4 @@
-"""The reference backend: `kernels.contract.Kernels`, each operation written as its definition says."""
+"""The reference backend: `kernels.contract.Kernels`, each operation written as its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference for HPL and HPL-MxP: each operation written as its definition says."""
+"""The reference for HPL and HPL-MxP: each operation written as its definition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 
 def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Array, Array]:
-    """i as a column and j as a row: the global indices of a local matrix."""
+    """Return the global indices of a local matrix, i as a column and j as a row."""
     i = np.array([rows.to_global(il) for il in range(A.shape[0])], dtype=np.int64)
     j = np.array([cols.to_global(jl) for jl in range(A.shape[1])], dtype=np.int64)
     return i[:, None], j[None, :]
@@ -64,31 +64,31 @@ class ReferenceLu(Synchronous):
             target[:] = rounded(source.astype(np.float64), precision)
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Column by column, right-looking; plan and variant change rounding only, so the oracle ignores them."""
+        """Factor column by column, right-looking; plan and variant only change rounding, so they are ignored."""
         A, L1, jb = panel.A, panel.L1, panel.L1.shape[0]
         begin, swap_s, singular = perf_counter(), 0.0, 0
         for j in range(jb):
             first = j if panel.top else 0
-            mine, body = np.zeros(HEAD + 2 * jb), HEAD + jb
-            mine[VALUE], mine[ROW] = -1.0, -1.0
+            candidate, body = np.zeros(HEAD + 2 * jb), HEAD + jb
+            candidate[VALUE], candidate[ROW] = -1.0, -1.0
             if first < A.shape[0]:
                 magnitude = np.abs(A[first:, j])
                 at = first + int(np.argmax(np.where(np.isnan(magnitude), -1.0, magnitude)))
-                mine[VALUE] = 0.0 if np.isnan(A[at, j]) else abs(A[at, j])
-                mine[ROW] = panel.rows.to_global(panel.il0 + at)
-                mine[HEAD:body] = A[at]
+                candidate[VALUE] = 0.0 if np.isnan(A[at, j]) else abs(A[at, j])
+                candidate[ROW] = panel.rows.to_global(panel.il0 + at)
+                candidate[HEAD:body] = A[at]
             if panel.top:
-                mine[HAS_TOP] = 1.0
-                mine[body:] = A[j]
+                candidate[HAS_TOP] = 1.0
+                candidate[body:] = A[j]
             if exchange is not None:
                 swap_begin = perf_counter()
-                exchange(mine, np.empty_like(mine))
+                exchange(candidate, np.empty_like(candidate))
                 swap_s += perf_counter() - swap_begin
-            pivot = int(mine[ROW])
+            pivot = int(candidate[ROW])
             panel.pivots[j] = pivot
-            L1[j] = mine[HEAD:body]
+            L1[j] = candidate[HEAD:body]
             if panel.rows.owner(pivot) == panel.rows.p:
-                A[panel.rows.to_local(pivot) - panel.il0] = mine[body:]
+                A[panel.rows.to_local(pivot) - panel.il0] = candidate[body:]
             below = slice(j + 1 if panel.top else 0, None)
             if L1[j, j] == 0.0:
                 singular = singular or j + 1

@@ -1,4 +1,4 @@
-"""The reference kernels of norms: each operation of `kernels.contract.norms` written as its definition says."""
+"""The reference kernels of norms: each operation of `kernels.contract.norms` written as its definition."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mxpeak.layout.structure import Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Decimal digits of what norms are checked against.
+#: Decimal digits of the oracle.
 DIGITS = 60
 
 
 def quiet() -> np.errstate:
-    """What overflows or is no number becomes inf or NaN without a warning."""
+    """Return a context in which overflow and undefined operations give inf and NaN without a warning."""
     return np.errstate(all="ignore")
 
 
 def entries(tile: Tile, band: Band) -> Array:
-    """The tile in fp64 or complex128, 0 where it is outside the band: neutral in all that follows."""
+    """Return the tile in fp64 or complex128, with zeros outside the band."""
     found = np.zeros(tile.A.shape, np.complex128 if tile.A.dtype.kind == "c" else np.float64)
     columns = [tile.cols.to_global(b) for b in range(found.shape[1])]
     for a in range(found.shape[0]):
@@ -37,13 +37,13 @@ def entries(tile: Tile, band: Band) -> Array:
 
 
 def magnitude(x: Array) -> Array:
-    """|x|; where a part is NaN: NaN, although the other be Inf."""
+    """Return |x|, or NaN if a part is NaN, even if the other one is Inf."""
     with quiet():
         return np.where(np.isnan(x), np.nan, np.hypot(x.real, x.imag) if x.dtype.kind == "c" else np.abs(x))
 
 
 def total(sizes: Array) -> float:
-    """The sum of |x|s, correctly rounded."""
+    """Return the correctly rounded sum of |x|."""
     try:
         return math.fsum(sizes)
     except OverflowError:  # of numbers, but NaN may come after them
@@ -51,14 +51,14 @@ def total(sizes: Array) -> float:
 
 
 def squares(x: Array) -> list[float]:
-    """Σ |x|² in three sums: of real and imaginary parts as they are, of large ones, of small ones."""
+    """Return Σ |x|² in three sums: of unscaled parts, of scaled large ones, and of scaled small ones."""
     parts = np.abs(np.concatenate([x.real, x.imag]) if x.dtype.kind == "c" else x)
     large, small = parts > LARGE, parts < SMALL
     return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]
 
 
 def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) -> list[Array]:
-    """The values of each row or column (`by`) of a matrix, from all tiles."""
+    """Return the values of each row or column (`by`) of a matrix, from all tiles."""
     found: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
     for tile, A in zip(tiles, values):
         first, A = (tile.row0, A) if by == "rows" else (tile.col0, A.T)
@@ -68,7 +68,7 @@ def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) ->
 
 
 def terms(line: Array, f: float, squared: bool) -> Array:
-    """|f·f·x| or its square, rounded once an operation: all that follows of it is exact."""
+    """Return |f·f·x| or its square, rounded once per operation."""
     with quiet():
         re, im = line.real * f * f, line.imag * f * f
         square = re * re + im * im
@@ -76,7 +76,7 @@ def terms(line: Array, f: float, squared: bool) -> Array:
 
 
 def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
-    """For each sigma the sum of what is rounded to multiples of the spacing of numbers there."""
+    """Return for each sigma the sum of the terms rounded to multiples of the spacing at sigma."""
     found = []
     with quiet():
         for spacing in map(np.spacing, sigmas):
@@ -87,13 +87,13 @@ def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
 
 
 def exact(line: Array) -> list[Decimal]:
-    """Each |x| to so many digits."""
+    """Return each |x| with DIGITS decimal digits."""
     with localcontext(prec=DIGITS):
         return [(Decimal(x.real) ** 2 + Decimal(x.imag) ** 2).sqrt() for x in line.tolist()]
 
 
 def pairs(values: Sequence[Decimal]) -> Array:
-    """Each number as the fp64 next to it, and below that what is left of it."""
+    """Return each number as the nearest fp64 number, and below it the remainder."""
     with localcontext(prec=DIGITS):
         return np.array([(float(x), float(x - Decimal(float(x)))) for x in values], np.float64).reshape(-1, 2).T
 
@@ -195,7 +195,7 @@ class ReferenceNorms:
 
 
 def _half_power(maximum: float) -> float:
-    """2^-(e/2), e the least even number with maximum <= 2^e."""
+    """Return 2^-(e/2), e the least even number with maximum <= 2^e."""
     if not 0.0 < maximum < math.inf:
         return 1.0
     fraction, e = math.frexp(maximum)  # maximum = fraction·2^e, fraction in [1/2, 1)

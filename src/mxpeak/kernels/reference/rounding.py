@@ -1,4 +1,4 @@
-"""Rounding to any format by its definition, and the types that reference arrays have."""
+"""Rounding to any format by its definition, and the types of reference arrays."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mxpeak.precision import PRECISIONS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The types that are stored as they are; every other precision is emulated, its numbers stored in fp32.
+#: The precisions with a type of their own; numbers of every other precision are stored in fp32.
 TYPES: dict[str, type] = {"fp64": np.float64, "fp32": np.float32}
 
 
 def quiet() -> np.errstate:
-    """What overflows or is no number becomes inf or NaN without a warning: whoever solves tests for that."""
+    """Return a context in which overflow and undefined operations give inf and NaN without a warning."""
     return np.errstate(all="ignore")
 
 
 def rounded(x: Array, precision: str) -> Array:
-    """Every x to the nearest number of a format, on ties the even one; beyond the largest: inf, or NaN for fp8.
+    """Round every x to the nearest number of a format, ties to even; larger numbers give inf, or NaN for fp8.
 
-    With p bits the numbers of [2^e, 2^(e+1)) lie 2^(e-p+1) apart; below the smallest normal number they lie as just
-    above it.  All of it is exact in fp64 except rint, which is the rounding: so also an fp64 is rounded only once.
+    With p bits the spacing of the numbers in [2^e, 2^(e+1)) is 2^(e-p+1); below the smallest normal number it is that
+    just above it.  All operations are exact in fp64 except rint, so an fp64 number is rounded only once.
     """
     format_ = PRECISIONS[precision]
     _, above = np.frexp(np.maximum(np.abs(x), format_.smallest))  # |x| < 2^above = 2^(e+1)
