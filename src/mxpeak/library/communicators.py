@@ -1,4 +1,4 @@
-"""The ranks that call together, as the user names them."""
+"""Convert the `comm` argument of public functions to a communicator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxpeak.runtime import launch
 
 
 def communicator(comm: Any) -> Communicator:
-    """Our own view of a communicator of mpi4py, made once; `world`: all ranks that the launcher started."""
+    """Return the communicator for one of mpi4py, for "world" (all started ranks), or for None (this process)."""
     if comm is None:
         return Solo()
     if isinstance(comm, str) and comm == "world":
@@ -31,5 +31,5 @@ def communicator(comm: Any) -> Communicator:
 
 @cache
 def _world() -> Communicator:
-    """Made once: MPI has a limited number of communicators."""
+    """Return the communicator of all started ranks, created once because MPI limits their number."""
     return launch.start()

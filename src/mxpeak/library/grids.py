@@ -1,4 +1,4 @@
-"""Process grids over the ranks that call together, and matrices that are on them."""
+"""Process grids over the ranks of a communicator, and matrices that are distributed over them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
 
 
 class BlockDistributed(ABC):
-    """A user's matrix in blocks on a process grid."""
+    """A user's matrix that is distributed in blocks over a process grid."""
 
     @abstractmethod
     def blocks(self) -> CyclicMatrix:
-        """Its entries in memory.  Collective."""
+        """Return the matrix with its entries in memory. Collective."""
 
 
 def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:
-    """The grid of all ranks, made once: MPI has a limited number of communicators.  Collective."""
-    made = _grids.setdefault(comm, {})
-    if shape not in made:
+    """Return the grid of all ranks, created once because MPI has a limited number of communicators. Collective."""
+    grids = _grids.setdefault(comm, {})
+    if shape not in grids:
         grid = make_grid(shape, comm)
         assert grid is not None, "the grid takes all ranks"
-        made[shape] = grid
-    return made[shape]
+        grids[shape] = grid
+    return grids[shape]

@@ -1,4 +1,4 @@
-"""The door of the library: a user's matrix or vector is judged here, once, and goes on as one value."""
+"""Validate a user's matrix or vector once, and wrap it as an `Input`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mxpeak.installation import install_command
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The floating-point types that are computed with, as NumPy and torch name them.
+#: The floating-point types that mxpeak supports, by their names in NumPy and torch.
 TYPES = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _DTYPES = {name: np.dtype(name) for name in TYPES + INTEGERS if name != "bfloat16"}
 _DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
-#: Entries that are looked at together, so that no temporary array is as large as a matrix.
+#: Entries that are examined at a time, so that no temporary array is as large as a matrix.
 STRIP = 1 << 24
 
 
@@ -28,11 +28,11 @@ STRIP = 1 << 24
 class Input:
     """A dense matrix or vector as the user passed it; nothing is copied.
 
-    name    what the user calls it: A, b …
-    array   a NumPy array, or a tensor of torch
-    dtype   the type of its numbers in NumPy, in the machine's byte order
-    shape   of any number of dimensions
-    device  where it lies, as torch says it: cpu, cuda:0 …; None: Python's numbers, which lie nowhere
+    name    the argument name for messages: A, b ...
+    array   a NumPy array or a torch tensor
+    dtype   the NumPy type of the numbers, in the machine's byte order
+    shape   the shape, of any number of dimensions
+    device  the torch name of the device: cpu, cuda:0 ...; None for Python numbers
     """
 
     name: str
@@ -43,14 +43,11 @@ class Input:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor of torch; then results are tensors on its device."""
+        """Return whether the input is a torch tensor; results are then tensors on the same device."""
         return not isinstance(self.array, np.ndarray)
 
     def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
-        """The numbers in a type, as an array of the host (device None) or a tensor on a `kernels.torch.device.Device`.
-
-        Copied only if they lie elsewhere or have another type.
-        """
+        """Return the numbers in a type, as a host array (device None) or as a tensor on a device; copy if necessary."""
         dtype = self.dtype if dtype is None else dtype
         if device is not None:
             from mxpeak.kernels.torch.engine.tensors import on_device
@@ -59,14 +56,15 @@ class Input:
         return np.asarray(np.require(as_array(self.array), dtype, "A"))
 
     def result(self, X: Any) -> Any:
-        """X as this input came: a tensor on its device, or an array."""
+        """Return X as a tensor on the device of this input, or as an array if the input is an array."""
         return as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
 
 
 def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -> Input:
-    """The values as an input, or a clear refusal; `instead` says what to call with a sparse matrix.
+    """Validate `values` and wrap them as an `Input`; raise a UsageError otherwise.
 
-    constant   the result is no tensor, so that a gradient is not expected of it
+    instead    the function that the error suggests for a sparse matrix
+    constant   the result is not a tensor, so that a gradient is not expected
     """
     tensor, device = is_tensor(values), device_of(values)
     if tensor and not constant:
@@ -90,7 +88,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
 
 
 def on_host(x: Any) -> Array:
-    """A vector of an array or a tensor as an array, of the same memory if that is the host's."""
+    """Return a vector as a host array, which shares memory with the vector if that is on the host."""
     if not is_tensor(x):
         return np.asarray(x)
     from mxpeak.kernels.torch.engine.tensors import array_of
@@ -99,7 +97,7 @@ def on_host(x: Any) -> Array:
 
 
 def sparse_on_host(values: Any) -> Any:
-    """A sparse matrix as SciPy has it, of the same memory if that is the host's; other values as they are."""
+    """Return a sparse tensor as a SciPy matrix, which shares host memory; return other values unchanged."""
     if not is_tensor(values):
         return values
     check_no_gradient(values, "A")
@@ -109,7 +107,7 @@ def sparse_on_host(values: Any) -> Any:
 
 
 def check_no_gradient(tensor: Any, name: str) -> None:
-    """Stop at a tensor whose gradient torch records: the result would silently be a constant to it."""
+    """Raise a UsageError for a tensor whose gradient torch records, because the result would have no gradient."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise UsageError(
             f"{name} requires a gradient, but mxpeak does not compute gradients; use {name}.detach(), or "
@@ -123,13 +121,13 @@ def conjugate(x: Any) -> Any:
 
 
 def is_tensor(values: Any) -> bool:
-    """Whether these are a tensor of torch, which is not imported to find out."""
+    """Return whether the values are a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(values, torch.Tensor)
 
 
 def as_array(x: Any) -> Any:
-    """An array, or a tensor as one: on the CPU of the same memory."""
+    """Return an array, or a tensor as an array; a CPU tensor shares its memory."""
     if isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import array_of
@@ -138,7 +136,7 @@ def as_array(x: Any) -> Any:
 
 
 def as_tensor(x: Any) -> Any:
-    """A tensor, or an array as one of the same memory, if torch knows its strides."""
+    """Return a tensor, or an array as a tensor that shares its memory if torch supports its strides."""
     if not isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import tensor_of
@@ -147,25 +145,25 @@ def as_tensor(x: Any) -> Any:
 
 
 def device_of(values: Any) -> str | None:
-    """Where they lie, as torch says it: cpu, cuda:0 …; None for Python's numbers, which lie nowhere."""
+    """Return the torch name of the device of the values: cpu, cuda:0 ...; None for Python numbers."""
     if is_tensor(values):
         return str(values.device)
     return "cpu" if hasattr(values, "dtype") else None
 
 
 def device_for(name: str, *devices: str | None) -> Any:
-    """Where to compute with operands on these devices: a `kernels.torch.device.Device`, or None for the host.
+    """Return the device on which to compute with operands on these devices; None is the host.
 
-    auto       where the tensors among them are; the host for those on the CPU, and where there are none
-    cpu        the host; a tensor on a GPU is not copied there unless the user does it
-    cuda       the GPU that the tensors among them are on, else torch's current one; the others are to be copied
-    cuda:N     that GPU
+    auto       the device of the tensors; the host if there are none
+    cpu        the host; the user must copy tensors from a GPU
+    cuda       the GPU of the tensors, otherwise torch's current GPU; other operands are copied
+    cuda:N     GPU number N
 
-    Operands on several devices are an error unless `name` is one of these, and so is a device that does not exist.
+    Raises an error for operands on several devices, and for a device that does not exist.
     """
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
-        asked = f'"{name}"' if isinstance(name, str) else repr(name)
-        raise UsageError(f"unknown device {asked}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …")
+        text = f'"{name}"' if isinstance(name, str) else repr(name)
+        raise UsageError(f"unknown device {text}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …")
     found = [device for device in dict.fromkeys(devices) if device is not None]
     gpus = [device for device in found if device.startswith("cuda")]
     if others := [device for device in found if device != "cpu" and device not in gpus]:
@@ -193,7 +191,7 @@ def device_for(name: str, *devices: str | None) -> Any:
 
 
 def opened(name: str) -> Any:
-    """The device of this name."""
+    """Return the device with this name."""
     try:
         from mxpeak.kernels.torch.engine.tensors import device_named
     except ModuleNotFoundError as error:
@@ -206,7 +204,7 @@ def opened(name: str) -> Any:
 
 
 def check_finite(x: Any, name: str, xp: Any) -> None:
-    """Stop at NaN and Inf in an array or tensor of one or two dimensions, and say where the first is."""
+    """Raise a UsageError with the position of the first NaN or Inf of an array or tensor, if there is one."""
     rows = x if x.ndim == 2 else x[:, None]
     count, first = 0, ""
     height = max(1, STRIP // max(rows.shape[1], 1))

@@ -36,7 +36,7 @@ class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
     """
 
 
-#: Looked up once: to look up a member takes a hundredth of the time of a small solve.
+#: Looked up once, because the lookup of a member takes 1 % of the time of a small solve.
 SOLVED = Outcome.SOLVED
 
 AnyInfo = TypeVar("AnyInfo", bound="Warned")
@@ -77,8 +77,8 @@ def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
     if info.ill_conditioned and info.outcome is not Outcome.NOT_FINITE:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
     elif info.outcome is not SOLVED and info.outcome is not Outcome.UNREACHED:
-        why = info.message.splitlines()[-1:] or [str(info.outcome)]
-        warnings.warn(f"not solved: {why[0]}", NotSolvedWarning, stacklevel=3)
+        reason = info.message.splitlines()[-1:] or [str(info.outcome)]
+        warnings.warn(f"not solved: {reason[0]}", NotSolvedWarning, stacklevel=3)
     return x, info
 
 
@@ -111,7 +111,7 @@ class Info:
         return self.outcome is Outcome.SOLVED
 
     def _as_text(self, lines: list[str]) -> str:
-        """Return the lines of a solver and the lines that all infos share, as one text."""
+        """Return the lines of a solver and the lines that all infos have, as one text."""
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])

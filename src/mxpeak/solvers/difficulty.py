@@ -1,6 +1,6 @@
-"""How hard a generated system is: the condition of A, and how well GMRES does without the factors.
+"""The difficulty of a generated system: the condition of A, and the convergence of GMRES without the factors.
 
-Neither is part of a benchmark's time; both go with its result, so that a reader sees what was solved.
+Both are part of the result of a benchmark but not of its time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ FIRST, STEPS = 2, 8
 
 
 def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | None:
-    """What GMRES without a preconditioner gains a step: (||r_8|| / ||r_2||)^(1/6).  None where it ends earlier.
+    """Return the residual reduction per step of GMRES without a preconditioner, (||r_8|| / ||r_2||)^(1/6).
+
+    Returns None if GMRES ends earlier.
 
     8 products with A.  Collective over the grid.
     """
@@ -33,9 +35,10 @@ def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | 
 
 
 def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, threshold: float) -> int | None:
-    """Steps of GMRES without a preconditioner, from x = 0, to a scaled backward error below `threshold`.
+    """Return the number of steps of GMRES without a preconditioner, from x = 0, to an eta below `threshold`.
 
-    None: more than `most`.  A product with A a step; r = b - (A Q) t, as in `refine`.  Collective over the grid.
+    Returns None if that takes more than `most` steps. Each step takes one product with A, and r = b - (A Q) t as in
+    `refine`. Collective over the grid.
     """
     Q, rho = started(mxp.unknowns, system.on_columns(system.b), most)
     AQ = mxp.equations.basis(most)
@@ -54,7 +57,7 @@ def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, t
 
 
 def condition_estimate(mxp: MxpSystem) -> float:
-    """||A||_inf · ||A^-1||_inf, the second estimated with the factors for A: ||A^-1||_inf = ||A^-T||_1.
+    """Return ||A||_inf · ||A^-1||_inf, the latter estimated with the factors of A: ||A^-1||_inf = ||A^-T||_1.
 
     2·N² flops a solve, four to six solves.  Collective over the grid.
     """

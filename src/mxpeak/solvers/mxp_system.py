@@ -1,4 +1,4 @@
-"""HPL-MxP's system as refinement sees it: A regenerated for every product, M^-1 = U^-1 L^-1 from the factors.
+"""The system of HPL-MxP for refinement: A is regenerated for every product, and M^-1 = U^-1 L^-1.
 
 With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 = C (LU)^-1 R.
 """
@@ -36,16 +36,16 @@ class MxpSystem:
         self.b_inf = self.equations.max_abs(self.b)
 
     def multiply(self, v: Vector) -> Vector:
-        """A v over the rows."""
+        """Return A v over the rows."""
         with self.spans("matvec", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             return self._system.multiply(v)
 
     def residual(self, x: Vector) -> Vector:
-        """b - A x over the rows."""
+        """Return b - A x over the rows."""
         return self.b - self.multiply(x)
 
     def precondition(self, r: Vector) -> Vector:
-        """C U^-1 L^-1 R r over the columns."""
+        """Return C U^-1 L^-1 R r over the columns."""
         xp = self._kernels.xp
         with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             if self._balance is None:
@@ -54,7 +54,7 @@ class MxpSystem:
             return xp.multiply(self._balance.C, self._factors.solve(scaled))
 
     def precondition_transposed(self, c: Vector) -> Vector:
-        """R L^-T U^-T C c over the rows, for c over the columns."""
+        """Return R L^-T U^-T C c over the rows, for c over the columns."""
         if self._balance is None:
             return self._factors.solve_transposed(c)
         xp = self._kernels.xp
