@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -126,8 +127,8 @@ def make_stencil(
     spans: Spans,
 ) -> StencilProblem:
     """Build the levels on `boxes`, the finest first, in every form.  Collective."""
-    made: list[list[Level]] = [[] for _ in forms]
-    outers: list[SparseMatrix | None] = [None for _ in forms]
+    levels: list[list[Level]] = [[] for _ in forms]
+    outers: list[SparseMatrix] = []
     generate_s = optimize_s = 0.0
     orders: list[Order] = []
     b, setup_bytes = None, 0
@@ -139,39 +140,50 @@ def make_stencil(
         orders.append(kernels.order(rows, order))
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), len(rows.indices) * 12 + box.rows * 8
-        for k, form in enumerate(forms):
-            values, exact = value_format(kernels, comm, rows, form.values[depth], form.tolerance)
-            same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
-            level = _level(kernels, comm, box, rows, orders[depth], form, values, same, spans)
+        store = _LevelStore(kernels, comm, rows, orders[depth], partial(_exchange, kernels, comm, box), spans)
+        for of_form, form in zip(levels, forms):
+            level, outer = store.store(form, depth)
             if depth:
-                _join(kernels, made[k][-1], level, orders, boxes)
-            elif form.mixed:
-                values = values if exact else "fp64"  # residuals use the exact matrix
-                stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A if exact else same)
-                outers[k] = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, orders[0], "fp64"), spans)
-            made[k].append(level)
+                _join(kernels, of_form[-1], level, orders, boxes)
+            else:
+                outers.append(outer)
+            of_form.append(level)
         generate_s += clock.seconds(begin, generated)
         optimize_s += clock.seconds(generated, clock.mark())
-    hierarchies = [Hierarchy(levels[0], outer or levels[0].A) for levels, outer in zip(made, outers)]
-    return StencilProblem(hierarchies, b, generate_s, optimize_s, [one.colours for one in orders], setup_bytes)
+    hierarchies = [Hierarchy(of_form[0], outer) for of_form, outer in zip(levels, outers)]
+    return StencilProblem(hierarchies, b, generate_s, optimize_s, [order.colours for order in orders], setup_bytes)
 
 
-def _level(
-    kernels: SparseKernels,
-    comm: Communicator,
-    box: Box,
-    rows: Rows,
-    order: Order,
-    form: Form,
-    values: str,
-    same: Matrix | None,
-    spans: Spans,
-) -> Level:
-    vectors = form.vectors_of(values)
-    stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
-    A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)
-    keep = zeros(kernels, box.rows, vectors) if form.symmetric else None
-    return Level(A, A.halo_vector(), keep)
+class _LevelStore:
+    """Stores the rows of one level in any form; forms of the same storage share arrays."""
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        rows: Rows,
+        order: Order,
+        exchange: Callable[[Order, str], Exchange],
+        spans: Spans,
+    ):
+        self._kernels, self._comm, self._rows, self._order = kernels, comm, rows, order
+        self._exchange, self._spans = exchange, spans
+        self._by_storage: dict[str, Matrix] = {}
+
+    def store(self, form: Form, depth: int) -> tuple[Level, SparseMatrix]:
+        """Return the level in a form, and its matrix for fp64 vectors, which a mixed form has on the finest level."""
+        values, exact = value_format(self._kernels, self._comm, self._rows, form.values[depth], form.tolerance)
+        vectors, same = form.vectors_of(values), self._by_storage.get(form.storage)
+        A = outer = self._matrix(values, vectors, form.storage, same)
+        if form.mixed and not depth:  # residuals use the exact matrix
+            outer = self._matrix(values if exact else "fp64", "fp64", form.storage, A.A if exact else same)
+        self._by_storage.setdefault(A.A.storage, A.A)
+        keep = zeros(self._kernels, self._rows.n, vectors) if form.symmetric else None
+        return Level(A, A.halo_vector(), keep), outer
+
+    def _matrix(self, values: str, vectors: str, storage: str, like: Matrix | None) -> SparseMatrix:
+        stored = self._kernels.store(self._rows, self._order, values, vectors, storage, like=like)
+        return SparseMatrix(self._kernels, stored, self._exchange(self._order, vectors), self._spans)
 
 
 def value_format(
@@ -232,18 +244,8 @@ def make_general(
     rows, partners = localised(kernels, comm, block)
     generated = clock.mark()
     ordered = kernels.order(rows, order)
-    hierarchies: list[Hierarchy] = []
-    for form in forms:
-        values, exact = value_format(kernels, comm, rows, form.values[0], form.tolerance)
-        vectors = form.vectors_of(values)
-        same = next((other.top.A.A for other in hierarchies if other.top.A.A.storage == form.storage), None)
-        stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)
-        top = outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, vectors), spans)
-        if form.mixed:  # residuals use the exact matrix
-            like = stored if exact else same
-            stored = kernels.store(rows, ordered, values if exact else "fp64", "fp64", form.storage, like=like)
-            outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
-        hierarchies.append(Hierarchy(Level(top, top.halo_vector()), outer))
+    store = _LevelStore(kernels, comm, rows, ordered, partial(exchange, kernels, comm, partners), spans)
+    hierarchies = [Hierarchy(*store.store(form, 0)) for form in forms]
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
     return StencilProblem(hierarchies, b, generate_s, optimize_s, [ordered.colours], setup_bytes)

@@ -155,7 +155,7 @@ def tile_matrix(
 ) -> TileMatrix:
     """Return the matrix of which this rank has tiles[I, J]; see `TileMatrix`."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
-    found = []
+    local = []
     for (I, J), A in tiles.items():
         if not (0 <= I < len(heights) and 0 <= J < len(widths)):
             raise UsageError(
@@ -168,8 +168,8 @@ def tile_matrix(
                 f"block column {J} has {widths[J]} columns; use a tile of shape ({heights[I]}, {widths[J]})"
             )
         rows, cols = consecutive(heights[I], downs[I]), consecutive(widths[J], rights[J])
-        found.append(Tile(A, rows, cols, downs[I], rights[J]))
-    return TileMatrix(found, consecutive(downs[-1]), consecutive(rights[-1]), comm)
+        local.append(Tile(A, rows, cols, downs[I], rights[J]))
+    return TileMatrix(local, consecutive(downs[-1]), consecutive(rights[-1]), comm)
 
 
 #: The entries of an array descriptor of ScaLAPACK, in their order.

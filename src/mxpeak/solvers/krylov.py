@@ -9,7 +9,7 @@ A cycle finds d with B d near z, in the letters of Kashi et al., algorithm 3 (Sa
     d = Q t
 
 Every cycle starts with a new residual r = b - A x in the working precision, and may itself run in a lower one: GMRES as
-iterative refinement.  In fp64 throughout it is restarted GMRES.  M stands on one of two sides:
+iterative refinement.  In fp64 throughout it is restarted GMRES.  M is on one of two sides:
 
                           B         z         x = x + …    stops on
     left   `refine`       M^-1 A    M^-1 r    d            ||r|| / ((||A||·||x|| + ||b||)·n·u), infinity norm
