@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 
 from mxpeak.comm.base import Arrival, Communicator, Envelope, Request, Steps, Task, all_of
-from mxpeak.distributed.rows import Array, Block
+from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class HaloNeighbor:
     """A rank to exchange with: how many rows it needs, and the offset and length of its part of the halo."""
 
     rank: int
@@ -32,7 +32,12 @@ class Exchange:
     """The halo exchange of vectors of one type; `rows` are the rows that the neighbors need, in their order."""
 
     def __init__(
-        self, kernels: SparseKernels, comm: Communicator, neighbours: Sequence[Neighbour], rows: Indices, precision: str
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        neighbours: Sequence[HaloNeighbor],
+        rows: Indices,
+        precision: str,
     ):
         self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
         self._buffer = zeros(kernels, sum(neighbour.count for neighbour in neighbours), precision)
@@ -84,7 +89,7 @@ class Partner:
     received: int
 
 
-def localised(kernels: SparseKernels, comm: Communicator, block: Block) -> tuple[Rows, list[Partner]]:
+def localised(kernels: SparseKernels, comm: Communicator, block: RowBlock) -> tuple[Rows, list[Partner]]:
     """Return the rows in local columns with a symmetric local pattern, and the partners of this rank.  Collective."""
     columns, halo = numbered(block)
     rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
@@ -93,7 +98,7 @@ def localised(kernels: SparseKernels, comm: Communicator, block: Block) -> tuple
     return rows, partners(comm, block.starts, halo)
 
 
-def numbered(block: Block) -> tuple[Array, Array]:
+def numbered(block: RowBlock) -> tuple[Array, Array]:
     """Return the local numbers of the columns, own rows first and then the halo, and the global columns of the halo."""
     first, n = block.first, block.n
     outside = (block.columns < first) | (block.columns >= first + n)
@@ -124,6 +129,8 @@ def exchange(
     kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
 ) -> Exchange:
     """Return the halo exchange of vectors whose rows are in `order`."""
-    neighbours = [Neighbour(partner.rank, partner.rows.size, partner.offset, partner.received) for partner in partners]
+    neighbours = [
+        HaloNeighbor(partner.rank, partner.rows.size, partner.offset, partner.received) for partner in partners
+    ]
     rows = np.concatenate([np.empty(0, np.int64), *(partner.rows for partner in partners)])
     return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)

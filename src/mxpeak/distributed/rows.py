@@ -19,7 +19,7 @@ TAG = 7400
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowBlock:
     """The compressed rows of one rank, with global column numbers; `starts` has the first row of each rank, and n."""
 
     starts: list[int]
@@ -53,7 +53,7 @@ def cuts(indptr: Array, ranks: int) -> list[int]:
     return [*starts, n]
 
 
-def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = None) -> Block:
+def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = None) -> RowBlock:
     """Distribute the rows of `whole`, which is a matrix on rank 0 and None elsewhere.  Collective.
 
     starts   the first row of each rank, and n, on rank 0; None chooses about as many entries for each rank
@@ -69,16 +69,16 @@ def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = No
             Task(all_of([comm.isend(part, rank) for part in block.arrays])).wait()
         return _part(whole, cut, firsts, 0)
     n, nnz = cut[comm.rank + 1] - cut[comm.rank], firsts[comm.rank + 1] - firsts[comm.rank]
-    block = Block(cut, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
+    block = RowBlock(cut, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
     Task(all_of([comm.irecv(buffer, 0) for buffer in block.arrays])).wait()
     return block
 
 
-def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> Block:
+def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> RowBlock:
     """Return the rows of one rank, whose entries begin at firsts[rank]."""
     rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(firsts[rank], firsts[rank + 1])
     indptr = whole.indptr[rows].astype(np.int64) - firsts[rank]
-    return Block(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
+    return RowBlock(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
 
 
 def at_their_owners(comm: Communicator, starts: Sequence[int], rows: Array, columns: Array, values: Array) -> Array:

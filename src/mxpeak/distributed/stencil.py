@@ -10,8 +10,8 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.halo import Exchange, Neighbour, exchange, localised
-from mxpeak.distributed.rows import Block
+from mxpeak.distributed.halo import Exchange, HaloNeighbor, exchange, localised
+from mxpeak.distributed.rows import RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import Level, SparseMatrix
 from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
@@ -224,7 +224,7 @@ def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order
     for part in box.neighbours():
         points = _points(box, part.first, part.shape)
         rows += points
-        neighbours.append(Neighbour(part.rank, len(points), part.recv_offset, part.count))
+        neighbours.append(HaloNeighbor(part.rank, len(points), part.recv_offset, part.count))
     sent = order.old_to_new[kernels.xp.asarray(rows, dtype=kernels.xp.int64)]
     return Exchange(kernels, comm, neighbours, sent, precision)
 
@@ -236,7 +236,7 @@ def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def make_general(
-    kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
+    kernels: SparseKernels, comm: Communicator, block: RowBlock, forms: Sequence[Form], order: str, spans: Spans
 ) -> StencilProblem:
     """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero.  Collective."""
     clock = kernels.stopwatch

@@ -26,7 +26,7 @@ from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equili
 from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, probe, suspicious
 from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, work_of
 from mxpeak.solvers.precond.formats import Formats, formats, out_of_range
-from mxpeak.solvers.precond.problem import PreconditionedProblem, SolvePlan, StoredMatrix, compile_for, rows_of
+from mxpeak.solvers.precond.problem import MatrixForms, PreconditionedProblem, SolvePlan, compile_for, rows_of
 from mxpeak.solvers.precond.schwarz import overlapping
 from mxpeak.solvers.precond.setup import PreconditionerSetup, set_up
 from mxpeak.spans import Spans
@@ -142,7 +142,7 @@ class GmresDriver:
 
     def _set_up_overlapped(
         self, prepare: Callable[[], PreconditionerSetup], A: Csr
-    ) -> tuple[StoredMatrix, PreconditionerSetup]:
+    ) -> tuple[MatrixForms, PreconditionerSetup]:
         """Set up the preconditioner while another thread stores the matrix.
 
         This thread makes the factors because it will drop them: on any other thread SciPy keeps SuperLU's memory.
@@ -153,14 +153,14 @@ class GmresDriver:
             setup = prepare()
         return matrix.result(), setup
 
-    def _compiled_and_stored(self, A: Csr) -> StoredMatrix:
+    def _compiled_and_stored(self, A: Csr) -> MatrixForms:
         """Compile the kernels of the plan and store the matrix."""
         compile_for(self._kernels, self.plan, self._formats)
         return self._stored(A)
 
-    def _stored(self, A: Csr) -> StoredMatrix:
+    def _stored(self, A: Csr) -> MatrixForms:
         """Return the matrix in the forms of the plan."""
-        return self.group.collectively(lambda: StoredMatrix(self._kernels, A, self.plan, self._formats, self.spans))
+        return self.group.collectively(lambda: MatrixForms(self._kernels, A, self.plan, self._formats, self.spans))
 
     def _install(self, setup: PreconditionerSetup) -> None:
         """Make the problem with a preconditioner, and store the matrix again if its order or formats change."""

@@ -19,7 +19,7 @@ from mxpeak.comm.collectives import run_on_root
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.halo import numbered, partners
 from mxpeak.distributed.rank_group import RankGroup
-from mxpeak.distributed.rows import Array, Block
+from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Input
@@ -57,7 +57,7 @@ def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> t
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **must_match}
     of_ranks = comm.gather_objects((m, facts))
     starts = run_on_root(comm, lambda: _starts(of_ranks or []))
-    block = Block(starts, comm.rank, share.A.indptr, share.A.indices.astype(np.int64), share.A.data)
+    block = RowBlock(starts, comm.rank, share.A.indptr, share.A.indices.astype(np.int64), share.A.data)
     columns, halo = numbered(block)
     data = share.A.data.copy() if halo.size else share.A.data  # sort_indices must not change the user's array
     A = csr_array((data, columns.astype(np.int32), share.A.indptr), shape=(m, m + halo.size))

@@ -22,7 +22,7 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.rank_group import RankGroup
-from mxpeak.distributed.rows import Array, Block, at_their_owners
+from mxpeak.distributed.rows import Array, RowBlock, at_their_owners
 from mxpeak.runtime.host_modes import one_thread
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.levels import (
@@ -157,9 +157,9 @@ def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGr
     return None if level.problem or not level.has_a_smooth_vector() else level
 
 
-def _block(rows: Csr, group: RankGroup) -> Block:
+def _block(rows: Csr, group: RankGroup) -> RowBlock:
     """Return rows in global columns as the block of this rank."""
-    return Block(list(group.starts), group.comm.rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
+    return RowBlock(list(group.starts), group.comm.rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
 
 
 def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:

@@ -13,7 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.halo import Partner, numbered, partners
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
-from mxpeak.distributed.rows import Array, Block
+from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.solvers.precond.schwarz import Overlap
 
 #: The largest number of rows of the coarsest level, and of a level that is solved by its inverse.
@@ -124,10 +124,10 @@ def scale_couplings(P: Csr, R: Csr, P_rows: DiagonalFactor, R_columns: DiagonalF
         P.data = P_rows.scale(P.data, rows_of_entries(P))
 
 
-def local_columns(comm: Communicator, rows: Block, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
+def local_columns(comm: Communicator, rows: RowBlock, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
     """Return rows in local columns of a distribution `starts`, and the partners of this rank.  Collective."""
     n = starts[comm.rank + 1] - starts[comm.rank]
-    columns, halo = numbered(Block(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
+    columns, halo = numbered(RowBlock(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
     A = sparse.csr_array((rows.data, columns.astype(np.int32), rows.indptr), shape=(rows.n, n + halo.size))
     A.sort_indices()
     return A, tuple(partners(comm, starts, halo))

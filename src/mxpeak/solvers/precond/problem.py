@@ -69,7 +69,7 @@ def rows_of(kernels: SparseKernels, A: Csr) -> Rows:
     return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
 
 
-class StoredMatrix:
+class MatrixForms:
     """The scaled matrix A in one order of its rows, stored for the inner iteration and for residuals in fp64."""
 
     def __init__(self, kernels: SparseKernels, A: Csr, plan: SolvePlan, formats: Formats, spans: Spans):
@@ -131,7 +131,7 @@ def basis_bytes(plan: SolvePlan, formats: Formats, n: int) -> int:
 class PreconditionedProblem:
     """A stored matrix with its preconditioner, and the system that GMRES iterates on."""
 
-    def __init__(self, matrix: StoredMatrix, plan: SolvePlan):
+    def __init__(self, matrix: MatrixForms, plan: SolvePlan):
         self.matrix, self._plan = matrix, plan
         with matrix.spans("preconditioner set-up"):
             self._preconditioner = _preconditioner(matrix, plan)
@@ -169,7 +169,7 @@ class PreconditionedProblem:
         return int(self.matrix.bytes + self._preconditioner.bytes + basis)
 
 
-def _preconditioner(matrix: StoredMatrix, plan: SolvePlan) -> Any:
+def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
     """Return M^-1 for the inner matrix."""
     kernels, A, choice, group = matrix.kernels, matrix.inner, plan.choice, plan.group
     if choice.user is not None:
@@ -195,7 +195,7 @@ def _preconditioner(matrix: StoredMatrix, plan: SolvePlan) -> Any:
 class RestartableSystem(MixedSystem):
     """A system for many right-hand sides that keeps the best x, also by the residual of the unscaled system."""
 
-    def __init__(self, matrix: StoredMatrix, b: Vector, inner: InnerIteration, plan: SolvePlan):
+    def __init__(self, matrix: MatrixForms, b: Vector, inner: InnerIteration, plan: SolvePlan):
         super().__init__(matrix.kernels, plan.group.comm, matrix.outer, b, inner, matrix.spans)
         self._matrix, self._scaling = matrix, plan.scaling
         self._best, self._best_x = inf, zeros(self._kernels, self._A.n, "fp64")
@@ -266,7 +266,7 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
         factors = factored(A, formats.vectors)[0] if choice.name == "lu" else None
         tiny = replace(plan, choice=choice, levels=levels, factors=factors, restart=2, scaling=Equilibration())
         tiny = replace(tiny, overlap=plan.overlap and Overlap(A, 0))
-        system = PreconditionedProblem(StoredMatrix(kernels, A, tiny, formats, Spans()), tiny).system
+        system = PreconditionedProblem(MatrixForms(kernels, A, tiny, formats, Spans()), tiny).system
         if shares_levels:  # the part of a rank is not always symmetric
             kernels.with_symmetric_pattern(rows_of(kernels, A))
         system.begin(1.0, 0.0)

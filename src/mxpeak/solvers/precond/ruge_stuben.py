@@ -18,7 +18,7 @@ import scipy.sparse as sparse
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.csr import Csr, rows_of_entries, stacked
 from mxpeak.distributed.rank_group import RankGroup
-from mxpeak.distributed.rows import Array, Block, distribute
+from mxpeak.distributed.rows import Array, RowBlock, distribute
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.runtime.nodes import nodes_of
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
@@ -249,5 +249,5 @@ def _matrices(whole: _WholeLevel | None) -> tuple[Csr, Csr, Csr]:
     return level.A, level.P.T, level.R.T
 
 
-def _csr(rows: Block, columns: int) -> Csr:
+def _csr(rows: RowBlock, columns: int) -> Csr:
     return sparse.csr_array((rows.data, rows.columns.astype(np.int32), rows.indptr), shape=(rows.n, columns))
