@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.kernels.torch.engine.cuda_graphs import GraphRecorder, Replay
@@ -102,12 +103,12 @@ def test_operations_are_told_apart_by_their_vectors_and_by_what_they_do() -> Non
     vectors = [(new(), kernels.halo_vector(A), new()) for _ in range(2)]
     for _ in range(3):
         for b, x, y in vectors:
-            kernels.relax(A, b, x, from_zero=True)
-            kernels.relax(A, b, x, from_zero=True, keep=y)
-            kernels.relax(A, b, x, backward=True, keep=y)
-            kernels.relax(A, b, x, halo=True)
-            kernels.matvec(y, A, x, halo=False)
-            kernels.matvec(y, A, x, halo=True)
-            kernels.residual_at(A, b, x, rows, y[:2], swept=True, halo=False)
-            kernels.residual_at(A, b, x, rows, y[:2], swept=False, halo=False)
+            kernels.sweep_from_zero(A, b, x)
+            kernels.sweep_from_zero(A, b, x, keep=y)
+            kernels.sweep_backward(A, y, x)
+            kernels.sweep_forward(A, b, x, part=Part.BOUNDARY)
+            kernels.matvec(y, A, x, part=Part.INTERIOR)
+            kernels.matvec(y, A, x, part=Part.BOUNDARY)
+            kernels.residual_at(A, b, x, rows, y[:2], swept=True, part=Part.INTERIOR)
+            kernels.residual_at(A, b, x, rows, y[:2], swept=False, part=Part.INTERIOR)
     assert (recorder.recorded, recorder.replayed) == (2 * 8, 2 * 2 * 8)

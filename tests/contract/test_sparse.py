@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.kernels.contract.sparse import Rows
+from mxpeak.kernels.contract.sparse import Part, Rows
 from mxpeak.kernels.host.sparse import sparse as host_sparse
-from mxpeak.kernels.host.sparse.by_row import shares
-from mxpeak.kernels.host.sparse.slot_format import COUNTS, NEXT, STRAYS
+from mxpeak.kernels.host.sparse.natural.schedule import shares
+from mxpeak.kernels.host.sparse.natural.slot_format import COUNTS, NEXT, OVERFLOW
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, interpreted, sparse_kernels
@@ -84,9 +84,10 @@ def test_the_references_sweep_is_gauss_seidel_in_its_order_and_the_natural_one_r
             rows, new_to_old, b, x = oracle_rows(name), s.order.new_to_old, np.empty(s.R.n), np.empty(s.R.n)
             b[new_to_old], x[new_to_old] = s.b, s.x
             sequence = range(rows.n) if kind in ("levels", "natural") else new_to_old
-            for (found, bound), backward in ((s.forward, False), (s.backward, True)):
-                exact = gauss_seidel(rows, b, x, s.halo, reversed(sequence) if backward else sequence)
-                near(found, exact[new_to_old], bound)
+            for found, bound in (s.forward, s.symmetric[False]):
+                x = gauss_seidel(rows, b, x, s.halo, sequence)
+                near(found, x[new_to_old], bound)
+                sequence = list(reversed(sequence))
 
 
 def test_the_references_operations_fit_together() -> None:
@@ -97,34 +98,29 @@ def test_the_references_operations_fit_together() -> None:
             check_keep(ORACLE, s, s.R)
             check_swept(ORACLE, s, s.R)
             every, found, x = np.arange(s.R.n), np.zeros(s.R.n, np.float32), s.fresh(ORACLE, s.R)
-            for halo in (False, True):
-                ORACLE.matvec(found, s.R, x, halo=halo)
+            for part in (Part.INTERIOR, Part.BOUNDARY):
+                ORACLE.matvec(found, s.R, x, part=part)
             near(found, *s.products[1:])
-            for halo in (False, True):
-                ORACLE.residual_at(s.R, s.b, x, every, found, swept=False, halo=halo)
+            for part in (Part.INTERIOR, Part.BOUNDARY):
+                ORACLE.residual_at(s.R, s.b, x, every, found, swept=False, part=part)
             near(found, *s.residuals)
 
 
 @on_examples
 def test_sweeps_are_the_references_in_one_part_and_in_two(kernels: Any, s: Example, A: Any) -> None:
     """The first part reads nothing of other ranks; b is as it was, bit by bit."""
-    ways = ((s.forward, False), (s.backward, True))
-    if interpreted(kernels) and s.name in LARGER:  # one way with fp32 values, the other with narrow ones
-        ways = (ways[(LARGER.index(s.name) + (s.values == "fp32")) % 2],)
-    for (exact, bound), backward in ways:
-        x, halves, b = s.fresh(kernels, A), s.fresh(kernels, A), s.right_side()
-        whole_keep, keep = (None if backward else Guarded(A.n, s.vectors) for _ in range(2))
-        kernels.relax(A, b.inner, x, backward=backward, keep=whole_keep and whole_keep.inner)
-        near(own(A, x), exact, bound)
-        assert (x[A.n : A.n + A.halo] == s.halo).all()
-        halves[A.n : A.n + A.halo] = FAR_OFF
-        kernels.relax(A, b.inner, halves, halo=False, backward=backward, keep=keep and keep.inner)
-        halves[A.n : A.n + A.halo] = s.halo
-        kernels.relax(A, b.inner, halves, halo=True, backward=backward, keep=keep and keep.inner)
-        assert halves.tolist() == x.tolist()
-        assert (b.checked() == s.b).all()
-        if keep and whole_keep:
-            assert keep.checked().tolist() == whole_keep.checked().tolist()
+    x, halves, b = s.fresh(kernels, A), s.fresh(kernels, A), s.right_side()
+    whole_keep, keep = (Guarded(A.n, s.vectors) for _ in range(2))
+    kernels.sweep_forward(A, b.inner, x, keep=whole_keep.inner)
+    near(own(A, x), *s.forward)
+    assert (x[A.n : A.n + A.halo] == s.halo).all()
+    halves[A.n : A.n + A.halo] = FAR_OFF
+    kernels.sweep_forward(A, b.inner, halves, keep=keep.inner, part=Part.INTERIOR)
+    halves[A.n : A.n + A.halo] = s.halo
+    kernels.sweep_forward(A, b.inner, halves, keep=keep.inner, part=Part.BOUNDARY)
+    assert halves.tolist() == x.tolist()
+    assert (b.checked() == s.b).all()
+    assert keep.checked().tolist() == whole_keep.checked().tolist()
 
 
 @on_examples
@@ -133,32 +129,32 @@ def test_a_sweep_from_zero_is_one_on_zero(kernels: Any, s: Example, A: Any) -> N
         return
     for before in (FAR_OFF,) if isinstance(kernels, OnArrays) else (s.x, FAR_OFF):
         x, b = s.fresh(kernels, A, before), s.right_side()
-        kernels.relax(A, b.inner, x, from_zero=True)
+        kernels.sweep_from_zero(A, b.inner, x)
         near(own(A, x), *s.from_zero)
         halves = halo_vector(kernels, A, before, FAR_OFF)
-        in_halves(partial(kernels.relax, A, b.inner, halves, from_zero=True), s, A, halves, x)
+        in_halves(partial(kernels.sweep_from_zero, A, b.inner, halves), s, A, halves, x)
         assert (b.checked() == s.b).all()
 
 
-def in_halves(relax: Any, s: Example, A: Any, halves: Any, x: Any) -> None:
+def in_halves(sweep: Any, s: Example, A: Any, halves: Any, x: Any) -> None:
     """A sweep that reads no halo, first of rows beside other ranks, which are done then, gives what one of all does."""
     surface = [r for r, row in enumerate(s.R.rows) if row.halo.columns.size]
-    relax(halo=True)
+    sweep(part=Part.BOUNDARY)
     assert own(A, halves)[surface].tolist() == own(A, x)[surface].tolist()
-    relax(halo=False)
+    sweep(part=Part.INTERIOR)
     assert own(A, halves).tolist() == own(A, x).tolist()
 
 
 def check_keep(kernels: Any, s: Example, A: Any) -> None:
     for from_zero, (forward, bound) in ((False, s.forward), (True, s.from_zero)):
         x, b, keep = s.fresh(kernels, A), s.right_side(), Guarded(A.n, s.vectors)
-        kernels.relax(A, b.inner, x, from_zero=from_zero, keep=keep.inner)
+        (kernels.sweep_from_zero if from_zero else kernels.sweep_forward)(A, b.inner, x, keep=keep.inner)
         near(own(A, x), forward, bound)
         assert np.isfinite(keep.checked()).all()
         halves = halo_vector(kernels, A, own(A, x), FAR_OFF)
-        kernels.relax(A, b.inner, x, backward=True, keep=keep.inner)
+        kernels.sweep_backward(A, keep.inner, x)
         near(own(A, x), *s.symmetric[from_zero])
-        in_halves(partial(kernels.relax, A, b.inner, halves, backward=True, keep=keep.inner), s, A, halves, x)
+        in_halves(partial(kernels.sweep_backward, A, keep.inner, halves), s, A, halves, x)
         assert (b.checked() == s.b).all()
 
 
@@ -174,7 +170,7 @@ def test_threads_do_not_change_a_bit() -> None:
         for host in HOSTS:
             A = stored(host, *case)
             x, y = s.fresh(host, A), Guarded(A.n, s.vectors)
-            host.relax(A, s.b, x)
+            host.sweep_forward(A, s.b, x)
             host.matvec(y.inner, A, x)
             results.append([*x.tolist(), *y.checked().tolist()])
         assert results[0] == results[1], case
@@ -190,14 +186,12 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
             A, found = stored(host, name, kind, "fp64", "fp64", storage), []
             for from_zero in (True, False):
                 x, keep = s.fresh(host, A), np.zeros(A.n)
-                host.relax(A, s.b, x, from_zero=from_zero, keep=keep)
+                (host.sweep_from_zero if from_zero else host.sweep_forward)(A, s.b, x, keep=keep)
                 halves = x.copy()
                 found += [*x.tolist(), *keep.tolist()]
-                host.relax(A, s.b, x, backward=True, keep=keep)
+                host.sweep_backward(A, keep, x)
                 found += x.tolist()
-                in_halves(partial(host.relax, A, s.b, halves, backward=True, keep=keep), s, A, halves, x)
-                host.relax(A, s.b, x, backward=True)
-                found += x.tolist()
+                in_halves(partial(host.sweep_backward, A, keep, halves), s, A, halves, x)
             results.append(found)
         assert all(found == results[0] for found in results[1:]), (name, kind, storage)
 
@@ -220,8 +214,12 @@ def check_band(distances: tuple[int, ...], storage: str) -> None:
     order = kernels.order(mine, "natural")
     A, b, none = kernels.store(mine, order, "fp64", "fp64", storage), rng.random(n), np.zeros(0)
     x, y, keep = kernels.halo_vector(A), np.zeros(n), np.zeros(n)
-    for from_zero, backward in ((True, False), (False, True), (False, False)):
-        kernels.relax(A, b, x, from_zero=from_zero, backward=backward, keep=None if backward else keep)
+    for sweep in ("sweep_from_zero", "sweep_backward", "sweep_forward"):
+        backward = sweep == "sweep_backward"
+        if backward:
+            kernels.sweep_backward(A, keep, x)
+        else:
+            getattr(kernels, sweep)(A, b, x, keep=keep)
         y = gauss_seidel(rows, b, y, none, range(n)[:: -1 if backward else 1])
         assert np.abs(x[:n] - y).max() <= 40 * 2.0**-53, "rows of 16 entries of a sum below 1"
         if not backward:
@@ -233,7 +231,9 @@ def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> N
     """With the last row of each line at the end of all, the row before it alone has neighbours there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
     found = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
-    strays = {kind: A.pattern.table[:, COUNTS + STRAYS : COUNTS + NEXT].sum(axis=0) for kind, A in found.items()}
+    strays = {
+        kind: A.pattern.columns.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].sum(axis=0) for kind, A in found.items()
+    }
     assert strays["natural"].tolist() == [0, 0]
     assert (strays["surface_last"] > 0).all()
     stored_values = {kind: A.lower + A.upper for kind, A in found.items()}
@@ -274,9 +274,10 @@ def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
 
 def begins_of(pattern: Any) -> Any:
     """The first rows of units, and where the last one ends."""
-    if pattern.units.ndim == 2:
-        return pattern.units[:, 0]
-    return np.append(pattern.table[:, 0], pattern.table[-1, :2].sum())[pattern.units]
+    columns = pattern.columns
+    if columns.units.ndim == 2:
+        return columns.units[:, 0]
+    return np.append(columns.table[:, 0], columns.table[-1, :2].sum())[columns.units]
 
 
 @pytest.mark.parametrize("storage", ["rows", "packed"])
@@ -338,9 +339,9 @@ def test_overlapped_sweeps_are_exact_whatever_the_neighbours(host: Any) -> None:
         for storage in STORAGES:
             A = host.store(mine, order, "fp64", "fp64", storage)
             x = halo_vector(host, A, x0[order.new_to_old], rng.integers(-8, 9, rows.halo))
-            host.relax(A, b[order.new_to_old], x, halo=False)
+            host.sweep_forward(A, b[order.new_to_old], x, part=Part.INTERIOR)
             x[A.n : A.n + A.halo] = halo
-            host.relax(A, b[order.new_to_old], x, halo=True)
+            host.sweep_forward(A, b[order.new_to_old], x, part=Part.BOUNDARY)
             assert own(A, x).tolist() == exact.tolist(), (sides, storage)
 
 
@@ -354,10 +355,10 @@ def test_products_are_the_references_in_one_part_and_in_two(kernels: Any, s: Exa
     kernels.matvec(y.inner, A, x)
     near(y.checked(), whole, bound)
     x[A.n : A.n + A.halo] = FAR_OFF
-    kernels.matvec(z.inner, A, x, halo=False)
+    kernels.matvec(z.inner, A, x, part=Part.INTERIOR)
     near(z.checked(), inside, bound)
     x[A.n : A.n + A.halo] = s.halo
-    kernels.matvec(z.inner, A, x, halo=True)
+    kernels.matvec(z.inner, A, x, part=Part.BOUNDARY)
     assert z.checked().tolist() == y.checked().tolist()
     assert own(A, x).tolist() == wide(s.x).tolist()
 
@@ -375,9 +376,9 @@ def test_residuals_at_some_rows_are_the_references_in_one_part_and_in_two(kernel
         kernels.residual_at(A, b.inner, x, rows, whole.inner, swept=False)
         near(whole.checked(), exact[rows], bound[rows])
         x[A.n : A.n + A.halo] = FAR_OFF
-        kernels.residual_at(A, b.inner, x, rows, halves.inner, swept=False, halo=False)
+        kernels.residual_at(A, b.inner, x, rows, halves.inner, swept=False, part=Part.INTERIOR)
         x[A.n : A.n + A.halo] = s.halo
-        kernels.residual_at(A, b.inner, x, rows, halves.inner, swept=False, halo=True)
+        kernels.residual_at(A, b.inner, x, rows, halves.inner, swept=False, part=Part.BOUNDARY)
         assert halves.checked().tolist() == whole.checked().tolist()
 
 
@@ -395,21 +396,21 @@ def check_swept(kernels: Any, s: Example, A: Any) -> None:
     n, b = s.R.n, s.b
     x, keep = s.fresh(kernels, A), Guarded(n, s.vectors)
     different = some_rows(n)[: 1 if isinstance(kernels, OnArrays) else None]
-    kernels.relax(A, b, x, from_zero=True)
+    kernels.sweep_from_zero(A, b, x)
     exact, bound = wide(b) - s.product(x), 2 * s.u * s.magnitudes(x, b)  # (D + L) x is b up to rounding
     for rows in different:
         found = Guarded(len(rows), s.vectors)
         kernels.residual_at(A, Guarded(n, s.vectors).inner, x, rows, found.inner, swept=True)
         near(found.checked(), exact[rows], bound[rows])
-    kernels.relax(A, b, x, from_zero=True, keep=keep.inner)
+    kernels.sweep_from_zero(A, b, x, keep=keep.inner)
     before = own(A, x)
-    kernels.relax(A, b, x, backward=True, keep=keep.inner)
+    kernels.sweep_backward(A, keep.inner, x)
     largest = np.concatenate([larger(before, own(A, x)), np.abs(s.halo)])
     exact, bound = wide(b) - s.product(x), 2 * s.u * s.magnitudes(largest, b)  # (D + U) x is keep up to rounding
     for rows in different:
         after = Guarded(len(rows), s.vectors)
-        for halo in (False, True):
-            kernels.residual_at(A, b, x, rows, after.inner, halo=halo, keep=keep.checked())
+        for part in (Part.INTERIOR, Part.BOUNDARY):
+            kernels.residual_at(A, b, x, rows, after.inner, keep=keep.checked(), part=part)
         near(after.checked(), exact[rows], bound[rows])
 
 
@@ -432,7 +433,7 @@ def test_forms_of_a_matrix_share_what_is_equal_and_give_what_they_give_by_themse
             for like in (None, first):
                 A = kernels.store(rows, order, other, "fp32", storage, like)
                 x = halo_vector(kernels, A, x0, halo)
-                kernels.relax(A, b, x)
+                kernels.sweep_forward(A, b, x)
                 results.append((x.tolist(), A.values, A.vectors, A.nnz))
                 if like is None or values == "fp32" != other:  # an fp32 matrix cannot become a bf16 one
                     assert A.extra_bytes(first) == A.bytes

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
-from mxpeak.kernels.host.sparse import autotune
-from mxpeak.kernels.host.sparse.matrix import RowPattern, SuccessivePattern
+from mxpeak.kernels.host.sparse.matrix import HostMatrix
+from mxpeak.kernels.host.sparse.natural import autotune
+from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns
+from mxpeak.kernels.host.sparse.natural.slot_format import SlotColumns
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.precision import PRECISIONS
@@ -148,7 +150,7 @@ def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: 
         host.matvec(y, A, x)
         assert (y[order.old_to_new] == exact).all()
         x[:n] = 0.0
-        host.relax(A, y, x, from_zero=True)
+        host.sweep_from_zero(A, y, x)
         swept = own(A, x)[order.old_to_new]
         before = order.old_to_new[column] <= order.old_to_new[row]
         sums = np.bincount(row[before], (value * swept[column])[before], n)
@@ -160,6 +162,11 @@ def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: 
 def here(x: Any) -> Any:
     """An array, also of what lies on a device."""
     return x if isinstance(x, np.ndarray) else np.asarray(x.cpu())
+
+
+def columns_of(A: Any) -> Any:
+    """The bases and columns of slots, which a device's pattern has itself."""
+    return getattr(A.pattern, "columns", None) if isinstance(A, HostMatrix) else A.pattern
 
 
 @cache
@@ -181,8 +188,8 @@ def test_columns_that_15_and_16_bits_cannot_tell_apart_are_reached(kernels: Any,
     rows = kernels.rows_of(given.indptr, given.indices, given.data, n, 0)
     order = kernels.order(rows, "levels")
     A = kernels.store(rows, order, "fp8", "fp32", "packed")
-    assert (here(A.pattern.near).astype(np.int32) & 0xFFFF).max() == 59_500
-    assert here(A.pattern.far).max() == 69_070
+    assert (here(columns_of(A).near).astype(np.int32) & 0xFFFF).max() == 59_500
+    assert here(columns_of(A).far).max() == 69_070
     x0, r = rng.integers(-8, 9, n).astype(float), np.zeros(8, np.float32)
     x, b = halo_vector(kernels, A, x0[order.new_to_old], []), np.zeros(n, np.float32)
     kernels.residual_at(A, b, x, order.old_to_new[last:n], r, swept=False)
@@ -222,7 +229,7 @@ class Invented:
 
     def found(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """What the next process finds."""
-        monkeypatch.setattr(autotune, "_known", {})
+        monkeypatch.setattr(autotune, "_chosen", {})
         monkeypatch.setattr(autotune, "time", self)
         return autotune.rows_at_a_time("fp64", "fp64", self.trial)
 
@@ -284,9 +291,9 @@ class Recorded(HostSparse):
 
 def test_a_trial_gives_work_on_a_box_that_is_stored_so() -> None:
     work = autotune.trial(Recorded, "bf16", "fp32")
-    for way, pattern, A in zip((1, SUCCESSIVE), (RowPattern, SuccessivePattern), Recorded.stored):
+    for way, columns, A in zip((1, SUCCESSIVE), (CsrColumns, SlotColumns), Recorded.stored):
         work[way]()
-        assert isinstance(A.pattern, pattern)
+        assert isinstance(A.pattern.columns, columns)
         assert (A.values, A.vectors, A.storage, A.rows_at_a_time) == ("bf16", "fp32", "rows", way)
 
 

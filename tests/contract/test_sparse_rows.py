@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
-from mxpeak.kernels.host.sparse import slot_format
+from mxpeak.kernels.host.sparse.natural import slot_format
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
@@ -198,7 +198,7 @@ def test_where_columns_are_stored_entries_at_the_same_distance_from_the_diagonal
     for box, least in ((Box(32, 8, 8), 0.99), (Box(24, 8, 8), 0.9), (Box(8, 8, 8, *GRID, 0, 1, 1), 0.75)):
         rows = slices.stencil_rows(box, CLASSIC)
         A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "rows")
-        columns = A.pattern.far.reshape(-1, SUCCESSIVE)
+        columns = A.pattern.columns.far.reshape(-1, SUCCESSIVE)
         assert np.mean((np.diff(columns, axis=1) == 1).all(axis=1)) >= least
         assert A.lower + A.upper < 1.25 * rows.indices.size
 
@@ -209,7 +209,7 @@ def test_lines_shorter_than_a_chunk_are_swept_in_blocks_unless_rows_need_one_of_
     for nx, swept in ((24, True), (16, True), (8, True), (4, False)):
         rows = slices.stencil_rows(Box(nx, 8, 8), CLASSIC)
         A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "packed")
-        found = A.pattern.table[:, slot_format.COUNTS + slot_format.NEXT :] >= 0
+        found = A.pattern.columns.table[:, slot_format.COUNTS + slot_format.NEXT :] >= 0
         assert found[1:].all() if swept else not found.any(), nx  # the first row has none before it
 
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mxpeak.bench import stencil_sizes
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_BYTES, HierarchySize, memory_need
-from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.contract.sparse import Order, Part, Rows
 from mxpeak.kernels.torch.engine.device import TYPES, Device
 from mxpeak.kernels.torch.sparse import chunk_format
 from mxpeak.kernels.torch.sparse import rows as sparse_rows
@@ -92,10 +92,10 @@ def on_device(rows: Rows) -> Rows:
     return Rows(rows.n, rows.halo, *(device.tensor(part) for part in (rows.indptr, rows.indices, rows.data)))
 
 
-def ordered(rows: Rows, order: Order) -> chunk_format.Ordered:
+def ordered(rows: Rows, order: Order) -> chunk_format.DeviceRows:
     device = torch_device()
     there = Order(device.tensor(order.new_to_old), device.tensor(order.old_to_new), order.starts, order.kind)
-    return chunk_format.Ordered(on_device(rows), there)
+    return chunk_format.DeviceRows(on_device(rows), there)
 
 
 def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,18 +108,20 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
             rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
             exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
             found = chunk_format.packed(here, order.starts, storage, values)
-            same(found.table, exact.pattern.table)
-            same(found.bases, exact.pattern.bases)
-            same(found.near, exact.pattern.near.view(np.int16))
-            same(found.far, exact.pattern.far)
+            columns = exact.pattern.columns
+            same(found.table, columns.table)
+            same(found.bases, columns.bases)
+            same(found.near, columns.near.view(np.int16))
+            same(found.far, columns.far)
             same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
             same(chunk_format.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
             H = chunk_format.halo_of(here, TYPES["fp64"])
-            for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
+            for part, of_host in zip(H, (*exact.pattern.halo, exact.halo_entries)):
                 same(part, of_host)
-            for backward, of_host in ((False, exact.pattern.late), (True, exact.pattern.first_from_zero)):
+            of_host = (exact.pattern.steps[Part.BOUNDARY], exact.pattern.from_zero[Part.BOUNDARY])
+            for backward, steps in zip((False, True), of_host):
                 chunks = marked(here, found.table, found.group, H[0], backward=backward)
-                assert chunks.nonzero().view(-1).tolist() == sorted(of_host[0].tolist())
+                assert chunks.nonzero().view(-1).tolist() == sorted(steps.chunks.tolist())
 
 
 def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.MonkeyPatch) -> None:

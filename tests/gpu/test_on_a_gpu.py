@@ -20,6 +20,7 @@ from mxpeak.distributed.spaces import zeros
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import device_failure
 from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.sparse.sparse import HostSparse
@@ -87,11 +88,11 @@ class Sweeps:
         x, b, kept, y, r = vectors
         b[:] = kernels.xp.asarray(rng.uniform(-1.0, 1.0, A.n))
         x[A.n : A.n + A.halo] = kernels.xp.asarray(rng.uniform(-1.0, 1.0, A.halo))
-        kernels.relax(A, b, x, from_zero=True, keep=kept)
+        kernels.sweep_from_zero(A, b, x, keep=kept)
         kernels.residual_at(A, b, x, self.rows, r, swept=True)
-        kernels.relax(A, b, x, backward=True, keep=kept)
-        kernels.relax(A, b, x, halo=False)
-        kernels.relax(A, b, x, halo=True)
+        kernels.sweep_backward(A, kept, x)
+        kernels.sweep_forward(A, b, x, part=Part.INTERIOR)
+        kernels.sweep_forward(A, b, x, part=Part.BOUNDARY)
         kernels.matvec(y, A, x)
         return [vector.tolist() for vector in vectors]
 

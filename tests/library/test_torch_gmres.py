@@ -114,13 +114,13 @@ def test_tritons_kernels_solve_the_same(preconditioner: str) -> None:
 
 def test_it_is_the_devices_kernels_that_solve(monkeypatch: pytest.MonkeyPatch) -> None:
     solve(poisson(5, 5), np.ones(25), preconditioner="gs")  # what is used at first only is not what is counted
-    swept, relax = [], TorchSparse.relax
+    swept, sweep = [], TorchSparse.sweep_from_zero
 
     def counted(self: TorchSparse, *args: Any, **named: Any) -> None:
         swept.append(args)
-        relax(self, *args, **named)
+        sweep(self, *args, **named)
 
-    monkeypatch.setattr(TorchSparse, "relax", counted)
+    monkeypatch.setattr(TorchSparse, "sweep_from_zero", counted)
     solve(poisson(5, 5), np.ones(25), preconditioner="gs")
     assert swept
 

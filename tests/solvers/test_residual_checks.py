@@ -346,9 +346,9 @@ def test_any_bit_of_any_array_of_a_matrix_is_seen(storage: str, order: str) -> N
     checks.know(made)
     known = dict(pair for k, level in enumerate(made.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
     wanted = {"level 0, entries", "level 1, diagonal"}
-    wanted |= {"level 2, pattern, table"} if storage == "packed" else {"level 2, pattern, columns"}
+    wanted |= {f"level 2, pattern, columns, {'table' if storage == 'packed' else 'units'}"}
     if order == "natural":
-        wanted |= {"level 0, coarse, points, arrays", "level 1, coarse, points, values"}
+        wanted |= {"level 0, coarse, copies, columns", "level 1, coarse, copies, values"}
     assert wanted <= set(known)
     for name, array in known.items():
         if array.size:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract.sparse import Rows
+from mxpeak.kernels.contract.sparse import Part, Rows
 from mxpeak.kernels.reference.sparse import ReferenceMatrix
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
@@ -199,6 +199,14 @@ def larger(x: Any, y: Any) -> Any:
     return np.maximum(np.abs(wide(x)), np.abs(wide(y)))
 
 
+def sweep_backward(R: ReferenceMatrix, b: Any, x: Any) -> None:
+    """A sweep from the last row to the first by its definition, with nothing left over from a forward one."""
+    for r in reversed(range(R.n)):
+        row = R.rows[r]
+        others = row.lower.times(x) + row.upper.times(x) + row.halo.times(x[R.n :])
+        x[r] = (float(b[r]) - others) / row.diagonal
+
+
 def inherited(R: ReferenceMatrix, errors: Any) -> Any:
     """What a backward sweep makes of errors in the x that it begins with."""
     found = np.zeros(R.n)
@@ -248,21 +256,14 @@ class Example:
     def forward(self) -> tuple[Any, Any]:
         """x after a sweep, and by how much others' may differ."""
         x = self.fresh(ORACLE, self.R)
-        ORACLE.relax(self.R, self.b, x)
+        ORACLE.sweep_forward(self.R, self.b, x)
         return self._with_bound(x)
-
-    @cached_property
-    def backward(self) -> tuple[Any, Any]:
-        """x after a sweep from the last group to the first."""
-        x = self.fresh(ORACLE, self.R)
-        ORACLE.relax(self.R, self.b, x, backward=True)
-        return self._with_bound(x, backward=True)
 
     @cached_property
     def from_zero(self) -> tuple[Any, Any]:
         """x after a sweep from zero: one on zeros, also of other ranks."""
         x = ORACLE.halo_vector(self.R)
-        ORACLE.relax(self.R, self.b, x)
+        ORACLE.sweep_forward(self.R, self.b, x)
         return self._with_bound(x)
 
     @cached_property
@@ -271,7 +272,7 @@ class Example:
         found = {}
         for from_zero, (before, bound) in ((True, self.from_zero), (False, self.forward)):
             x = halo_vector(ORACLE, self.R, before, 0.0 if from_zero else self.halo)
-            ORACLE.relax(self.R, self.b, x, backward=True)
+            sweep_backward(self.R, self.b, x)
             after = x[: self.R.n].copy()
             errors = self._bound(larger(before, after), backward=True) + inherited(self.R, bound)
             found[from_zero] = after, errors
@@ -290,7 +291,7 @@ class Example:
     def products(self) -> tuple[Any, Any, Any]:
         """A x without H and with it, and by how much others' may differ."""
         x, inside = self.fresh(ORACLE, self.R), np.zeros(self.R.n)
-        ORACLE.matvec(inside, self.R, x, halo=False)
+        ORACLE.matvec(inside, self.R, x, part=Part.INTERIOR)
         return inside, self.product(x), self.u * self.magnitudes(x)
 
     @cached_property
@@ -299,9 +300,9 @@ class Example:
         x = self.fresh(ORACLE, self.R)
         return wide(self.b) - self.product(x), self.u * self.magnitudes(x, self.b)
 
-    def _with_bound(self, x: Any, *, backward: bool = False) -> tuple[Any, Any]:
+    def _with_bound(self, x: Any) -> tuple[Any, Any]:
         found = x[: self.R.n].copy()
-        return found, self._bound(found, backward=backward)
+        return found, self._bound(found)
 
     def _bound(self, x: Any, *, backward: bool = False) -> Any:
         """A row's own error, and those of the rows before it, over its diagonal; x may hold what it became."""

@@ -363,7 +363,7 @@ class SparseBench(Bench[AnySparse]):
             first = kernels.xp.zeros(1, dtype=kernels.xp.int32)
             kernels.gather(x, first, r)
             kernels.matvec(b, A, x)
-            kernels.relax(A, b, x)
+            kernels.sweep_forward(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=True)
 
     # --- timing -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mxpeak.comm.base import Request
 from mxpeak.distributed.halo import Exchange
-from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
+from mxpeak.kernels.contract.sparse import Indices, Part, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
@@ -83,9 +83,9 @@ class SparseMatrix:
         k = self._kernels
         with self._spans("spmv", flops=self._product.flops, bytes=self._product.bytes):
             travel = self._begin(x)
-            k.matvec(y, self.A, x, halo=False)
+            k.matvec(y, self.A, x, part=Part.INTERIOR)
             if self._wait(travel):
-                k.matvec(y, self.A, x, halo=True)
+                k.matvec(y, self.A, x, part=Part.BOUNDARY)
 
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
@@ -93,38 +93,35 @@ class SparseMatrix:
         """Sweep from x = 0, which needs no halo: (D + L) x = b; `send` is as in `_sweep_and_send`."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
-            return self._sweep_and_send(
-                partial(self._kernels.relax, self.A, b, x, from_zero=True, keep=keep), x, send=send
-            )
+            sweep = partial(self._kernels.sweep_from_zero, self.A, b, x, keep=keep)
+            return self._sweep_and_send(sweep, x, send=send)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """Sweep forward from x."""
         k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
-            k.relax(self.A, b, x, halo=False, keep=keep)
+            k.sweep_forward(self.A, b, x, keep=keep, part=Part.INTERIOR)
             if self._wait(travel):
-                k.relax(self.A, b, x, halo=True, keep=keep)
+                k.sweep_forward(self.A, b, x, keep=keep, part=Part.BOUNDARY)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
         """Sweep backward to make a forward sweep symmetric, without a halo because `keep` includes H x."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
-            return self._sweep_and_send(
-                partial(self._kernels.relax, self.A, b, x, backward=True, keep=keep), x, send=send
-            )
+            return self._sweep_and_send(partial(self._kernels.sweep_backward, self.A, keep, x), x, send=send)
 
-    def _sweep_and_send(self, relax: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
+    def _sweep_and_send(self, sweep: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
         """Run a sweep that reads no halo; with `send`, start the halo exchange of x after the boundary rows.
 
         `send` needs a pattern that is symmetric across ranks, such as a stencil's, because otherwise other ranks need
         more rows.
         """
         if not send:
-            relax()
+            sweep()
             return None
-        relax(halo=True)
+        sweep(part=Part.BOUNDARY)
         travel = self._begin(x)
-        relax(halo=False)
+        sweep(part=Part.INTERIOR)
         return travel
 
     def residual_at(
@@ -146,9 +143,9 @@ class SparseMatrix:
         work = self._residual_at(len(rows), swept, keep is not None)
         with self._spans("restriction", flops=work.flops, bytes=work.bytes):
             travel = travel or self._begin(x)
-            k.residual_at(A, b, x, rows, r, halo=False, swept=swept, keep=keep)
+            k.residual_at(A, b, x, rows, r, swept=swept, keep=keep, part=Part.INTERIOR)
             if self._wait(travel):
-                k.residual_at(A, b, x, rows, r, halo=True, swept=swept, keep=keep)
+                k.residual_at(A, b, x, rows, r, swept=swept, keep=keep, part=Part.BOUNDARY)
 
     def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
         """Compute x += y at some rows."""

@@ -28,7 +28,8 @@ def inside(value: Any) -> Any:
     if isinstance(value, Virtual):
         return value.elem
     if isinstance(value, (list, tuple)):
-        return type(value)(inside(one) for one in value)
+        parts = [inside(one) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
         if id(value) not in _inside:
             changed = {one.name: inside(getattr(value, one.name)) for one in fields(value) if one.init}
@@ -44,7 +45,7 @@ def _rows(y: Any, chosen: Any) -> Region:
 
 
 def _sweep(device: Any, A: Any, steps: Any, b: Any, Hx: Any, x: Any, keep: Any, parts: int, **_: Any) -> list[Region]:
-    rows = [inside(steps.chunks[step]).rows for step in plain.parts_of(steps, backward=False)]
+    rows = [inside(steps.chunks[step]).rows for step in range(steps.count)]
     read = [t for t in (A.entries, A.diagonal, b, Hx) if t is not None]
     return [
         *(region(t, False) for t in read),

@@ -1,6 +1,6 @@
-"""The reference kernels of sparse matrices: `kernels.contract.sparse`, row by row, as the formulas say.
+"""The reference kernels of sparse matrices: `kernels.contract.sparse` row by row, straight from the formulas.
 
-Sums are taken in fp64 and rounded once to the vectors' type.
+Sums are computed in fp64 and rounded once to the vectors' type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels import arrays
-from mxpeak.kernels.contract.sparse import Order, Rows, Stored
+from mxpeak.kernels.contract.sparse import Order, Part, Rows, Stored
 from mxpeak.kernels.reference.rounding import TYPES, quiet, rounded
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import HOST
@@ -26,87 +26,87 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """Some of a row's entries: their columns and values."""
+class RowEntries:
+    """The columns and values of some entries of a row."""
 
     columns: Array
     values: Array
 
     def times(self, x: Array) -> float:
-        """Σ a_ij x_j in fp64."""
+        """Return Σ a_ij x_j in fp64."""
         return float(self.values @ x[self.columns].astype(np.float64, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row of L, D, U and H, its columns in the new numbers, those of H from 0 on."""
+class ReferenceRow:
+    """One row of L, D, U and H, with columns in the new order; the columns of H start at 0."""
 
-    lower: Entries
+    lower: RowEntries
     diagonal: float
-    upper: Entries
-    halo: Entries
+    upper: RowEntries
+    halo: RowEntries
 
 
 @dataclass(frozen=True)
 class ReferenceMatrix:
-    """A matrix in rows, in the order of its groups; the values are fp64 numbers that the stored format has too."""
+    """A matrix as rows in the order of its groups, with fp64 values that are rounded to the stored format."""
 
     n: int
     halo: int
     values: str
     vectors: str
     storage: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReferenceRow, ...]
     rows_at_a_time: int = 1
 
     @cached_property
     def nnz(self) -> int:
-        """Entries of all rows."""
+        """Return the number of entries of all rows."""
         return self.n + self.lower + self.upper + self.halo_nnz
 
     @cached_property
     def halo_nnz(self) -> int:
-        """Entries of H."""
+        """Return the number of entries of H."""
         return sum(len(row.halo.values) for row in self.rows)
 
     @cached_property
     def lower(self) -> int:
-        """Entries of L."""
+        """Return the number of entries of L."""
         return sum(len(row.lower.values) for row in self.rows)
 
     @cached_property
     def upper(self) -> int:
-        """Entries of U."""
+        """Return the number of entries of U."""
         return sum(len(row.upper.values) for row in self.rows)
 
     @property
     def index_bytes(self) -> int:
-        """Of the columns."""
+        """Return the bytes of the columns."""
         return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.halo))
 
     @property
     def bytes(self) -> int:
-        """Of the columns and of the values, which are stored in fp64."""
+        """Return the bytes of the columns and of the fp64 values."""
         return self.index_bytes + 8 * self.nnz
 
     def extra_bytes(self, other: Any) -> int:
-        """What it takes in addition to another form of the same matrix: all, for nothing is shared."""
+        """Return all bytes, because no array is shared."""
         return self.bytes
 
 
 def entries_of(rows: Rows, i: int) -> list[tuple[int, float]]:
-    """The columns and values of a row."""
+    """Return the columns and values of row i."""
     of_row = slice(rows.indptr[i], rows.indptr[i + 1])
     return list(zip(rows.indices[of_row].tolist(), rows.data[of_row].tolist()))
 
 
-def neighbours(rows: Rows, i: int) -> list[int]:
-    """The other local rows in whose columns row i has an entry."""
+def neighbors(rows: Rows, i: int) -> list[int]:
+    """Return the local columns of row i without the diagonal."""
     return [j for j, _ in entries_of(rows, i) if j < rows.n and j != i]
 
 
 def weight(i: int) -> int:
-    """A number without order, the same of a row wherever it is asked for (splitmix64), and no other row's."""
+    """Return a pseudo-random weight that depends only on the row (splitmix64); distinct rows have distinct weights."""
     mask = 2**64 - 1
     z = (i + 1) * 0x9E3779B97F4A7C15 & mask
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
@@ -114,25 +114,25 @@ def weight(i: int) -> int:
     return z ^ (z >> 31)
 
 
-def colours(rows: Rows, sequence: Sequence[int]) -> list[int]:
-    """Row after row, the least colour that no neighbour has yet (Saad, Iterative Methods, section 3.3.3)."""
-    colour = [-1] * rows.n
+def greedy_colors(rows: Rows, sequence: Sequence[int]) -> list[int]:
+    """Return for each row the least color that no neighbor before it has (Saad, Iterative Methods, section 3.3.3)."""
+    color = [-1] * rows.n
     for i in sequence:
-        used = {colour[j] for j in neighbours(rows, i)}
-        colour[i] = next(c for c in range(len(used) + 1) if c not in used)
-    return colour
+        used = {color[j] for j in neighbors(rows, i)}
+        color[i] = next(c for c in range(len(used) + 1) if c not in used)
+    return color
 
 
 def levels(rows: Rows) -> list[int]:
-    """One more than the highest level of a neighbour that comes before; 0 where there is none."""
+    """Return for each row 1 + the highest level of the neighbors before it, or 0 if there are none."""
     level: list[int] = []
     for i in range(rows.n):
-        level.append(1 + max((level[j] for j in neighbours(rows, i) if j < i), default=-1))
+        level.append(1 + max((level[j] for j in neighbors(rows, i) if j < i), default=-1))
     return level
 
 
 def compressed(n: int, halo: int, rows: Sequence[Sequence[tuple[int, float]]]) -> Rows:
-    """Rows of (column, value), each sorted by columns."""
+    """Return rows made from (column, value) pairs, sorted by columns."""
     ordered = [sorted(row, key=lambda entry: entry[0]) for row in rows]
     indptr = np.cumsum([0, *map(len, ordered)])
     indices = np.array([j for row in ordered for j, _ in row], np.int64)
@@ -140,7 +140,7 @@ def compressed(n: int, halo: int, rows: Sequence[Sequence[tuple[int, float]]]) -
 
 
 class ReferenceSparse:
-    """Definitions, not algorithms: slow, single-threaded, and easy to check by eye."""
+    """Definitions instead of algorithms: slow, single-threaded, and easy to check."""
 
     threads = 1
     xp = arrays.xp
@@ -155,9 +155,9 @@ class ReferenceSparse:
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         column = {point: i for i, point in enumerate(_points((0, 0, 0), box.shape))}
-        for neighbour in box.neighbours():
-            first = box.rows + neighbour.recv_offset
-            received = _points(neighbour.first_received, neighbour.shape)
+        for neighbor in box.neighbours():
+            first = box.rows + neighbor.recv_offset
+            received = _points(neighbor.first_received, neighbor.shape)
             column |= {point: first + k for k, point in enumerate(received)}
         rows = []
         for x, y, z in _points((0, 0, 0), box.shape):
@@ -173,20 +173,21 @@ class ReferenceSparse:
         return rows
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
-        pattern = {(i, j) for i in range(rows.n) for j in neighbours(rows, i)}
+        pattern = {(i, j) for i in range(rows.n) for j in neighbors(rows, i)}
         return pattern == {(j, i) for i, j in pattern}
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
         full = [dict(entries_of(rows, i)) for i in range(rows.n)]
         for i in range(rows.n):
-            for j in neighbours(rows, i):
+            for j in neighbors(rows, i):
                 full[j].setdefault(i, 0.0)
         return compressed(rows.n, rows.halo, [list(row.items()) for row in full])
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """Jones, Plassmann and Luby let a row choose once it outweighs all neighbours that have no colour.
+        """Return the order of a kind.
 
-        So a row sees the colours of its heavier neighbours and of no others, and all might choose in turn, by weight.
+        Jones, Plassmann and Luby let a row choose once it outweighs all neighbors without a color.  It then sees only
+        the colors of its heavier neighbors, so coloring the rows one after the other by weight gives the same.
         """
         natural = range(rows.n)
         if kind == "natural":
@@ -197,7 +198,7 @@ class ReferenceSparse:
         elif kind == "levels":
             group = levels(rows)
         else:
-            group = colours(rows, sorted(natural, key=weight, reverse=True) if kind == "jpl" else natural)
+            group = greedy_colors(rows, sorted(natural, key=weight, reverse=True) if kind == "jpl" else natural)
         new_to_old = np.array(sorted(natural, key=lambda i: (group[i], i)), np.int64)
         groups, sizes = max(group, default=-1) + 1, Counter(group)
         starts = np.cumsum([0, *(sizes[g] for g in range(groups))])
@@ -213,7 +214,7 @@ class ReferenceSparse:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
-        """Whatever the storage, rows are kept as they are, and nothing is shared."""
+        """Store the rows as they are for every storage, and share no arrays."""
         with quiet():
             narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
         stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))
@@ -258,8 +259,8 @@ class ReferenceSparse:
 
     # --- bases
 
-    def basis(self, n: int, most: int, precision: str) -> Array:
-        return np.zeros((most, n), TYPES[precision])
+    def basis(self, n: int, count: int, precision: str) -> Array:
+        return np.zeros((count, n), TYPES[precision])
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
         return np.array([self.dot(Q[j], w) for j in range(k)], np.float64)
@@ -282,41 +283,37 @@ class ReferenceSparse:
 
     # --- the matrix
 
-    def relax(
-        self,
-        A: Any,
-        b: Array,
-        x: Array,
-        *,
-        halo: bool | None = None,
-        from_zero: bool = False,
-        backward: bool = False,
-        keep: Array | None = None,
-    ) -> None:
-        """Where there are other ranks every row counts as beside them: halo=True does everything, halo=False nothing.
+    # With other ranks every row counts as next to them, so BOUNDARY sweeps all rows and INTERIOR none.
 
-        An x that is zero by definition is zero on them too: H is not read then.
-        """
-        if halo is not None and halo is not (A.halo > 0):
-            return
-        received = x[A.n :]
+    def sweep_from_zero(self, A: Any, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL) -> None:
         with quiet():
-            for r in reversed(range(A.n)) if backward else range(A.n):
+            for r in _swept_rows(A, part):
                 row = A.rows[r]
-                before, after = (row.upper, row.lower) if backward else (row.lower, row.upper)
-                if backward and keep is not None:
-                    x[r] = (keep[r] - before.times(x)) / row.diagonal
-                    continue
-                left = float(b[r]) - before.times(x) - (0.0 if from_zero else row.halo.times(received))
+                remainder = float(b[r]) - row.lower.times(x)
                 if keep is not None:
-                    keep[r] = left
-                x[r] = (left - (0.0 if from_zero else after.times(x))) / row.diagonal
+                    keep[r] = remainder
+                x[r] = remainder / row.diagonal
 
-    def matvec(self, y: Array, A: Any, x: Array, *, halo: bool | None = None) -> None:
+    def sweep_forward(self, A: Any, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL) -> None:
+        with quiet():
+            for r in _swept_rows(A, part):
+                row = A.rows[r]
+                remainder = float(b[r]) - row.lower.times(x) - row.halo.times(x[A.n :])
+                if keep is not None:
+                    keep[r] = remainder
+                x[r] = (remainder - row.upper.times(x)) / row.diagonal
+
+    def sweep_backward(self, A: Any, keep: Array, x: Array, *, part: Part = Part.ALL) -> None:
+        with quiet():
+            for r in reversed(_swept_rows(A, part)):
+                row = A.rows[r]
+                x[r] = (keep[r] - row.upper.times(x)) / row.diagonal
+
+    def matvec(self, y: Array, A: Any, x: Array, *, part: Part = Part.ALL) -> None:
         with quiet():
             for r, row in enumerate(A.rows):
-                total = float(y[r]) if halo is True else _times_inside(row, x, r)
-                y[r] = total + (0.0 if halo is False else row.halo.times(x[A.n :]))
+                total = float(y[r]) if part == Part.BOUNDARY else _times_interior(row, x, r)
+                y[r] = total + (0.0 if part == Part.INTERIOR else row.halo.times(x[A.n :]))
 
     def residual_at(
         self,
@@ -326,19 +323,19 @@ class ReferenceSparse:
         rows: Array,
         r: Array,
         *,
-        halo: bool | None = None,
         swept: bool = False,
         keep: Array | None = None,
+        part: Part = Part.ALL,
     ) -> None:
         with quiet():
             for k, i in enumerate(rows):
                 row = A.rows[i]
                 if keep is not None:
-                    inside = float(b[i]) - float(keep[i]) - row.lower.times(x)
+                    interior = float(b[i]) - float(keep[i]) - row.lower.times(x)
                 else:
-                    inside = -row.upper.times(x) if swept else float(b[i]) - _times_inside(row, x, i)
-                total = float(r[k]) if halo is True else inside
-                r[k] = total - (0.0 if halo is False else row.halo.times(x[A.n :]))
+                    interior = -row.upper.times(x) if swept else float(b[i]) - _times_interior(row, x, i)
+                total = float(r[k]) if part == Part.BOUNDARY else interior
+                r[k] = total - (0.0 if part == Part.INTERIOR else row.halo.times(x[A.n :]))
 
     def read_values(self, A: Any) -> int:
         parts = [part for row in A.rows for part in (row.lower, row.upper, row.halo)]
@@ -346,31 +343,36 @@ class ReferenceSparse:
 
 
 def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    """The points of a box, x fastest."""
+    """Return the points of a box, x fastest."""
     (x0, y0, z0), (nx, ny, nz) = first, shape
     return [(x0 + x, y0 + y, z0 + z) for z, y, x in product(range(nz), range(ny), range(nx))]
 
 
-def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) -> Row:
-    """Row r of the new order, its L and U of the narrow values, its diagonal and H of the wide ones.
+def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) -> ReferenceRow:
+    """Return row r of the new order, with narrow values in L and U and wide ones in D and H.
 
-    Between rows of one group there are no entries, so L is what comes before the row.
+    Rows of one group have no entries between them, so L is the entries in columns before r.
     """
     i = order.new_to_old[r]
     of_row = slice(rows.indptr[i], rows.indptr[i + 1])
     columns, wide = rows.indices[of_row].astype(np.int64), wide[of_row]
     own, beyond = columns < rows.n, columns >= rows.n
     new, narrow = order.old_to_new[columns[own]], narrow[of_row][own]
-    return Row(
-        lower=Entries(new[new < r], narrow[new < r]),
+    return ReferenceRow(
+        lower=RowEntries(new[new < r], narrow[new < r]),
         diagonal=float(wide[columns == i][0]),
-        upper=Entries(new[new > r], narrow[new > r]),
-        halo=Entries(columns[beyond] - rows.n, wide[beyond]),
+        upper=RowEntries(new[new > r], narrow[new > r]),
+        halo=RowEntries(columns[beyond] - rows.n, wide[beyond]),
     )
 
 
-def _times_inside(row: Row, x: Array, r: int) -> float:
-    """(L + D + U) x of row r."""
+def _swept_rows(A: Any, part: Part) -> range:
+    """Return the rows that a sweep over a part visits."""
+    return range(A.n if part in (Part.ALL, Part.BOUNDARY if A.halo else Part.INTERIOR) else 0)
+
+
+def _times_interior(row: ReferenceRow, x: Array, r: int) -> float:
+    """Return (L + D + U) x of row r."""
     return row.lower.times(x) + row.diagonal * float(x[r]) + row.upper.times(x)
 
 

@@ -129,13 +129,23 @@ class SolveChecks:
 
 
 def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield every array of a stored matrix, in any backend's format, with its name."""
-    if is_dataclass(stored):
-        for field in fields(stored):
-            yield from arrays_of(getattr(stored, field.name), f"{name}, {field.name}")
+    """Yield every array of a stored matrix once, in any backend's format, with its name."""
+    seen = set[int]()
+    for part, array in _arrays(stored, name):
+        if id(array) not in seen:
+            seen.add(id(array))
+            yield part, array
+
+
+def _arrays(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays in the fields, elements and values of a stored matrix."""
+    parts = [field.name for field in fields(stored)] if is_dataclass(stored) else getattr(stored, "_fields", None)
+    if parts is not None:
+        for part in parts:
+            yield from _arrays(getattr(stored, part), f"{name}, {part}")
     elif isinstance(stored, tuple | list | dict):
-        for part in stored.values() if isinstance(stored, dict) else stored:
-            yield from arrays_of(part, name)
+        for element in stored.values() if isinstance(stored, dict) else stored:
+            yield from _arrays(element, name)
     elif getattr(stored, "shape", ()):
         yield name, stored
 

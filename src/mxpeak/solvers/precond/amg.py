@@ -23,7 +23,7 @@ from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type, zeros
 from mxpeak.distributed.sparse import SparseMatrix
-from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
+from mxpeak.kernels.contract.sparse import Order, Part, SparseKernels, Vector
 from mxpeak.runtime.host_modes import one_thread
 from mxpeak.solvers.precond.aggregation import aggregated
 from mxpeak.solvers.precond.equilibration import Equilibration
@@ -91,7 +91,7 @@ class Transfer:
 
     def add_to(self, y: Vector) -> None:
         """Compute y += T x."""
-        self._kernels.matvec(y, self._T, self._x, halo=True)
+        self._kernels.matvec(y, self._T, self._x, part=Part.BOUNDARY)
 
 
 class Smoother(Protocol):

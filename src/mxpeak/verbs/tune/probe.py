@@ -275,7 +275,7 @@ def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     order = sparse.order(rows, "greedy" if on_gpu else "natural")
     A = sparse.store(rows, order, "fp64", "fp64", "sell" if on_gpu else "rows")
     x, b = sparse.halo_vector(A), sparse.xp.zeros(rows.n)
-    return lambda: sparse.relax(A, b, x), rows.n * (27.0 * 12 + 10 * 8)
+    return lambda: sparse.sweep_forward(A, b, x), rows.n * (27.0 * 12 + 10 * 8)
 
 
 _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {

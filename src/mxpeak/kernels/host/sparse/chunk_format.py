@@ -1,51 +1,133 @@
-"""A sparse matrix cut into chunks of rows whose columns are told in as few bytes as they allow, in compiled code.
+"""Pack a sparse matrix into chunks of independent rows, with columns in as few bytes as possible, in compiled code.
 
-A chunk is up to LANES successive rows of one group; groups are sets of rows without entries between them.  It has two
-parts, the entries in columns of earlier groups (L) and those of later ones (U); the diagonal is kept apart, and so is
-what belongs to other ranks.  A part is a list of slots, each one entry of every row, with values one after the other:
+A chunk is up to LANES successive rows of one group.  It has two parts: the entries in columns of earlier groups (L) and
+those of later groups (U).  The diagonal and the entries in columns of other ranks are stored separately.  A part is a
+list of slots.  A slot is one entry of every row, with contiguous values, and is of one of three kinds:
 
-    run    columns base + row:  one number for the slot; rows without such an entry hold a zero
+    run    columns base + row:  one number for the slot; rows without such an entry store a zero
     near   columns base + a 16-bit number for each row
     far    a 32-bit column for each row
 
-Which a slot is follows from the columns alone.  A stencil's rows of one colour have nothing but runs.
+The columns alone determine the kind.  The rows of a stencil with one color consist of runs only.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 
+#: The parts of a row that a sum includes.
+LOWER, UPPER, BOTH = 1, 2, 3
 #: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
 ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
 TABLE = 11
-#: Ways to tell columns: 32-bit numbers, as many slots for all chunks of a group (ELLPACK), or for each (sliced); any.
+#: Encodings of columns: 32-bit numbers, as many slots for all chunks of a group (ELLPACK) or for each (sliced); or any.
 ELL, SELL, PACKED = 0, 1, 2
 STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
-#: Differences column - row that are looked at in one part of a chunk; more of them are no runs.
+#: Distinct differences column - row that are examined in one part of a chunk; further ones are not runs.
 MOST = 64
-#: A difference is a run from this share of a chunk's rows on: then its zeros cost less than columns would.
+#: A difference is a run from this share of a chunk's rows on: its zeros then cost less than columns would.
 SHARE = 4
 #: Rows from which on a chunk ends where the differences change.
 LEAST = LANES // 4
-#: How far apart the columns of a near slot may be.
+#: Maximum distance of the columns of a near slot.
 NEAR_SPAN = 2**16
 
 
-@jit(allocates=True)
-def cut_rows(
-    tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, longest, chunk_row, counts, alike
-):
-    """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
+class ChunkColumns(NamedTuple):
+    """The table of chunks and the columns of their slots."""
 
-    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.  alike[r]
-    = whether row r has those of the row before, one for one, and nothing of the halo; no row has more than `longest`.
+    table: Any
+    bases: Any
+    near: Any
+    far: Any
+
+    @property
+    def lower(self) -> int:
+        """Return the stored values of L."""
+        return LANES * int(self.table[:, L_PART : L_PART + 3].sum(dtype=np.int64))
+
+    @property
+    def upper(self) -> int:
+        """Return the stored values of U."""
+        return LANES * int(self.table[:, U_PART : U_PART + 3].sum(dtype=np.int64))
+
+
+class Chunks(NamedTuple):
+    """A matrix in chunks as compiled code receives it.
+
+    It has the fields of `ChunkColumns`, the values of L and U, the diagonal, and
+
+    by_window   the chunks in a cache-friendly sequence, for operations that are independent of it
+    scratch     memory for LANES sums per thread
     """
-    n, known, mine = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
+
+    table: Any
+    bases: Any
+    near: Any
+    far: Any
+    values: Any
+    diagonal: Any
+    by_window: Any
+    scratch: Any
+
+
+class GroupCuts(NamedTuple):
+    """The division of rows into chunks.
+
+    first, end    the rows of each chunk
+    group_start   the first row of its group
+    repeats       whether a row has the differences column - row of the row before it
+    longest       the most entries in any chunk
+    """
+
+    first: Any
+    end: Any
+    group_start: Any
+    repeats: Any
+    longest: int
+
+
+class _PartEntries(NamedTuple):
+    """Entries of one part of a chunk: new column, lane, index into `indices`, number of rows that repeat it, slot."""
+
+    column: Any
+    lane: Any
+    entry: Any
+    times: Any
+    slot: Any
+
+
+class _Differences(NamedTuple):
+    """Differences column - row and the number of entries with each."""
+
+    value: Any
+    count: Any
+
+
+class _ColumnRange(NamedTuple):
+    """The least and the greatest column of the slots that are not runs."""
+
+    low: Any
+    high: Any
+
+
+@jit(allocates=True)
+def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, repeats):
+    """Store the first rows of the chunks of group g from chunk_row[starts[g]] on, and counts[g] = their number.
+
+    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
+    repeats[r] = whether row r has exactly the differences of the row before it and no entry of the halo.  No row has
+    more than `longest` entries.
+    """
+    new_to_old, old_to_new, indptr, indices = rows
+    n, known, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
     for g in range(tid, counts.shape[0], threads):
-        count, size, rows, entries = 0, 0, 0, 0
+        count, size, height, entries = 0, 0, 0, 0
         for r in range(starts[g], starts[g + 1]):
             i = new_to_old[r]
             if adaptive:
@@ -54,31 +136,31 @@ def cut_rows(
                 for k in range(entries):
                     j = indices[indptr[i] + k]
                     difference = old_to_new[j] - r if j < n else n  # no column is so far away
-                    same = same and difference == mine[k] and j < n
-                    mine[k] = difference
-                alike[r] = same
-            # a row like the one before goes where that went, unless not all differences of that one found a place
-            if adaptive and LEAST <= rows < LANES and not (alike[r] and size < known.shape[0]):
+                    same = same and difference == own[k] and j < n
+                    own[k] = difference
+                repeats[r] = same
+            # a row that repeats the one before joins its chunk, unless `known` had no room for all differences of that
+            if adaptive and LEAST <= height < LANES and not (repeats[r] and size < known.shape[0]):
                 old, others = 0, 0
                 for k in range(entries):
-                    if mine[k] != 0 and mine[k] != n:
-                        old += 1 if find(known, size, mine[k], others) >= 0 else 0
+                    if own[k] != 0 and own[k] != n:
+                        old += 1 if find(known, size, own[k], others) >= 0 else 0
                         others += 1
                 if 4 * old < 3 * min(others, size):
-                    rows = LANES
-            if rows == LANES or rows == 0:
+                    height = LANES
+            if height == LANES or height == 0:
                 chunk_row[starts[g] + count] = r
                 count += 1
-                rows, size = 0, 0
-            rows += 1
-            if adaptive and rows <= LEAST and (rows == 1 or not alike[r]):
+                height, size = 0, 0
+            height += 1
+            if adaptive and height <= LEAST and (height == 1 or not repeats[r]):
                 hint = 0
                 for k in range(entries):
-                    if mine[k] != 0 and mine[k] != n:
-                        at = find(known, size, mine[k], hint)
+                    if own[k] != 0 and own[k] != n:
+                        at = find(known, size, own[k], hint)
                         if at < 0 and size < known.shape[0]:
                             at = size
-                            known[size] = mine[k]
+                            known[size] = own[k]
                             size += 1
                         hint = at + 1
         counts[g] = count
@@ -86,7 +168,7 @@ def cut_rows(
 
 @inner(inline=True)
 def find(known, size, value, hint):
-    """The index of a value among the first `size`; the hint is looked at first.  -1 if it is not there."""
+    """Return the index of a value among the first `size`, or -1; the index `hint` is tried first."""
     if 0 <= hint < size and known[hint] == value:
         return hint
     for k in range(size):
@@ -96,173 +178,148 @@ def find(known, size, value, hint):
 
 
 @inner()
-def _gather(row0, rows, upper, where, start, alike, column, lane, entry, times):
-    """One part of a chunk, row after row: column (new number), lane, index into `indices`; returns how many entries.
+def _gather(rows, cuts, c, upper, part):
+    """List the entries of one part of a chunk row by row, and return their number.
 
-    Rows like the one before are not listed: the first of them has its entries so many times.
+    A row that repeats the one before is not listed; the first of such rows has its entries `times` times.
     """
-    new_to_old, old_to_new, indptr, indices = where
-    n, count, r = old_to_new.shape[0], 0, row0
-    while r < row0 + rows:
+    new_to_old, old_to_new, indptr, indices = rows
+    first, end, start = cuts.first[c], cuts.end[c], cuts.group_start[c]
+    n, count, r = old_to_new.shape[0], 0, first
+    while r < end:
         again = 1
-        while r + again < row0 + rows and alike[r + again]:
+        while r + again < end and cuts.repeats[r + again]:
             again += 1
         i = new_to_old[r]
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
             if j < n and j != i and (old_to_new[j] >= start) == upper:
-                column[count], lane[count], entry[count], times[count] = old_to_new[j], r - row0, k, again
+                part.column[count], part.lane[count] = old_to_new[j], r - first
+                part.entry[count], part.times[count] = k, again
                 count += 1
         r += again
     return count
 
 
 @inner()
-def _differences(row0, rows, entries, column, lane, times, known, count, columns, storage):
-    """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
+def _find_runs(row0, rows, entries, part, differences, columns, storage):
+    """Store the differences of one part of a chunk that become runs, in order of appearance; return their number."""
     size, hint = 0, 0
     if storage != PACKED:
         return 0
     for e in range(entries):
-        if e and lane[e] != lane[e - 1]:
+        if e and part.lane[e] != part.lane[e - 1]:
             hint = 0
-        difference = column[e] - row0 - lane[e]
-        at = find(known, size, difference, hint)
+        difference = part.column[e] - row0 - part.lane[e]
+        at = find(differences.value, size, difference, hint)
         if at < 0 and size < MOST:
             at = size
-            known[at], count[at] = difference, 0
+            differences.value[at], differences.count[at] = difference, 0
             size += 1
         if at >= 0:
-            count[at] += times[e]
+            differences.count[at] += part.times[e]
         hint = at + 1
     kept = 0
     for k in range(size):
-        # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
-        if SHARE * count[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
-            known[kept] = known[k]
+        # rows without the entry also read there, so it must exist; x has LANES numbers beyond its last
+        value = differences.value[k]
+        if SHARE * differences.count[k] >= rows and row0 + value >= 0 and row0 + value <= columns:
+            differences.value[kept] = value
             kept += 1
     return kept
 
 
 @inner()
-def _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot):
-    """slot[e] = the run of an entry, or -1 - s for the s-th of its row that is in none; returns how many such slots.
+def _assign_slots(row0, entries, part, differences, runs, bounds):
+    """Set slot[e] = the run of an entry, or -1 - s for the s-th of its row without a run; return the maximum of s + 1.
 
-    low[s] and high[s] bound the columns of such a slot, as far as they are long.
+    bounds.low[s] and bounds.high[s] are the least and the greatest column of such a slot, as far as they are long.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):
-        if e and lane[e] != lane[e - 1]:
+        if e and part.lane[e] != part.lane[e - 1]:
             s, hint = 0, 0
-        at = find(known, runs, column[e] - row0 - lane[e], hint)
-        slot[e] = at
+        column = part.column[e]
+        at = find(differences.value, runs, column - row0 - part.lane[e], hint)
+        part.slot[e] = at
         if at >= 0:
             hint = at + 1
             continue
-        slot[e] = -1 - s
-        if s < low.shape[0]:
+        part.slot[e] = -1 - s
+        if s < bounds.low.shape[0]:
             if s >= slots:
-                low[s] = high[s] = column[e]
-            low[s], high[s] = min(low[s], column[e]), max(high[s], column[e] + times[e] - 1)
+                bounds.low[s] = bounds.high[s] = column
+            bounds.low[s] = min(bounds.low[s], column)
+            bounds.high[s] = max(bounds.high[s], column + part.times[e] - 1)
         s += 1
         slots = max(slots, s)
     return slots
 
 
-@jit(allocates=True)
-def count_slots(
-    tid,
-    threads,
-    new_to_old,
-    old_to_new,
-    indptr,
-    indices,
-    chunk_row,
-    chunk_end,
-    chunk_start,
-    alike,
-    columns,
-    storage,
-    longest,
-    table,
-):
-    """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
-    chunks = chunk_row.shape[0]
-    known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
-    low, high = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
+@inner(allocates=True)
+def _scratch(longest):
+    """Return the arrays in which the slots of a chunk with up to `longest` entries are found."""
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry, times = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    where = (new_to_old, old_to_new, indptr, indices)
+    part = _PartEntries(column, lane, np.empty(longest, np.int64), np.empty(longest, np.int64), slot)
+    differences = _Differences(np.empty(MOST, np.int64), np.empty(MOST, np.int64))
+    return part, differences, _ColumnRange(np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64))
+
+
+@jit(allocates=True)
+def count_slots(tid, threads, rows, cuts, columns, storage, table):
+    """Store the rows and the numbers of slots of every chunk in this thread's share."""
+    chunks = cuts.first.shape[0]
+    part, differences, bounds = _scratch(cuts.longest)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
-        row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
-        table[c, ROW], table[c, ROWS] = row0, rows
+        row0, height = cuts.first[c], cuts.end[c] - cuts.first[c]
+        table[c, ROW], table[c, ROWS] = row0, height
         for upper in (False, True):
-            part = U_PART if upper else L_PART
-            entries = _gather(row0, rows, upper, where, chunk_start[c], alike, column, lane, entry, times)
-            runs = _differences(row0, rows, entries, column, lane, times, known, count, columns, storage)
-            slots = _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot)
+            counts = U_PART if upper else L_PART
+            entries = _gather(rows, cuts, c, upper, part)
+            runs = _find_runs(row0, height, entries, part, differences, columns, storage)
+            slots = _assign_slots(row0, entries, part, differences, runs, bounds)
             near = 0
             if storage == PACKED:
-                for s in range(min(slots, low.shape[0])):
-                    near += 1 if high[s] - low[s] < NEAR_SPAN else 0
-            table[c, part], table[c, part + 1], table[c, part + 2] = runs, near, slots - near
+                for s in range(min(slots, bounds.low.shape[0])):
+                    near += 1 if bounds.high[s] - bounds.low[s] < NEAR_SPAN else 0
+            table[c, counts], table[c, counts + 1], table[c, counts + 2] = runs, near, slots - near
 
 
 @jit(allocates=True)
-def fill_slots(
-    tid,
-    threads,
-    new_to_old,
-    old_to_new,
-    indptr,
-    indices,
-    data,
-    chunk_start,
-    alike,
-    columns,
-    storage,
-    longest,
-    table,
-    bases,
-    near,
-    far,
-    values,
-):
-    """Bases, columns and values of every slot; a share of the chunks for each thread.  All arrays come as zeros."""
-    chunks = table.shape[0]
-    known, count, begins = np.empty(MOST, np.int64), np.empty(MOST, np.int64), np.empty(LANES, np.int64)
-    low, high, to = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
-    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry, times = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    where = (new_to_old, old_to_new, indptr, indices)
+def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values):
+    """Store bases, columns and values of every slot in this thread's share of the chunks; all arrays begin as zeros."""
+    table, bases, near, far = packed
+    chunks, first_entry, to = table.shape[0], np.empty(LANES, np.int64), np.empty(4 * MOST, np.int64)
+    part, differences, bounds = _scratch(cuts.longest)
+    column, lane, entry, times, slot = part
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
-        row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
-        for k in range(rows):
-            begins[k] = indptr[new_to_old[row0 + k]]
+        row0, height = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        for k in range(height):
+            first_entry[k] = rows.indptr[rows.new_to_old[row0 + k]]
         slot0, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
         for upper in (False, True):
-            part = U_PART if upper else L_PART
-            entries = _gather(row0, rows, upper, where, chunk_start[c], alike, column, lane, entry, times)
-            runs = _differences(row0, rows, entries, column, lane, times, known, count, columns, storage)
-            slots = _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot)
+            counts = U_PART if upper else L_PART
+            entries = _gather(rows, cuts, c, upper, part)
+            runs = _find_runs(row0, height, entries, part, differences, columns, storage)
+            slots = _assign_slots(row0, entries, part, differences, runs, bounds)
             for k in range(runs):
-                bases[slot0 + k] = known[k]
+                bases[slot0 + k] = differences.value[k]
             nears, fars = 0, 0
             for s in range(min(slots, to.shape[0])):
-                if storage == PACKED and high[s] - low[s] < NEAR_SPAN:
+                if storage == PACKED and bounds.high[s] - bounds.low[s] < NEAR_SPAN:
                     to[s] = nears
-                    bases[slot0 + runs + nears] = low[s]
+                    bases[slot0 + runs + nears] = bounds.low[s]
                     nears += 1
             for s in range(min(slots, to.shape[0])):
-                if storage != PACKED or high[s] - low[s] >= NEAR_SPAN:
+                if storage != PACKED or bounds.high[s] - bounds.low[s] >= NEAR_SPAN:
                     to[s] = nears + fars
                     fars += 1
             for e in range(entries):
-                at, of_row = slot[e], entry[e] - begins[lane[e]]
+                at, of_row = slot[e], entry[e] - first_entry[lane[e]]
                 if at < 0:
                     at = runs + (to[-1 - at] if -1 - at < to.shape[0] else -1 - at)
                 for k in range(lane[e], lane[e] + times[e]):
-                    values[(slot0 + at) * LANES + k] = data[begins[k] + of_row]
+                    values[(slot0 + at) * LANES + k] = data[first_entry[k] + of_row]
                 if at < runs:
                     continue
                 for k in range(times[e]):
@@ -270,83 +327,30 @@ def fill_slots(
                         near[(near0 + at - runs) * LANES + lane[e] + k] = column[e] + k - bases[slot0 + at]
                     else:
                         far[(far0 + at - runs - nears) * LANES + lane[e] + k] = column[e] + k
-            slot0 += runs + table[c, part + 1] + table[c, part + 2]
-            near0 += table[c, part + 1]
-            far0 += table[c, part + 2]
+            slot0 += runs + table[c, counts + 1] + table[c, counts + 2]
+            near0 += table[c, counts + 1]
+            far0 += table[c, counts + 2]
 
 
 @jit()
-def halo_entries(new_to_old, indptr, indices, data, n, rows, pointer, columns, values):
-    """The entries of H, for the rows (new numbers, ascending) that have some; columns from 0 on."""
-    at = 0
-    for s in range(rows.shape[0]):
-        i = new_to_old[rows[s]]
-        pointer[s] = at
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] >= n:
-                columns[at], values[at] = indices[k] - n, data[k]
-                at += 1
-    pointer[rows.shape[0]] = at
+def mark(rows, surface, cuts, chunk_of, backward, marked):
+    """Mark the chunks with a row next to other ranks, and those with a marked neighbor in an earlier or a later group.
 
-
-@jit()
-def count_halo(new_to_old, surface, indptr, indices, n, rows):
-    """rows = the new numbers of rows with entries of H; returns (how many rows, how many entries)."""
-    found, entries = 0, 0
-    for r in range(n):
-        if surface[new_to_old[r]]:
-            rows[found] = r
-            found += 1
-            for k in range(indptr[new_to_old[r]], indptr[new_to_old[r] + 1]):
-                entries += 1 if indices[k] >= n else 0
-    return found, entries
-
-
-@jit()
-def mark(new_to_old, old_to_new, surface, indptr, indices, chunk_row, chunk_end, chunk_of, backward, marked):
-    """marked[c]: chunk c has a row beside other ranks, or a neighbour that is marked in an earlier or a later group.
-
-    forward     in an earlier group: the chunk must wait for other ranks in a sweep.  A neighbour that is marked comes
-                after all that are not; with a symmetric pattern the neighbours before which it comes are marked too.
-    backward    in a later group: the chunk is needed there in a sweep from zero, which reads earlier groups alone
+    forward     earlier: the chunk must wait for other ranks in a sweep.  A marked neighbor comes after all unmarked
+                ones; with a symmetric pattern the neighbors after it are marked too.
+    backward    later: the chunk is needed there in a sweep from zero, which reads earlier groups alone
     """
-    n, chunks = old_to_new.shape[0], chunk_row.shape[0]
+    new_to_old, old_to_new, indptr, indices = rows
+    n, chunks = old_to_new.shape[0], cuts.first.shape[0]
     for turn in range(chunks):
         c = chunks - 1 - turn if backward else turn
-        for r in range(chunk_row[c], chunk_end[c]):
+        for r in range(cuts.first[c], cuts.end[c]):
             if surface[new_to_old[r]]:
                 marked[c] = True
         if marked[c]:
-            for r in range(chunk_row[c], chunk_end[c]):
+            for r in range(cuts.first[c], cuts.end[c]):
                 i = new_to_old[r]
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
                     if j < n and (old_to_new[j] < r if backward else old_to_new[j] > r):
                         marked[chunk_of[old_to_new[j]]] = True
-
-
-@jit()
-def diagonal_of(tid, threads, new_to_old, indptr, indices, data, diagonal):
-    """diagonal = a_ii, in the order of the chunks."""
-    n = new_to_old.shape[0]
-    for r in range(n * tid // threads, n * (tid + 1) // threads):
-        i = new_to_old[r]
-        k = (indptr[i] + indptr[i + 1]) // 2  # where a stencil has it
-        if k < indptr[i + 1] and indices[k] == i:
-            diagonal[r] = data[k]
-            continue
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] == i:
-                diagonal[r] = data[k]
-                break
-
-
-@jit()
-def row_sums(tid, threads, new_to_old, indptr, data, sums):
-    """sums = Σ_j a_ij, in the order of the chunks."""
-    n = new_to_old.shape[0]
-    for r in range(n * tid // threads, n * (tid + 1) // threads):
-        total = 0.0
-        for k in range(indptr[new_to_old[r]], indptr[new_to_old[r] + 1]):
-            total += data[k]
-        sums[r] = total

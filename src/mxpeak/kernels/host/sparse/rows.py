@@ -1,9 +1,11 @@
-"""The 27-point problem's rows, and independent sets of any sparse matrix's rows, in compiled code.
+"""Operations on compressed rows in compiled code: the 27-point problem, patterns, colors, levels, D and H.
 
-Rows are compressed (indptr, indices, data); column n + h is entry h of what comes from other ranks.
+Rows are a `kernels.contract.sparse.Rows`; column n + h is entry h of the halo.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +14,26 @@ from mxpeak.kernels.host.engine.vector_ir import atomic_add, bits_of, piece
 from mxpeak.layout.stencil import STENCIL
 
 
+class OrderedRows(NamedTuple):
+    """The pattern of compressed rows with a permutation, as compiled code receives it."""
+
+    new_to_old: Any
+    old_to_new: Any
+    indptr: Any
+    indices: Any
+
+
+class Halo(NamedTuple):
+    """H: the rows that have entries, where the entries of each begin, and their columns from 0 on."""
+
+    rows: Any
+    first: Any
+    columns: Any
+
+
 @jit()
 def stencil_counts(tid, threads, box, first, indptr):
-    """indptr[1 + i] = entries of row i: (3 - sides without a neighbour) multiplied over the three directions.
+    """Store indptr[1 + i] = entries of row i: the product of (3 - sides without a neighbor) over the directions.
 
     box = nx, ny, nz, gnx, gny, gnz; first = the global coordinates of the first point.
     """
@@ -29,16 +48,16 @@ def stencil_counts(tid, threads, box, first, indptr):
 
 @inner(inline=True)
 def _around(x, end):
-    """How many of x-1, x, x+1 lie in 0 … end-1."""
+    """Return how many of x-1, x, x+1 are in 0 … end-1."""
     return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
 
 
 @jit()
 def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data):
-    """Fill in the columns and values of the rows, neighbours in the order of their global numbers.
+    """Store the columns and values of the rows, with neighbors in the order of their global numbers.
 
     halo[d] = (offset, x0, y0, z0, width, height) of direction d = (dx+1) + 3(dy+1) + 9(dz+1): the point (x, y, z)
-    outside of the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0.  weights[d] is the stencil.
+    outside the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0.  weights[d] is the stencil.
     """
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):
@@ -47,7 +66,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
             for x in range(nx):
                 i = (z * ny + y) * nx + x
                 at = indptr[i]
-                if inside and 0 < x < nx - 1:  # all neighbours are in the box
+                if inside and 0 < x < nx - 1:  # all neighbors are in the box
                     columns, values = piece(indices, at, STENCIL), piece(data, at, STENCIL)
                     for d in range(STENCIL):
                         columns[d] = i + d % 3 - 1 + nx * (d // 3 % 3 - 1 + ny * (d // 9 - 1))
@@ -69,6 +88,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
 
 @inner(inline=True)
 def _column(box, halo, x, y, z):
+    """Return the column of the point (x, y, z), which may be outside the box."""
     nx, ny, nz = box[0], box[1], box[2]
     sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
     if sx == 0 and sy == 0 and sz == 0:
@@ -79,52 +99,52 @@ def _column(box, halo, x, y, z):
 
 @inner(inline=True)
 def _side(x, end):
-    """-1 before 0, 1 from `end` on, else 0."""
+    """Return -1 if x is negative, 1 from `end` on, otherwise 0."""
     return -1 if x < 0 else (1 if x >= end else 0)
 
 
 @jit(allocates=True)
-def greedy_colours(indptr, indices, n, colour):
-    """colour[i] = the least that no neighbour with a smaller number has (Saad, section 3.3.3); returns how many.
+def greedy_colors(rows, color):
+    """Give each row the least color that no neighbor before it has (Saad, section 3.3.3); return the number of colors.
 
-    The pattern has to be symmetric.
+    The pattern must be symmetric.
     """
-    used = np.full(n + 1, -1, np.int64)
-    most = 0
-    for i in range(n):
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
+    used = np.full(rows.n + 1, -1, np.int64)
+    colors = 0
+    for i in range(rows.n):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            j = rows.indices[k]
             if j < i:
-                used[colour[j]] = i
+                used[color[j]] = i
         c = 0
         while used[c] == i:
             c += 1
-        colour[i] = c
-        most = max(most, c + 1)
-    return most
+        color[i] = c
+        colors = max(colors, c + 1)
+    return colors
 
 
 @jit()
-def levels(indptr, indices, n, level):
-    """level[i] = 1 + the largest of neighbours with a smaller number, 0 without any; returns how many there are.
+def levels(rows, level):
+    """Store level[i] = 1 + the highest level of the neighbors before i, 0 without any; return the number of levels.
 
-    Rows of one level are independent, and taking level after level gives what row after row would.
+    Rows of one level are independent, and a sweep over the levels computes the same as one over the rows.
     """
-    most = 0
-    for i in range(n):
-        found = 0
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
+    count = 0
+    for i in range(rows.n):
+        own = 0
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            j = rows.indices[k]
             if j < i:
-                found = max(found, level[j] + 1)
-        level[i] = found
-        most = max(most, found + 1)
-    return most
+                own = max(own, level[j] + 1)
+        level[i] = own
+        count = max(count, own + 1)
+    return count
 
 
 @inner(inline=True)
 def _weight(i):
-    """A number without order: the same of a row wherever it is asked for (splitmix64)."""
+    """Return a pseudo-random weight that depends only on the row (splitmix64)."""
     z = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -132,13 +152,14 @@ def _weight(i):
 
 
 @jit(allocates=True)
-def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
-    """One round of Jones, Plassmann and Luby: rows that outweigh all uncoloured neighbours take the least free colour.
+def jpl_round(tid, threads, rows, longest, color, before, uncolored):
+    """Give the least free color to each row that outweighs all uncolored neighbors (Jones, Plassmann and Luby).
 
-    `before` is colour as the round found it, -1 where there is none; left[tid] = rows of this thread still without one.
-    No row has more than `longest` entries, so no colour needs to be larger.
+    `before` is the color of each row before this round, or -1; uncolored[tid] = rows of this thread without a color
+    after it.  No row has more than `longest` entries, so no color is larger.
     """
-    mine, used = 0, np.full(longest + 1, -1, np.int64)
+    n, indptr, indices = rows.n, rows.indptr, rows.indices
+    waiting, used = 0, np.full(longest + 1, -1, np.int64)
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if before[i] >= 0:
             continue
@@ -149,7 +170,7 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
                 heaviest = False
                 break
         if not heaviest:
-            mine += 1
+            waiting += 1
             continue
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
@@ -158,13 +179,13 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
         c = 0
         while used[c] == i:
             c += 1
-        colour[i] = c
-    left[tid] = mine
+        color[i] = c
+    uncolored[tid] = waiting
 
 
 @jit(allocates=True)
 def group_rows(group, groups, new_to_old, starts):
-    """Sort rows by group, as they stood inside of one: new_to_old[new] = old; starts[g] = the first of group g."""
+    """Sort the rows by group, stably: new_to_old[new] = old; starts[g] = the first new row of group g."""
     n = group.shape[0]
     count = np.zeros(groups + 1, np.int64)
     for i in range(n):
@@ -172,112 +193,184 @@ def group_rows(group, groups, new_to_old, starts):
     starts[0] = 0
     for g in range(groups):
         count[g + 1] += count[g]
-        starts[g + 1] = count[g + 1]  # one by one: to copy arrays that might overlap takes seconds to compile
+        starts[g + 1] = count[g + 1]  # a copy of arrays that might overlap takes seconds to compile
     for i in range(n):
         new_to_old[count[group[i]]] = i
         count[group[i]] += 1
 
 
 @jit()
-def touches_halo(tid, threads, indptr, indices, n, surface):
-    """surface[i] = whether row i has an entry from another rank."""
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
+def touches_halo(tid, threads, rows, surface):
+    """Store surface[i] = whether row i has an entry in the halo."""
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         surface[i] = False
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] >= n:
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            if rows.indices[k] >= rows.n:
                 surface[i] = True
 
 
 @jit()
-def columns_descend(tid, threads, indptr, indices, n, found):
-    """found[tid] = 1 if in some of this thread's rows a column is below the one before it."""
-    found[tid] = 0
+def columns_descend(tid, threads, indptr, indices, n, flags):
+    """Set flags[tid] = 1 if a row of this thread has a column below the one before it."""
+    flags[tid] = 0
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         for k in range(indptr[i] + 1, indptr[i + 1]):
             if indices[k] < indices[k - 1]:
-                found[tid] = 1
+                flags[tid] = 1
                 return
 
 
 @jit()
-def bandwidth(tid, threads, indptr, indices, n, apart):
-    """apart[tid] = the largest |i - j| of a local entry of this thread's rows."""
-    most = 0
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] < n:
-                most = max(most, abs(i - indices[k]))
-    apart[tid] = most
+def bandwidth(tid, threads, rows, distance):
+    """Store distance[tid] = the largest |i - j| of a local entry of this thread's rows."""
+    largest = 0
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            if rows.indices[k] < rows.n:
+                largest = max(largest, abs(i - rows.indices[k]))
+    distance[tid] = largest
 
 
 @jit()
-def pattern_is_symmetric(tid, threads, indptr, indices, n, found):
-    """found[tid] = 1 if some local entry (i, j) of this thread's rows has no (j, i); columns of a row ascend."""
-    found[tid] = 0
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < n and not _has(indptr, indices, j, i):
-                found[tid] = 1
+def pattern_is_unsymmetric(tid, threads, rows, flags):
+    """Set flags[tid] = 1 if a local entry (i, j) of this thread's rows has no partner (j, i); columns must ascend."""
+    flags[tid] = 0
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            j = rows.indices[k]
+            if j < rows.n and not _has(rows, j, i):
+                flags[tid] = 1
                 return
 
 
 @jit()
-def count_partners(tid, threads, indptr, indices, n, missing):
-    """missing[j] += how many entries (i, j) of this thread's rows have no (j, i)."""
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < n and not _has(indptr, indices, j, i):
+def count_partners(tid, threads, rows, missing):
+    """Add to missing[j] the number of entries (i, j) of this thread's rows without a partner (j, i)."""
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            j = rows.indices[k]
+            if j < rows.n and not _has(rows, j, i):
                 atomic_add(missing, j, 1)
 
 
 @jit()
-def fill_partners(tid, threads, indptr, indices, n, at, columns):
-    """columns[at[j]] = i of each such entry, whichever thread comes first; at[j] goes on to the next."""
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < n and not _has(indptr, indices, j, i):
+def fill_partners(tid, threads, rows, at, columns):
+    """Store columns[at[j]] = i for each entry (i, j) without a partner, in any order, and advance at[j]."""
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            j = rows.indices[k]
+            if j < rows.n and not _has(rows, j, i):
                 columns[atomic_add(at, j, 1)] = i
 
 
 @jit(allocates=True)
-def merge_rows(tid, threads, indptr, indices, data, n, first, columns, to, out_indices, out_data):
-    """Each row with zeros in its partners' columns, which are columns[first[i]] … columns[first[i+1]-1]; in order."""
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
-        k, s, at = indptr[i], first[i], to[i]
+def merge_rows(tid, threads, rows, first, columns, merged):
+    """Store each row with zeros in the columns columns[first[i]] … columns[first[i+1]-1] of its partners, sorted."""
+    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        k, s, at = rows.indptr[i], first[i], merged.indptr[i]
         partners = columns[s : first[i + 1]]
         partners.sort()
-        while at < to[i + 1]:
-            if s == first[i + 1] or (k < indptr[i + 1] and indices[k] < columns[s]):
-                out_indices[at], out_data[at] = indices[k], data[k]
+        while at < merged.indptr[i + 1]:
+            if s == first[i + 1] or (k < rows.indptr[i + 1] and rows.indices[k] < columns[s]):
+                merged.indices[at], merged.data[at] = rows.indices[k], rows.data[k]
                 k += 1
             else:
-                out_indices[at], out_data[at] = columns[s], 0.0
+                merged.indices[at], merged.data[at] = columns[s], 0.0
                 s += 1
             at += 1
 
 
 @inner()
-def _has(indptr, indices, i, j):
-    low, high = indptr[i], indptr[i + 1]
+def _has(rows, i, j):
+    """Return whether row i has an entry in column j."""
+    low, high = rows.indptr[i], rows.indptr[i + 1]
     while low < high:
         middle = (low + high) // 2
-        if indices[middle] < j:
+        if rows.indices[middle] < j:
             low = middle + 1
         else:
             high = middle
-    return low < indptr[i + 1] and indices[low] == j
+    return low < rows.indptr[i + 1] and rows.indices[low] == j
+
+
+# --- D, H and the values
+
+
+@jit()
+def diagonal_of(tid, threads, new_to_old, rows, diagonal):
+    """Store the diagonal in the new order."""
+    for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        i = new_to_old[r]
+        k = (rows.indptr[i] + rows.indptr[i + 1]) // 2  # its place in a stencil
+        if k < rows.indptr[i + 1] and rows.indices[k] == i:
+            diagonal[r] = rows.data[k]
+            continue
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            if rows.indices[k] == i:
+                diagonal[r] = rows.data[k]
+                break
+
+
+@jit()
+def count_parts(tid, threads, rows, lower, upper, youngest):
+    """Store the numbers of entries of L and of U in each new row, and the last column of L or -1."""
+    new_to_old, old_to_new, indptr, indices = rows
+    n = new_to_old.shape[0]
+    for r in range(n * tid // threads, n * (tid + 1) // threads):
+        i, before, after, last = new_to_old[r], 0, 0, np.int32(-1)
+        row = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
+        for k in range(row.shape[0]):  # without branches, so that it becomes vector instructions
+            column = old_to_new[np.uint32(row[k])] if row[k] < n else np.int32(r)
+            before += column < r
+            after += column > r
+            last = max(last, column if column < r else np.int32(-1))
+        lower[r], upper[r], youngest[r] = before, after, last
+
+
+@jit()
+def count_halo(new_to_old, surface, rows, halo_rows):
+    """Store the new numbers of the rows with entries of H; return (number of these rows, number of entries)."""
+    size, entries = 0, 0
+    for r in range(rows.n):
+        if surface[new_to_old[r]]:
+            halo_rows[size] = r
+            size += 1
+            for k in range(rows.indptr[new_to_old[r]], rows.indptr[new_to_old[r] + 1]):
+                entries += 1 if rows.indices[k] >= rows.n else 0
+    return size, entries
+
+
+@jit()
+def halo_entries(new_to_old, rows, halo, values):
+    """Store where the entries of each row of H begin, their columns and their values."""
+    at = 0
+    for s in range(halo.rows.shape[0]):
+        i = new_to_old[halo.rows[s]]
+        halo.first[s] = at
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            if rows.indices[k] >= rows.n:
+                halo.columns[at], values[at] = rows.indices[k] - rows.n, rows.data[k]
+                at += 1
+    halo.first[halo.rows.shape[0]] = at
+
+
+@jit()
+def row_sums(tid, threads, new_to_old, rows, sums):
+    """Store Σ_j a_ij in the new order."""
+    for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
+        total = 0.0
+        for k in range(rows.indptr[new_to_old[r]], rows.indptr[new_to_old[r] + 1]):
+            total += rows.data[k]
+        sums[r] = total
 
 
 @jit()
 def to_bf16(tid, threads, a, out):
-    """out = a in bf16, rounded to nearest even, once.
+    """Round a to bf16, to nearest even, once.
 
-    First to fp32 by cutting off, with the last bit set where something was lost: it decides what looks like a tie.
-    Without branches, so in vector instructions: an overflow to infinity is taken back to the largest number, rounds up
-    again, and what is no number stays none.
+    Truncation to fp32 sets the last bit if the value was inexact, which resolves apparent ties.  The code has no
+    branches and so becomes vector instructions: an overflow to infinity becomes the largest number and rounds up again,
+    and NaN stays NaN.
     """
     begin, end = a.shape[0] * tid // threads, a.shape[0] * (tid + 1) // threads
     a, out = piece(a, begin, end - begin), piece(out, begin, end - begin)
@@ -291,10 +384,10 @@ def to_bf16(tid, threads, a, out):
 
 @jit()
 def largest_error(tid, threads, a, near, worst):
-    """worst[tid] = the largest |near_i - a_i| / |a_i| so far, inf where near_i is no number."""
-    n, most = a.shape[0], worst[tid]
+    """Raise worst[tid] to the largest |near_i - a_i| / |a_i|, inf if near_i is NaN."""
+    n, largest = a.shape[0], worst[tid]
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if near[i] != a[i]:
             error = abs(near[i] - a[i]) / abs(a[i])
-            most = max(most, error) if error == error else np.inf
-    worst[tid] = most
+            largest = max(largest, error) if error == error else np.inf
+    worst[tid] = largest

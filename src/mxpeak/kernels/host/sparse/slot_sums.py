@@ -1,12 +1,12 @@
-"""Sums over slots of a sparse matrix in vector instructions: what Numba's loops would not keep in registers.
+"""Emit sums over slots of a sparse matrix as vector instructions, because Numba's loops would not stay in registers.
 
-A slot is one stored entry of each of the LANES rows of a chunk.  Its values lie one after the other, in any of these
-formats, and are widened to the vectors' type as they are loaded:
+A slot is one stored entry of each of the LANES rows of a chunk.  Its values are contiguous, in any of these formats,
+and are widened to the vectors' type when they are loaded:
 
-    float64, float32     as they are
+    float64, float32     unchanged
     int16                bf16: the upper half of an fp32
     uint16               fp16
-    uint8                fp8 (E4M3): 2^120 · (the seven bits put into an fp32's place), which holds for subnormals too
+    uint8                fp8 (E4M3): 2^120 · (the seven bits as exponent and fraction of an fp32), also for subnormals
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, ask
 
+#: Bits of the kinds of slots that a matrix has (`chunk_format`).
+RUNS, NEARS, FARS = 1, 2, 4
 #: Rows of a chunk of independent rows, and of one whose rows depend on each other.
 LANES = 64
 SUCCESSIVE = 32
 #: Successive rows whose recurrence is solved for the last x before them.
-STRETCH = 8
-#: Rows of a group of every second ones; groups of a chunk begin wherever they like.
+RECURRENCE_BLOCK = 8
+#: Rows of a group with every second row; the groups of a chunk may begin anywhere.
 EVERY_SECOND = 8
-#: Bytes of sums that are kept in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  Better all lanes
-#: of a slot at once: prefetchers lose values that come in pieces, fp64 on a Zen 4 at 0.35 instead of 0.6 of bandwidth.
+#: Bytes of sums that are in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  All lanes of a slot at
+#: once are better: prefetchers lose values that are read in pieces; fp64 on a Zen 4 then reaches 0.35 of the bandwidth
+#: instead of 0.6.
 WIDTH = 512 if HAS_AVX512 else 256
 _AMD = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
-#: Whether a gather is slower than loads of its numbers.  LLVM knows that of AMD, but takes columns to vectors first.
+#: Whether a gather is slower than scalar loads.  LLVM assumes so on AMD, but moves the columns to vectors first.
 SLOW_GATHERS = _AMD
-#: Whether memory is asked for before it is read.  A Zen 3 loses by it: its own prefetchers know better.
-ASKS = HAS_AVX512 or not _AMD
+#: Whether to prefetch in software, which is slower on a Zen 3.
+PREFETCHES = HAS_AVX512 or not _AMD
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
 def splat(element, count, value):
-    """A constant vector of so many equal numbers."""
+    """Return a constant vector of equal numbers."""
     return ir.Constant(ir.VectorType(element, count), [value] * count)
 
 
 def widened(builder, format_, real, bits, count):
-    """A vector of stored values as one of the type that is computed in."""
+    """Convert a vector of stored values to the type of the sums."""
     if format_ in (types.float64, types.float32):
         value = bits
     elif format_ == types.int16:
@@ -64,18 +67,20 @@ def widened(builder, format_, real, bits, count):
 
 
 def _from_fp16(builder, bits, count):
+    """Convert fp16 bits to fp32."""
     if HAS_FP16:
         halves = builder.bitcast(bits, ir.VectorType(ir.HalfType(), count))
         return builder.fpext(halves, ir.VectorType(F32, count))
-    return _rebiased(builder, bits, count, sign=0x8000, rest=0x7FFF, to_sign=16, to_rest=13, factor=2.0**112)
+    return _rebias(builder, bits, count, sign=0x8000, rest=0x7FFF, to_sign=16, to_rest=13, factor=2.0**112)
 
 
 def _from_fp8(builder, bits, count):
-    return _rebiased(builder, bits, count, sign=0x80, rest=0x7F, to_sign=24, to_rest=20, factor=2.0**120)
+    """Convert fp8 bits to fp32."""
+    return _rebias(builder, bits, count, sign=0x80, rest=0x7F, to_sign=24, to_rest=20, factor=2.0**120)
 
 
-def _rebiased(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
-    """Finite numbers of a small format: exponent and fraction in fp32's place, times what their biases differ by."""
+def _rebias(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
+    """Convert finite numbers to fp32: shift exponent and fraction, then multiply by 2^(difference of the biases)."""
     words = builder.zext(bits, ir.VectorType(I32, count))
     size = builder.shl(builder.and_(words, splat(I32, count, rest)), splat(I32, count, to_rest))
     minus = builder.shl(builder.and_(words, splat(I32, count, sign)), splat(I32, count, to_sign))
@@ -84,35 +89,35 @@ def _rebiased(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
     return builder.bitcast(builder.or_(builder.bitcast(value, ir.VectorType(I32, count)), minus), fp32)
 
 
-#: How a format is stored, and in how many bytes.
+#: The LLVM type and the bytes of a stored format.
 STORED = {types.float64: F64, types.float32: F32, types.int16: I16, types.uint16: I16, types.uint8: I8}
 STORED_BYTES = {types.float64: 8, types.float32: 4, types.int16: 2, types.uint16: 2, types.uint8: 1}
 
 
 def fma(builder, wide, real, count):
-    """The function a·b + c, rounded once, on vectors."""
+    """Return the LLVM function a·b + c on vectors, rounded once."""
     name = f"llvm.fma.v{count}{'f64' if real == F64 else 'f32'}"
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(wide, [wide] * 3), name)
 
 
 @intrinsic
 def widened_value(typingctx, value, like):
-    """One stored value in the type of `like`."""
+    """Convert one stored value to the type of `like`."""
 
     def codegen(context, builder, signature, args):
         format_, real = signature.args[0], context.get_value_type(signature.args[1])
         element = STORED[format_]
-        one = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], I32(0))
-        return builder.extract_element(widened(builder, format_, real, one, 1), I32(0))
+        lane = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], I32(0))
+        return builder.extract_element(widened(builder, format_, real, lane, 1), I32(0))
 
     return like(value, like), codegen
 
 
 @intrinsic
 def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh):
-    """out[lane] = Σ_s values[value0 + s·LANES + lane] · x[bases[base0 + s] + row + lane] of all lanes; += if not fresh.
+    """Compute out[lane] = Σ_s values[value0 + s·LANES + lane] · x[bases[base0 + s] + row + lane]; += if not fresh.
 
-    All arrays are contiguous.  Sums stay in registers: of as many lanes at a time as fit into WIDTH bytes.
+    All arrays are contiguous.  The sums of as many lanes as fit into WIDTH bytes stay in registers.
     """
     signature = types.void(values, types.int64, bases, types.int64, types.int64, x, types.int64, out, types.boolean)
 
@@ -125,10 +130,7 @@ def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh)
 
 @intrinsic
 def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh, ahead, down):
-    """The same of chunks of SUCCESSIVE lanes; values `ahead` of those that are summed are asked for.
-
-    The last slot comes first where it goes down.
-    """
+    """Compute the sums of `sum_runs` for SUCCESSIVE lanes, prefetching `ahead`; `down` begins with the last slot."""
     numbers, flag = types.int64, types.boolean
     signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out, flag, numbers, flag)
 
@@ -141,10 +143,10 @@ def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, 
 
 @intrinsic
 def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x, row, out, fresh, ahead, down):
-    """out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]] of all lanes.
+    """Compute out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]].
 
-    Columns are 32-bit numbers, and asked for as values are.  Those of a slot are looked at together: where each is the
-    next after the one before, their x are loaded as vectors, else gathered.
+    Columns are 32-bit numbers, prefetched like the values.  If the columns of a slot are consecutive, their x are
+    loaded as vectors, otherwise gathered.
     """
     numbers, flag = types.int64, types.boolean
     signature = types.void(values, numbers, columns, numbers, numbers, x, numbers, out, flag, numbers, flag)
@@ -158,12 +160,12 @@ def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x
 
 @intrinsic
 def sum_block_runs(typingctx, values, value0, bases, base0, slots, x, row, out):
-    """The sums over runs of the STRETCH lanes of a chunk from values[value0], added to out."""
+    """Add the sums over runs of the RECURRENCE_BLOCK lanes of a chunk from values[value0] on to `out`."""
     numbers = types.int64
     signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out)
 
     def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, (*args, cgutils.false_byte), SUCCESSIVE, _run, of_them=STRETCH)
+        _sum_slots(context, builder, signature, (*args, cgutils.false_byte), SUCCESSIVE, _run, of_them=RECURRENCE_BLOCK)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -171,14 +173,14 @@ def sum_block_runs(typingctx, values, value0, bases, base0, slots, x, row, out):
 
 @intrinsic
 def sum_block_columns(typingctx, values, value0, columns, column0, slots, x, out):
-    """As the sums over runs before, over slots with columns: from columns[column0] on."""
+    """Add the sums over slots with columns of RECURRENCE_BLOCK lanes to `out`."""
     numbers = types.int64
     signature = types.void(values, numbers, columns, numbers, numbers, x, out)
 
     def codegen(context, builder, signature, args):
         of_slots = types.void(*signature.args[:6], numbers, signature.args[6])
         with_row = (*args[:-1], I64(0), args[-1], cgutils.false_byte)
-        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns, of_them=STRETCH)
+        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns, of_them=RECURRENCE_BLOCK)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -186,9 +188,9 @@ def sum_block_columns(typingctx, values, value0, columns, column0, slots, x, out
 
 @intrinsic
 def sum_every_second(typingctx, values, value0, bases, base0, slots, x, starts, start0, out, ahead):
-    """out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[bases[base0 + s] + starts[start0 + g] + 2·k] of all.
+    """Compute out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[bases[base0 + s] + starts[start0 + g] + 2·k].
 
-    lane = g·EVERY_SECOND + k: each group of lanes has a row to start from.
+    lane = g·EVERY_SECOND + k: each group of lanes has its own first row.
     """
     numbers = types.int64
     signature = types.void(values, numbers, bases, numbers, numbers, x, starts, numbers, out, numbers)
@@ -208,7 +210,7 @@ def sum_every_second(typingctx, values, value0, bases, base0, slots, x, starts, 
 
 @intrinsic
 def sum_every_second_columns(typingctx, values, value0, columns, column0, slots, x, out, fresh, ahead):
-    """The same with columns, as `sum_successive_columns` has them; most are two apart in each group of lanes."""
+    """Compute the sums of `sum_successive_columns` for columns that are mostly two apart in each group of lanes."""
     numbers, flag = types.int64, types.boolean
     signature = types.void(values, numbers, columns, numbers, numbers, x, out, flag, numbers)
 
@@ -223,8 +225,8 @@ def sum_every_second_columns(typingctx, values, value0, columns, column0, slots,
 
 
 @intrinsic
-def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x, out):
-    """out[columns[lane0 + k]] += values[value0 + k] · x[columns[column0 + k]], k = first … end-1."""
+def add_overflow(typingctx, values, value0, columns, column0, lane0, first, end, x, out):
+    """Add values[value0 + k] · x[columns[column0 + k]] to out[columns[lane0 + k]] for k = first … end-1."""
     numbers = types.int64
     signature = types.void(values, numbers, columns, numbers, numbers, numbers, numbers, x, out)
 
@@ -254,7 +256,7 @@ def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x
 
 
 def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None, of_them=None):
-    """Sums over slots of so many lanes, or the first of them; terms_of loads what one multiplies and has it added."""
+    """Emit sums over slots of `lanes` lanes, or the first `of_them`; terms_of loads x and adds the products."""
     values, value0, columns, column0, slots, x, row, out, fresh = args
     format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
     of_them = of_them or lanes
@@ -282,62 +284,63 @@ def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, d
 
 
 def _load_from(builder, wide, x_p, first):
-    """x[first …]."""
+    """Load the vector x[first …]."""
     size = 8 if wide.element == F64 else 4
     return builder.load(builder.bitcast(builder.gep(x_p, [first]), wide.as_pointer()), align=size)
 
 
 def _based(builder, lane0, wide, bases_p, s, x_p, row):
-    """x[bases[s] + row + lane0 …]."""
+    """Load the vector x[bases[s] + row + lane0 …]."""
     base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
     return _load_from(builder, wide, x_p, builder.add(builder.add(base, row), I64(lane0)))
 
 
 def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead, add):
+    """Add the products of a run."""
     return add(_based(builder, lane0, wide, bases_p, s, x_p, row))
 
 
 def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead, add):
-    """x[bases[s] + rows[g] + 2·k …], every second one, of the groups that begin with lane0."""
+    """Add the products with x[bases[s] + rows[g] + 2·k] of the groups from lane0 on."""
     base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
     return add(_of_groups(builder, wide, x_p, [builder.add(base, row) for row in rows[lane0 // EVERY_SECOND :]]))
 
 
 def _of_groups(builder, wide, x_p, firsts):
-    """x[firsts[g] + 2·k], two groups at a time."""
+    """Load x[firsts[g] + 2·k], two groups at a time."""
     twice = ir.VectorType(wide.element, 2 * EVERY_SECOND)
     even = ir.Constant(ir.VectorType(I32, twice.count), list(range(0, 2 * twice.count, 2)))
     both = [_load_from(builder, twice, x_p, first) for first in firsts]
-    found = [builder.shuffle_vector(first, second, even) for first, second in zip(both[::2], both[1::2])]
-    while found[0].type.count < wide.count:
-        every = ir.Constant(ir.VectorType(I32, 2 * found[0].type.count), list(range(2 * found[0].type.count)))
-        found = [builder.shuffle_vector(first, second, every) for first, second in zip(found[::2], found[1::2])]
-    return found[0]
+    vectors = [builder.shuffle_vector(first, second, even) for first, second in zip(both[::2], both[1::2])]
+    while vectors[0].type.count < wide.count:
+        every = ir.Constant(ir.VectorType(I32, 2 * vectors[0].type.count), list(range(2 * vectors[0].type.count)))
+        vectors = [builder.shuffle_vector(first, second, every) for first, second in zip(vectors[::2], vectors[1::2])]
+    return vectors[0]
 
 
 def _columns(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """x[columns[s·lanes + lane0 …]]: one load where they follow each other."""
+    """Add the products with x[columns[s·lanes + lane0 …]], loaded at once if the columns are consecutive."""
 
     def load(firsts):
         return _load_from(builder, wide, x_p, firsts[0])
 
-    return _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, wide.count, 1, load)
+    return _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, wide.count, 1, load)
 
 
 def _columns_of_every_second(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """x[columns[s·lanes + lane0 …]]: one load a group where they are two apart in each."""
+    """Add the products with x[columns[s·lanes + lane0 …]], loaded by group if the columns in each are two apart."""
 
     def load(firsts):
         return _of_groups(builder, wide, x_p, firsts)
 
-    return _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, EVERY_SECOND, 2, load)
+    return _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, EVERY_SECOND, 2, load)
 
 
-def _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group, apart, load):
-    """The sum with x[columns[s·lanes + lane0 …]]; load(firsts) is x where columns are so far apart in each group."""
+def _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group, apart, load):
+    """Add the products with x[columns[s·lanes + lane0 …]]; load(firsts) is x if columns are `apart` in each group."""
     count = wide.count
     at = builder.gep(columns_p, [builder.add(builder.mul(s, I64(lanes)), I64(lane0))])
-    _ask_ahead(builder, at, ahead, 4 * count)
+    _prefetch_ahead(builder, at, ahead, 4 * count)
     numbers = ir.VectorType(I32, count)
     columns = builder.load(builder.bitcast(at, numbers.as_pointer()), align=4)
     firsts = [builder.load(builder.gep(at, [I64(lane)])) for lane in range(0, count, group)]
@@ -351,7 +354,7 @@ def _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group
         with run:
             of_run, run_block = add(load([builder.zext(first, I64) for first in firsts])), builder.block
         with scattered:
-            loaded = _one_by_one(builder, wide, x_p, at) if SLOW_GATHERS else _gathered(builder, wide, x_p, columns)
+            loaded = _scalar_loads(builder, wide, x_p, at) if SLOW_GATHERS else _gathered(builder, wide, x_p, columns)
             of_others, others_block = add(loaded), builder.block
     total = builder.phi(wide)
     total.add_incoming(of_run, run_block)
@@ -359,8 +362,8 @@ def _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group
     return total
 
 
-def _one_by_one(builder, wide, x_p, columns_p):
-    """x[columns[0]], x[columns[1]] …, each by a load of its own."""
+def _scalar_loads(builder, wide, x_p, columns_p):
+    """Load x[columns[0]], x[columns[1]] … individually."""
     x = ir.Constant(wide, ir.Undefined)
     for lane in range(wide.count):
         column = builder.zext(builder.load(builder.gep(columns_p, [I64(lane)])), I64)
@@ -369,9 +372,9 @@ def _one_by_one(builder, wide, x_p, columns_p):
 
 
 def _gathered(builder, wide, x_p, columns):
-    """x[columns]."""
+    """Gather x[columns]."""
     count, size = wide.count, 8 if wide.element == F64 else 4
-    # the builder knows no vectors of addresses
+    # llvmlite's builder has no vectors of addresses
     pointers = ir.instructions.GEPInstr(builder.block, x_p, [columns], True, "", source_etype=wide.element)
     pointers.type = ir.VectorType(ir.PointerType(), count)
     builder._insert(pointers)
@@ -383,9 +386,9 @@ def _gathered(builder, wide, x_p, columns):
     return builder.call(function, [pointers, I32(size), every, nothing])
 
 
-def _ask_ahead(builder, at, ahead, length):
-    """Ask for `length` bytes that lie so many numbers ahead of an address."""
-    if ahead is None or not ASKS:
+def _prefetch_ahead(builder, at, ahead, length):
+    """Prefetch `length` bytes, `ahead` numbers after an address."""
+    if ahead is None or not PREFETCHES:
         return
     first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
     for line in range(0, length, 64):
@@ -393,7 +396,7 @@ def _ask_ahead(builder, at, ahead, length):
 
 
 def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
-    """The sums of `count` lanes in a row; pointers to the first one's numbers."""
+    """Emit the loop over slots that sums `count` lanes, with pointers to the numbers of the first one."""
     wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
     size = 8 if real == F64 else 4
     out_p = builder.bitcast(out_p, wide.as_pointer())
@@ -409,12 +412,12 @@ def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slo
     entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
     builder.cbranch(builder.icmp_signed(">", slots, I64(0)), loop, done)
     builder.position_at_end(loop)
-    s, left, total = builder.phi(I64), builder.phi(I64), builder.phi(wide)
+    s, remaining, total = builder.phi(I64), builder.phi(I64), builder.phi(wide)
     s.add_incoming(first, entry)
-    left.add_incoming(slots, entry)
+    remaining.add_incoming(slots, entry)
     total.add_incoming(before, entry)
     value_p = builder.gep(values_p, [builder.mul(s, I64(lanes))])
-    _ask_ahead(builder, value_p, ahead, STORED_BYTES[format_] * count)
+    _prefetch_ahead(builder, value_p, ahead, STORED_BYTES[format_] * count)
 
     def add(x):
         bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=STORED_BYTES[format_])
@@ -422,12 +425,12 @@ def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slo
         return builder.call(fma(builder, wide, real, count), [value, x, total])
 
     next_total = terms(s, add)
-    next_left = builder.sub(left, I64(1))
+    next_remaining = builder.sub(remaining, I64(1))
     again = builder.block
     s.add_incoming(builder.add(s, step), again)
-    left.add_incoming(next_left, again)
+    remaining.add_incoming(next_remaining, again)
     total.add_incoming(next_total, again)
-    builder.cbranch(builder.icmp_signed(">", next_left, I64(0)), loop, done)
+    builder.cbranch(builder.icmp_signed(">", next_remaining, I64(0)), loop, done)
     builder.position_at_end(done)
     result = builder.phi(wide)
     result.add_incoming(before, entry)

@@ -10,28 +10,32 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.engine.vector_ir import SYNC, sched_yield_address
 from mxpeak.kernels.host.norms.norms import HostNorms
-from mxpeak.kernels.host.sparse import gs_colored as sweep
-from mxpeak.kernels.host.sparse import vectors
-from mxpeak.kernels.host.sparse.by_row import ByRow
-from mxpeak.kernels.host.sparse.chunk_format import ROW
-from mxpeak.kernels.host.sparse.coarse_residual import STEP
-from mxpeak.kernels.host.sparse.matrix import VECTORS, Array, Coarse, HostMatrix, Pattern, RowPattern, aligned
+from mxpeak.kernels.host.sparse import gs_colored, vectors
+from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
+from mxpeak.kernels.host.sparse.coarse_rows import coarse_rows, copied_rows
+from mxpeak.kernels.host.sparse.gs_colored import Steps
+from mxpeak.kernels.host.sparse.matrix import VECTORS, Array, HostMatrix, NaturalPattern, aligned
+from mxpeak.kernels.host.sparse.natural import coarse_residual
+from mxpeak.kernels.host.sparse.natural.schedule import APART, Schedule
 from mxpeak.kernels.host.sparse.setup import SparseSetup
 from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
 
-#: Numbers that one thread goes through by itself in the time that waking another takes.
+#: Numbers that one thread processes in the time that it takes to wake another.
 ALONE = 2**18
-#: Numbers of a line as the values are read for nothing.
+#: Numbers of a line in `read_values`.
 READ = 4096
+#: Residuals are computed from a copy of the entries if the rows are at most this share of all.
+COPIED_SHARE = 4
 
 
 class HostSparse(SparseSetup):
-    """Compiled loops over chunks of rows, on the threads of a team; one caller at a time, for its sums are its own."""
+    """Compiled loops over rows on the threads of a team; one caller at a time, because they share memory for sums."""
 
     xp = arrays.xp
     stopwatch = HOST
@@ -41,17 +45,17 @@ class HostSparse(SparseSetup):
     def __init__(self, team: Team, rows_at_a_time: int | None = None):
         super().__init__(team, rows_at_a_time)
         self._norms = HostNorms(team)
-        self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
-        self._by_row = ByRow(self._run_on, team.threads, self._yield)
+        self._yield = sched_yield_address()
+        self._synchronization = np.zeros(SYNC, np.int64), self._yield
         self._sums = np.zeros((team.threads, 1024))
-        self._scratch = {dtype: aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}
-        self._nothing = {dtype: np.empty(0, dtype) for dtype in VECTORS.values()}
+        self._empty = {dtype: np.empty(0, dtype) for dtype in VECTORS.values()}
+        self._no_progress = np.zeros(APART, np.int64)  # that of a single thread is never read
 
     def computing(self) -> nullcontext[None]:
         return nullcontext()
 
     def _run_on(self, numbers: int, function: Any, *args: Any) -> int:
-        """Run on all threads, or on this one alone where there is too little to wake the others for; on how many."""
+        """Run on all threads, or on this one if there are few numbers; return the number of threads."""
         if numbers < ALONE:
             function(0, 1, *args)
             return 1
@@ -61,14 +65,15 @@ class HostSparse(SparseSetup):
     # --- vectors
 
     def halo_vector(self, A: HostMatrix) -> Array:
-        # vectors of lanes read beyond the last number: of every x, or of every second one
-        return aligned(A.n + A.halo + max(LANES, SUCCESSIVE * STEP), VECTORS[A.vectors])
+        # vector loads read beyond the last number: every x, or every second one
+        padding = max(LANES, SUCCESSIVE * coarse_residual.STEP)
+        return aligned(A.n + A.halo + padding, VECTORS[A.vectors])
 
     def gather(self, x: Array, rows: Array, out: Array) -> None:
-        self._run_on(rows.size, sweep.gather, rows, x, out)
+        self._run_on(rows.size, vectors.gather, rows, x, out)
 
     def scatter_add(self, x: Array, rows: Array, y: Array) -> None:
-        self._run_on(rows.size, sweep.scatter_add, rows, y, x)
+        self._run_on(rows.size, vectors.scatter_add, rows, y, x)
 
     def dot(self, x: Array, y: Array) -> float:
         used = self._run_on(x.size, vectors.dot, x, y, self._sums)
@@ -89,9 +94,9 @@ class HostSparse(SparseSetup):
 
     # --- bases
 
-    def basis(self, n: int, most: int, precision: str) -> Array:
-        apart = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
-        return np.zeros((most, apart), VECTORS[precision])[:, :n]
+    def basis(self, n: int, count: int, precision: str) -> Array:
+        stride = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
+        return np.zeros((count, stride), VECTORS[precision])[:, :n]
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
         used = self._run_on(k * w.size, vectors.project, Q, k, w, self._sums_of(k))
@@ -109,94 +114,92 @@ class HostSparse(SparseSetup):
         self._run_on(len(y) * out.size, vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
 
     def _sums_of(self, k: int) -> Array:
-        """Space for k sums a thread."""
+        """Return memory for k sums per thread."""
         if self._sums.shape[1] < k:
             self._sums = np.zeros((self.threads, k))
         return self._sums
 
     # --- the matrix
 
-    def relax(
+    def sweep_from_zero(
+        self, A: HostMatrix, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL
+    ) -> None:
+        if isinstance(A.pattern, NaturalPattern):
+            self._sweep_natural(A, A.pattern, A.pattern.from_zero[part], b, x, keep, from_zero=True)
+        else:
+            self._sweep_steps(A, A.pattern.from_zero[part], b, x, keep, LOWER)
+
+    def sweep_forward(
+        self, A: HostMatrix, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL
+    ) -> None:
+        halo_rows = A.pattern.halo.rows
+        if part != Part.BOUNDARY:
+            self._sweep(A, Part.INTERIOR, b, x, keep)
+        if part != Part.INTERIOR and halo_rows.size:
+            saved = np.empty(halo_rows.size, b.dtype)
+            self._subtract_halo(A, x, halo_rows, b, saved)  # b - H x during the sweep
+            try:
+                self._sweep(A, Part.BOUNDARY, b, x, keep)
+            finally:
+                self._run_on(saved.size, vectors.scatter, halo_rows, saved, b)
+
+    def _sweep(self, A: HostMatrix, part: Part, b: Array, x: Array, keep: Array | None) -> None:
+        """Sweep forward over a part without H."""
+        if isinstance(A.pattern, NaturalPattern):
+            self._sweep_natural(A, A.pattern, A.pattern.spans[part], b, x, keep)
+        else:
+            self._sweep_steps(A, A.pattern.steps[part], b, x, keep, BOTH)
+
+    def sweep_backward(self, A: HostMatrix, keep: Array, x: Array, *, part: Part = Part.ALL) -> None:
+        pattern = A.pattern
+        if not isinstance(pattern, NaturalPattern):
+            self._sweep_steps(A, pattern.steps[part], keep, x, None, UPPER)
+            return
+        first, end = pattern.spans[part]
+        if first != end:
+            schedule = self._schedule(pattern, pattern.backward, first, end, pattern.owner.size - end)
+            self._run_on(A.entries.size, pattern.kernels.sweep_backward, schedule, A.arrays, keep, x)
+
+    def _sweep_natural(
         self,
         A: HostMatrix,
+        pattern: NaturalPattern,
+        span: tuple[int, int],
         b: Array,
         x: Array,
+        keep: Array | None,
         *,
-        halo: bool | None = None,
         from_zero: bool = False,
-        backward: bool = False,
-        keep: Array | None = None,
     ) -> None:
-        pattern, kept_for_b = A.pattern, backward and keep is not None
-        beside = pattern.halo_rows.size > 0
-        halves = sweep.parts_of_sweep(pattern, halo, beside=beside, from_zero=from_zero, backward=backward, keep=keep)
-        for part, meets_halo in halves:
-            if kept_for_b:
-                self._sweep(A, part, keep, x, None, sweep.UPPER, backward=True)
-                continue
-            before = self._nothing[b.dtype]
-            if meets_halo:
-                before = np.empty(pattern.halo_rows.size, b.dtype)
-                self._subtract_halo(A, x, pattern.halo_rows, b, before)  # b - H x, for as long as the sweep takes
-            try:
-                self._sweep(A, part, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
-            finally:
-                if meets_halo:
-                    self._run_on(before.size, sweep.scatter, pattern.halo_rows, before, b)
+        """Sweep units of rows forward in the natural order."""
+        first, end = span
+        if first != end:
+            schedule = self._schedule(pattern, pattern.forward, first, end, first)
+            kept = self._empty[x.dtype] if keep is None else keep
+            self._run_on(A.entries.size, pattern.kernels.sweep_forward, schedule, A.arrays, b, x, kept, from_zero)
 
-    def _sweep(
-        self, A: HostMatrix, part: tuple[Any, Any], b: Any, x: Array, keep: Array | None, parts: int, *, backward: bool
-    ) -> None:
-        """Units of rows, or steps of chunks, one after the other."""
-        if not isinstance(A.pattern, Pattern):
-            self._by_row.sweep(A, A.pattern, part, b, x, keep, parts, backward=backward)
-            return
-        numbers, first = part
-        if not numbers.size:
-            return
-        steps = np.arange(first.size - 1)
-        self._run_on(
-            A.entries.size,
-            sweep.relax,
-            self._sync,
-            self._yield,
-            steps[::-1].copy() if backward else steps,
-            first,
-            numbers,
-            *A.pattern.arrays,
-            A.entries,
-            A.diagonal,
-            b,
-            x,
-            self._nothing[x.dtype] if keep is None else keep,
-            parts,
-            self._scratch[x.dtype],
-        )
+    def _schedule(self, pattern: NaturalPattern, needs: Array, first: int, end: int, progress: int) -> Schedule:
+        """Return the schedule of a sweep over the units first … end-1, before which all threads have this progress."""
+        published = self._no_progress if self.threads == 1 else np.full(self.threads * APART, progress, np.int64)
+        return Schedule(published, pattern.owner, needs, first, end, self._yield)
 
-    def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, kept: Array) -> None:
-        """y[targets_s] -= (H x)_s; what was there before is kept, where there is memory for it."""
-        H = A.pattern.halo_arrays
-        self._run_on(A.halo_nnz, sweep.subtract_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], targets, y, kept)
+    def _sweep_steps(self, A: HostMatrix, steps: Steps, b: Array, x: Array, keep: Array | None, parts: int) -> None:
+        """Sweep steps of chunks."""
+        if steps.chunks.size:
+            kept = self._empty[x.dtype] if keep is None else keep
+            self._run_on(A.entries.size, gs_colored.sweep, self._synchronization, steps, A.arrays, b, x, kept, parts)
 
-    def matvec(self, y: Array, A: HostMatrix, x: Array, *, halo: bool | None = None) -> None:
+    def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, saved: Array) -> None:
+        """Compute y[targets_s] -= (H x)_s, and save the values before unless `saved` is empty."""
+        halo = x[A.n : A.n + A.halo]
+        self._run_on(A.halo_nnz, vectors.subtract_halo, A.pattern.halo, A.halo_entries, halo, targets, y, saved)
+
+    def matvec(self, y: Array, A: HostMatrix, x: Array, *, part: Part = Part.ALL) -> None:
         pattern = A.pattern
-        if halo is not True and not isinstance(pattern, Pattern):
-            self._by_row.multiply(y, A, pattern, x)
-        elif halo is not True and isinstance(pattern, Pattern):
-            self._run_on(
-                A.entries.size,
-                sweep.multiply,
-                pattern.rows_in_turn,
-                *pattern.arrays,
-                A.entries,
-                A.diagonal,
-                x,
-                y,
-                self._scratch[x.dtype],
-            )
-        if halo is not False and pattern.halo_rows.size:
-            H = pattern.halo_arrays
-            self._run_on(A.halo_nnz, sweep.add_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], y)
+        if part != Part.BOUNDARY:
+            self._run_on(A.entries.size, pattern.kernels.multiply, A.arrays, x, y)
+        if part != Part.INTERIOR and pattern.halo.rows.size:
+            self._run_on(A.halo_nnz, vectors.add_halo, pattern.halo, A.halo_entries, x[A.n : A.n + A.halo], y)
 
     def residual_at(
         self,
@@ -206,56 +209,25 @@ class HostSparse(SparseSetup):
         rows: Array,
         r: Array,
         *,
-        halo: bool | None = None,
         swept: bool = False,
         keep: Array | None = None,
+        part: Part = Part.ALL,
     ) -> None:
-        parts = sweep.LOWER if keep is not None else sweep.UPPER if swept else sweep.BOTH
+        parts = LOWER if keep is not None else UPPER if swept else BOTH
         kept = b if keep is None else keep  # read with LOWER alone
-        known, pattern = self._coarse(A, rows), A.pattern
-        if halo is not True and not isinstance(pattern, Pattern):
-            self._by_row.residual(A, pattern, b, x, kept, known, r, parts)
-        elif halo is not True and isinstance(pattern, Pattern):
-            targets, chunks = known.where
-            self._run_on(
-                27 * rows.size,
-                sweep.residual,
-                chunks,
-                targets,
-                *pattern.arrays,
-                A.entries,
-                A.diagonal,
-                b,
-                x,
-                kept,
-                r,
-                parts,
-                self._scratch[x.dtype],
-            )
-        if halo is not False and pattern.halo_rows.size:
-            self._subtract_halo(A, x, known.halo_targets, r, self._nothing[x.dtype])
-
-    def _coarse(self, A: HostMatrix, rows: Array) -> Coarse:
-        """What is known of some rows, found once: of those in chunks where their residuals go (-1: nowhere), and which
-        chunks have any; of those stored one by one where the entries of each begin.
-        """
-        for known in A.coarse:
-            if known.rows is rows:
-                return known
-        targets, pattern = np.full(A.n, -1, np.int32), A.pattern
-        targets[rows] = np.arange(rows.size, dtype=np.int32)
-        where: tuple[Array, Array]
-        if isinstance(pattern, RowPattern):
-            where = self._by_row.begins(pattern, rows)
-        else:
-            starts = pattern.table[:, ROW]  # where both kinds of chunks say it
-            chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
-            where = targets, chunks
-        A.coarse.append(Coarse(rows, targets[pattern.halo_rows], where))
-        return A.coarse[-1]
+        coarse, pattern, numbers = coarse_rows(A, rows), A.pattern, 27 * rows.size
+        if part != Part.BOUNDARY and isinstance(pattern, NaturalPattern) and COPIED_SHARE * rows.size <= A.n:
+            copies = copied_rows(self._run_on, A, coarse, parts)
+            by_row = isinstance(copies, coarse_residual.RowCopies)
+            kernel = coarse_residual.residual if by_row else coarse_residual.residual_in_chunks
+            self._run_on(numbers, kernel, copies, A.arrays, b, x, kept, r, parts)
+        elif part != Part.BOUNDARY:
+            self._run_on(numbers, pattern.kernels.residual, coarse.at, A.arrays, b, x, kept, r, parts)
+        if part != Part.INTERIOR and pattern.halo.rows.size:
+            self._subtract_halo(A, x, coarse.halo_targets, r, self._empty[x.dtype])
 
     def read_values(self, A: HostMatrix) -> int:
-        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # a slot of the narrowest values is that long
+        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # the length of a slot of the narrowest values
         if not lines.size:
             return 0
         width = lines.size if lines.size % READ else READ

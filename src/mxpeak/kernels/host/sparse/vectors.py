@@ -1,4 +1,4 @@
-"""Vectors of Krylov methods, fp32 and fp64, block by block: a basis is read once for two things done with it."""
+"""Operations on vectors of Krylov methods, block by block, so that two of them read a basis once."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import piece, row
 
-#: Rows of a block: of a basis of 30 fp32 vectors they fit a core's second cache.
+#: Rows of a block: with a basis of 30 fp32 vectors they fit in the L2 cache.
 BLOCK = 1024
-#: Rows summed up in the vectors' own type before fp64 takes the sum over: bounds the error by SHORT·u, not n·u.
+#: Rows summed in the vectors' own type before fp64: bounds the error by SHORT·u instead of n·u.
 SHORT = 512
 _SUM = {"contract", "reassoc"}
 
 
 @inner(inline=True)
 def _share(n, tid, threads):
-    """First and last row of a thread's blocks.  Loops count from its first row on: then they are in vectors."""
+    """Return the first and last row of a thread's blocks; loops count from its first row on, so that they vectorize."""
     blocks = (n + BLOCK - 1) // BLOCK
     return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
 
 
 @inner(fastmath=_SUM)
 def _dot(x, y):
+    """Return Σ x_i y_i in the vectors' type."""
     total = x.dtype.type(0)
     for i in range(x.shape[0]):
         total += x[i] * y[i]
@@ -31,6 +32,7 @@ def _dot(x, y):
 
 @inner(fastmath=_SUM)
 def _dot4(q0, q1, q2, q3, w):
+    """Return the products of four vectors with w."""
     zero = w.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
     for i in range(w.shape[0]):
@@ -42,20 +44,23 @@ def _dot4(q0, q1, q2, q3, w):
 
 
 @inner(fastmath={"contract"})
-def _subtract4(w, q0, q1, q2, q3, a, b, c, d):
+def _subtract4(w, vectors, factors):
+    """Compute w -= Σ of four vectors times their factors."""
+    (q0, q1, q2, q3), (a, b, c, d) = vectors, factors
     for i in range(w.shape[0]):
         w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
 
 
 @inner(fastmath={"contract"})
 def _subtract(w, q, a):
+    """Compute w -= a q."""
     for i in range(w.shape[0]):
         w[i] -= q[i] * a
 
 
 @inner(inline=True)
 def _dots(Q, k, first, end, w, h):
-    """h_j += Σ q_j w over some rows."""
+    """Add Σ q_j w over the rows first … end-1 to h_j."""
     for at in range(first, end, SHORT):
         to = min(at + SHORT, end)
         w_here, j = piece(w, at, to - at), 0
@@ -75,20 +80,12 @@ def _dots(Q, k, first, end, w, h):
 
 @inner(inline=True)
 def _subtract_all(Q, k, first, end, w, h):
-    """w -= Σ h_j q_j over some rows; h has the vectors' type."""
+    """Compute w -= Σ h_j q_j over the rows first … end-1; h has the vectors' type."""
     w_here, j = piece(w, first, end - first), 0
     while j + 4 <= k:
-        _subtract4(
-            w_here,
-            row(Q, j, first, end),
-            row(Q, j + 1, first, end),
-            row(Q, j + 2, first, end),
-            row(Q, j + 3, first, end),
-            h[j],
-            h[j + 1],
-            h[j + 2],
-            h[j + 3],
-        )
+        q0, q1 = row(Q, j, first, end), row(Q, j + 1, first, end)
+        q2, q3 = row(Q, j + 2, first, end), row(Q, j + 3, first, end)
+        _subtract4(w_here, (q0, q1, q2, q3), (h[j], h[j + 1], h[j + 2], h[j + 3]))
         j += 4
     while j < k:
         _subtract(w_here, row(Q, j, first, end), h[j])
@@ -97,29 +94,29 @@ def _subtract_all(Q, k, first, end, w, h):
 
 @jit()
 def project(tid, threads, Q, k, w, sums):
-    """sums[tid] = this thread's part of Q^T w, of the first k vectors (rows of Q)."""
-    mine = sums[tid]
-    mine[:k] = 0.0
+    """Store this thread's share of Q^T w for the first k vectors (rows of Q) in sums[tid]."""
+    products = sums[tid]
+    products[:k] = 0.0
     first, end = _share(w.shape[0], tid, threads)
     for at in range(first, end, BLOCK):
-        _dots(Q, k, at, min(at + BLOCK, end), w, mine)
+        _dots(Q, k, at, min(at + BLOCK, end), w, products)
 
 
 @jit()
 def subtract_and_project(tid, threads, Q, k, w, h, sums):
-    """w -= Q h, and sums[tid] = this thread's part of Q^T w of the new w: Q is read once."""
-    mine = sums[tid]
-    mine[:k] = 0.0
+    """Compute w -= Q h, and store this thread's share of Q^T w of the new w in sums[tid]."""
+    products = sums[tid]
+    products[:k] = 0.0
     first, end = _share(w.shape[0], tid, threads)
     for at in range(first, end, BLOCK):
         to = min(at + BLOCK, end)
         _subtract_all(Q, k, at, to, w, h)
-        _dots(Q, k, at, to, w, mine)
+        _dots(Q, k, at, to, w, products)
 
 
 @jit()
 def subtract_and_square(tid, threads, Q, k, w, h, sums):
-    """w -= Q h, and sums[tid, 0] = this thread's part of w^T w of the new w."""
+    """Compute w -= Q h, and store this thread's share of w^T w of the new w in sums[tid, 0]."""
     first, end = _share(w.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, BLOCK):
@@ -133,7 +130,7 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 
 @jit(allocates=True)
 def combine(tid, threads, Q, k, y, out):
-    """out = Q y, of the first k vectors; y has the vectors' type, out may be of another."""
+    """Compute out = Q y with the first k vectors; y has the vectors' type, out may have another."""
     first, end = _share(out.shape[0], tid, threads)
     total = np.empty(BLOCK, Q.dtype)
     for at in range(first, end, BLOCK):
@@ -147,7 +144,7 @@ def combine(tid, threads, Q, k, y, out):
 
 @jit()
 def dot(tid, threads, x, y, sums):
-    """sums[tid, 0] = this thread's part of Σ x_i y_i."""
+    """Store this thread's share of Σ x_i y_i in sums[tid, 0]."""
     first, end = _share(x.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, SHORT):
@@ -158,7 +155,7 @@ def dot(tid, threads, x, y, sums):
 
 @jit(fastmath={"contract"})
 def scale(tid, threads, y, factor, x):
-    """y = factor · x, rounded to y's type."""
+    """Compute y = factor · x, rounded to y's type."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -167,7 +164,7 @@ def scale(tid, threads, y, factor, x):
 
 @jit(fastmath={"contract"})
 def add_scaled(tid, threads, y, factor, x):
-    """y += factor · x; x may be of a narrower type."""
+    """Compute y += factor · x; x may have a narrower type."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -176,7 +173,7 @@ def add_scaled(tid, threads, y, factor, x):
 
 @jit(fastmath={"contract"})
 def scale_and_add(tid, threads, y, factor, x):
-    """y = x + factor · y."""
+    """Compute y = x + factor · y."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -185,10 +182,62 @@ def scale_and_add(tid, threads, y, factor, x):
 
 @jit(fastmath=_SUM)
 def subtract_from(tid, threads, y, b, sums):
-    """y = b - y, and sums[tid, 0] = this thread's part of Σ y_i² of the new y."""
+    """Compute y = b - y, and store this thread's share of Σ y_i² of the new y in sums[tid, 0]."""
     first, end = _share(y.shape[0], tid, threads)
     y, b, total = piece(y, first, end - first), piece(b, first, end - first), 0.0
     for i in range(y.shape[0]):
         y[i] = b[i] - y[i]
         total += y[i] * y[i]
     sums[tid, 0] = total
+
+
+# --- entries of other ranks
+
+
+@jit(fastmath={"contract"})
+def subtract_halo(tid, threads, H, values, halo, targets, y, saved):
+    """Compute y[targets_s] -= Σ a_sh halo_h where targets_s >= 0; save y before unless `saved` is empty."""
+    count = H.rows.shape[0]
+    for s in range(count * tid // threads, count * (tid + 1) // threads):
+        if targets[s] >= 0:
+            total = y[targets[s]]
+            if saved.shape[0] > 0:
+                saved[s] = total
+            for k in range(H.first[s], H.first[s + 1]):
+                total -= values[k] * halo[H.columns[k]]
+            y[targets[s]] = total
+
+
+@jit(fastmath={"contract"})
+def add_halo(tid, threads, H, values, halo, y):
+    """Compute y_i += Σ a_ih halo_h for the rows of H."""
+    count = H.rows.shape[0]
+    for s in range(count * tid // threads, count * (tid + 1) // threads):
+        total = y[H.rows[s]]
+        for k in range(H.first[s], H.first[s + 1]):
+            total += values[k] * halo[H.columns[k]]
+        y[H.rows[s]] = total
+
+
+@jit()
+def scatter_add(tid, threads, rows, y, x):
+    """Compute x[rows_k] += y_k."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        x[rows[k]] += y[k]
+
+
+@jit()
+def scatter(tid, threads, rows, y, x):
+    """Compute x[rows_k] = y_k."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        x[rows[k]] = y[k]
+
+
+@jit()
+def gather(tid, threads, rows, x, out):
+    """Compute out_k = x[rows_k]."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        out[k] = x[rows[k]]

@@ -1,8 +1,8 @@
-"""Cut rows into chunks and pack their entries on a device, as `kernels/host/sparse/chunk_format.py` does on the host.
+"""Cut rows into chunks and pack their entries on a device, like `kernels/host/sparse/chunk_format.py` on the host.
 
-The same chunks, slots and values, entry by entry, found from the columns alone.  What the host does for one entry after
-the other is done here for all entries of a piece of the rows at once: a difference column - row is found again by
-sorting, "for the first time" is the least place of it.  The host waits where it has to know how many there are.
+The chunks, slots and values are identical.  All entries of a piece of the rows are processed at once instead of one
+after the other: sorting finds equal differences column - row, and the least place of each is its first appearance.
+The host waits only for numbers of entries.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mxpeak.kernels.torch.engine.device import TYPES
 from mxpeak.kernels.torch.sparse.matrix import Tensor, narrowed
 from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 
-#: Entries that are looked at together, about.
+#: Approximate number of entries that are processed together.
 PIECE = 2**22
-#: Of a row's entries that are in no run, so many may be near; further ones are far.
+#: Maximum number of near entries in a row; further ones without a run are far.
 MOST_NEAR = 4 * pack.MOST
-#: More than differences column - row, or places in a piece, can be apart: what stands beside them in a key.
+#: A bound on differences column - row and on places in a piece: the factor of the other half of a key.
 SPAN = 2**32
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A matrix in chunks: their table in the order of the rows, the group of each, columns and values of L and U."""
+class PackedChunks:
+    """A matrix in chunks: their table in the order of the rows, the group of each, and the slots of L and U."""
 
     table: Tensor
     group: Tensor
@@ -41,8 +41,8 @@ class Packed:
     entries: Tensor
 
 
-class Ordered:
-    """Rows in an order: new row r is old row i, and the entries of all rows stand in that sequence."""
+class DeviceRows:
+    """Rows in an order: the new row r is the old row old[r]."""
 
     def __init__(self, rows: Rows, order: Order):
         self.n, self.halo, self._rows = rows.n, rows.halo, rows
@@ -53,39 +53,39 @@ class Ordered:
         self.ends = totals(self.lengths)  # row r: ends[r] … ends[r+1]-1
 
     def entries(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the entries of some rows: which of these rows each is of, its column (old), and its place in the data."""
+        """Return for each entry of some rows its row among these, its old column, and its place in the data."""
         k, of = ranges(self._first[r], self.lengths[r])
         return of, self._rows.indices[k].long(), k
 
-    def beside(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of local entries beside the diagonal, with new columns."""
+    def off_diagonal(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same for the local entries off the diagonal, with new columns."""
         of, j, k = self.entries(r)
-        of, j, k = (one[(j < self.n) & (j != self.old[r][of])] for one in (of, j, k))
+        of, j, k = (part[(j < self.n) & (j != self.old[r][of])] for part in (of, j, k))
         return of, self._new[j].long(), k
 
     def group_of(self, r: Tensor) -> Tensor:
-        """The group of each row."""
+        """Return the group of each row."""
         return torch.searchsorted(self.starts, r, right=True) - 1
 
     def end_of_group(self, r: Tensor) -> Tensor:
-        """Where the group of each row ends."""
+        """Return where the group of each row ends."""
         return self.starts[self.group_of(r) + 1]
 
     def data(self, k: Tensor) -> Tensor:
-        """Values at places in the data."""
-        found: Tensor = self._rows.data[k]
-        return found
+        """Return the values at these places in the data."""
+        values: Tensor = self._rows.data[k]
+        return values
 
     def surface(self) -> Tensor:
-        """The rows that have entries from other ranks, in ascending order."""
+        """Return the rows of H in ascending order."""
         return surface_of(self._rows)[self.old].nonzero().view(-1)
 
 
-# --- what stands apart: D and H
+# --- D and H
 
 
-def diagonal_of(rows: Ordered, dtype: torch.dtype) -> Tensor:
-    """a_ii of every row."""
+def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
+    """Return the diagonal."""
     diagonal = torch.zeros(rows.n, dtype=dtype, device=rows.old.device)
     for r in _pieces(rows):
         of, j, k = rows.entries(r)
@@ -94,24 +94,24 @@ def diagonal_of(rows: Ordered, dtype: torch.dtype) -> Tensor:
     return diagonal
 
 
-def halo_of(rows: Ordered, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """H: the rows that have some, where those of each begin, their columns from 0 on, and their values."""
-    found = rows.surface()
-    of, j, k = rows.entries(found)
+def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the rows of H, where the entries of each begin, their columns from 0 on, and their values."""
+    halo_rows = rows.surface()
+    of, j, k = rows.entries(halo_rows)
     there = j >= rows.n
     of, j, k = of[there], j[there], k[there]
-    first = torch.searchsorted(of, torch.arange(len(found) + 1, device=of.device))
-    return found.to(torch.int32), first, (j - rows.n).to(torch.int32), rows.data(k).to(dtype)
+    first = torch.searchsorted(of, torch.arange(len(halo_rows) + 1, device=of.device))
+    return halo_rows.to(torch.int32), first, (j - rows.n).to(torch.int32), rows.data(k).to(dtype)
 
 
-def _pieces(rows: Ordered) -> Sequence[Tensor]:
-    """All rows, so many at a time that they have about PIECE entries."""
+def _pieces(rows: DeviceRows) -> Sequence[Tensor]:
+    """Split all rows into pieces with about PIECE entries."""
     pieces: Sequence[Tensor] = torch.arange(rows.n, device=rows.old.device).tensor_split(_cut(rows.ends[1:]))
     return pieces
 
 
 def _cut(ends: Tensor) -> list[int]:
-    """Where to cut things that have so many entries in all, each with those before it, into pieces of about PIECE."""
+    """Return where to split items, with these cumulative numbers of entries, into pieces of about PIECE entries."""
     total = int(ends[-1]) if len(ends) else 0
     every = PIECE * torch.arange(1, max(1, -(-total // PIECE)), device=ends.device)
     bounds: list[int] = torch.searchsorted(ends, every).unique().tolist()
@@ -121,24 +121,24 @@ def _cut(ends: Tensor) -> list[int]:
 # --- where chunks begin
 
 
-def chunks_of(rows: Ordered, starts: np.ndarray, storage: str) -> Tensor:
-    """The first row of every chunk."""
+def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
+    """Return the first row of every chunk."""
     if pack.STORAGES[storage] == pack.PACKED:
         return _adaptive_chunks(rows)
     parts = [np.arange(first, end, LANES) for first, end in pairwise(starts.tolist())]
     return torch.as_tensor(np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64), device=rows.old.device)
 
 
-def _adaptive_chunks(rows: Ordered) -> Tensor:
-    """A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
+def _adaptive_chunks(rows: DeviceRows) -> Tensor:
+    """Return the first rows of chunks; one ends after LANES rows or, from LEAST on, at a row with new differences.
 
-    Where one ends depends on where it begins, so on all before it.  So ends are found for rows at which chunks may
-    begin, whether they do or not: every LANES-th of a group, then those at which these end, and others LANES rows apart
-    from there on, until no new one turns up.  The chunks are what the groups' first rows lead to.
+    The end of a chunk depends on its beginning, and so on all chunks before it.  Therefore ends are computed for all
+    rows at which chunks may begin: every LANES-th of a group, then the ends of these, and others LANES rows apart after
+    them, until no new row appears.  The chunks are those that can be reached from the groups' first rows.
     """
     first, end = rows.starts[:-1], rows.starts[1:]
     k, of = ranges(torch.zeros_like(first), (end - first + LANES - 1).div(LANES, rounding_mode="floor"))
-    follower = torch.full((rows.n + 1,), -1, device=first.device)  # where the chunk from a row on ends; -1: not known
+    follower = torch.full((rows.n + 1,), -1, device=first.device)  # the end of the chunk that begins at a row, or -1
     follower[rows.n] = rows.n
     fresh, ahead = first[of] + LANES * k, 1
     while len(fresh):
@@ -153,27 +153,27 @@ def _adaptive_chunks(rows: Ordered) -> Tensor:
     return _reached(first, follower)
 
 
-def _chunk_end(rows: Ordered, c: Tensor) -> Tensor:
-    """Where chunks end that begin at these rows: `cut_rows` of the host."""
+def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
+    """Return the ends of chunks that begin at these rows, like the host's `cut_rows`."""
     end = torch.minimum(c + LANES, rows.end_of_group(c))
     head = torch.minimum(c + pack.LEAST, end)
     # known: the differences of the first LEAST rows, as many of them as the host keeps
     r, of = ranges(c, head - c)
-    e, j, _ = rows.beside(r)
+    e, j, _ = rows.off_diagonal(r)
     known, first, _, _ = _distinct(of[e] * SPAN + j - r[e] + SPAN // 2)
     kept = _rank(known // SPAN, first, len(c)) < 2 * pack.MOST
     known = known[kept]
     size = _counts(known // SPAN, len(c))
     # the rows after these, and how many of their differences are known
     r, of = ranges(head, end - head)
-    e, j, _ = rows.beside(r)
+    e, j, _ = rows.off_diagonal(r)
     same = _counts(e[torch.isin(of[e] * SPAN + j - r[e] + SPAN // 2, known)], len(r))
     new = 4 * same < 3 * torch.minimum(_counts(e, len(r)), size[of])
     return end.scatter_reduce(0, of[new], r[new], "amin")
 
 
 def _reached(begin: Tensor, follower: Tensor) -> Tensor:
-    """The rows that some rows lead to, follower after follower: in each round twice as far."""
+    """Return the rows reached from some rows by following `follower`, with pointer doubling."""
     known = (follower >= 0).nonzero().view(-1)
     jump, last = torch.searchsorted(known, follower[known]), len(known) - 1
     reached = torch.zeros(len(known), dtype=torch.bool, device=known.device)
@@ -188,17 +188,17 @@ def _reached(begin: Tensor, follower: Tensor) -> Tensor:
 
 
 def _counts(of: Tensor, size: int) -> Tensor:
-    """How often each number is there."""
+    """Count how often each number occurs."""
     return torch.zeros(size, dtype=torch.int64, device=of.device).index_add_(0, of, torch.ones_like(of))
 
 
 def _before(counts: Tensor) -> Tensor:
-    """How many there are before each."""
+    """Return the exclusive prefix sums."""
     return counts.cumsum(0) - counts
 
 
 def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The distinct keys in ascending order, the first place of each, how often it is there, and which each key is."""
+    """Return the distinct keys in ascending order, the first place and the count of each, and the index of each key."""
     ordered, places = torch.sort(key, stable=True)
     kinds, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
     which = torch.empty_like(inverse)
@@ -207,19 +207,19 @@ def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
-    """How many of the same part have an earlier place; places are below SPAN."""
+    """Return for each item how many of the same part have an earlier place; places are below SPAN."""
     sequence = torch.sort(part * SPAN + place).indices
     rank = torch.empty_like(place)
     rank[sequence] = torch.arange(len(place), device=place.device)
     return rank - _before(_counts(part, parts))[part]
 
 
-# --- what stands in them
+# --- the entries of chunks
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Differences column - row that a share of a part's rows has: part and number of each; how many each part has."""
+class RunSlots:
+    """Differences column - row with slots of their own: part and number of each, and how many each part has."""
 
     part: Tensor
     number: Tensor
@@ -228,8 +228,8 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """Slots of a part that are no runs: the least column of each, whether it is near, its number after the runs."""
+class OtherSlots:
+    """Slots that are not runs: part and least column of each, whether it is near, and its number after the runs."""
 
     part: Tensor
     low: Tensor
@@ -239,30 +239,30 @@ class Others:
     nears: Tensor
 
 
-def packed(rows: Ordered, starts: np.ndarray, storage: str, values: str) -> Packed:
-    """All chunks with their entries, values in a format."""
+def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> PackedChunks:
+    """Pack all chunks, with values in a format."""
     begins = chunks_of(rows, starts, storage)
     ends = torch.cat([begins, begins.new_full((1,), rows.n)])[1:]
     group = rows.group_of(begins)
     widest = _widest(rows, len(starts) - 1)[group] if pack.STORAGES[storage] == pack.ELL else None
-    counts, made = [], []
+    counts, pieces = [], []
     for a, b in pairwise([0, *_cut(rows.ends[ends]), len(begins)]):
         slots = None if widest is None else widest[a:b].view(-1)
-        found = _piece(rows, begins[a:b], ends[a:b], slots, adaptive=pack.STORAGES[storage] == pack.PACKED)
-        counts.append(found[0])
-        made.append((*found[1:4], narrowed(found[4], values).view(torch.uint8)))  # not all formats can be joined
+        piece = _piece(rows, begins[a:b], ends[a:b], slots, adaptive=pack.STORAGES[storage] == pack.PACKED)
+        counts.append(piece[0])
+        pieces.append((*piece[1:4], narrowed(piece[4], values).view(torch.uint8)))  # torch does not join all formats
     runs, nears, fars = torch.cat(counts).view(-1, 2, 3).unbind(2)
-    numbers = [_before(one.sum(1)) for one in (runs + nears + fars, nears, fars)]
+    numbers = [_before(slots.sum(1)) for slots in (runs + nears + fars, nears, fars)]
     table = torch.cat([torch.stack([begins, ends - begins, *numbers], 1), torch.cat(counts)], 1).to(torch.int32)
-    bases, near, far, entries = (torch.cat(parts) for parts in zip(*made))
-    return Packed(table, group, bases, near, far, entries.view(TYPES[values]))
+    bases, near, far, entries = (torch.cat(parts) for parts in zip(*pieces))
+    return PackedChunks(table, group, bases, near, far, entries.view(TYPES[values]))
 
 
-def _widest(rows: Ordered, groups: int) -> Tensor:
-    """ELLPACK's slots: the most entries of L, and of U, that a row of each group has."""
+def _widest(rows: DeviceRows, groups: int) -> Tensor:
+    """Return ELLPACK's slots: the most entries of L and of U in any row of each group."""
     widest = torch.zeros(groups, 2, dtype=torch.int64, device=rows.old.device)
     for r in _pieces(rows):
-        e, j, _ = rows.beside(r)
+        e, j, _ = rows.off_diagonal(r)
         g = rows.group_of(r)
         counts = _counts(2 * e + (j >= rows.starts[g][e]).long(), 2 * len(r)).view(-1, 2)
         widest.scatter_reduce_(0, g[:, None].expand(-1, 2), counts, "amax")
@@ -270,14 +270,14 @@ def _widest(rows: Ordered, groups: int) -> Tensor:
 
 
 def _piece(
-    rows: Ordered, begins: Tensor, ends: Tensor, slots: Tensor | None, *, adaptive: bool
+    rows: DeviceRows, begins: Tensor, ends: Tensor, slots: Tensor | None, *, adaptive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Some successive chunks: the counts of their L and U, bases, near and far columns, and values in fp64.
+    """Pack successive chunks: return the counts of L and U, bases, near and far columns, and values in fp64.
 
-    Part 2c is L of chunk c, part 2c + 1 its U: runs, then near slots, then far ones; so many of these where it is said.
+    Part 2c is L of chunk c, part 2c + 1 is U: runs, then near slots, then far ones, whose number `slots` may fix.
     """
     r, chunk = ranges(begins, ends - begins)
-    e, column, k = rows.beside(r)
+    e, column, k = rows.off_diagonal(r)
     row, chunk = r[e], chunk[e]
     part = 2 * chunk + (column >= rows.starts[rows.group_of(begins)][chunk]).long()
     lane, parts = row - begins[chunk], 2 * len(begins)
@@ -303,7 +303,7 @@ def _piece(
     place, column, is_near = lane[rest], column[rest], others.near[slot]
     of_near = (first_near[p] + number)[slot] * LANES + place
     of_far = (first_far[p] + number - others.nears[p])[slot] * LANES + place
-    apart = column - others.low[slot]  # without a sign, as numbers with one
+    apart = column - others.low[slot]  # unsigned numbers in a signed type
     near[of_near[is_near]] = ((apart ^ 2**15) - 2**15)[is_near].to(torch.int16)
     far[of_far[~is_near]] = column[~is_near].to(torch.int32)
     return counts.view(-1, 6), bases, near, far, entries
@@ -311,25 +311,25 @@ def _piece(
 
 def _runs(
     part: Tensor, difference: Tensor, begins: Tensor, ends: Tensor, columns: int, *, adaptive: bool
-) -> tuple[Tensor, Runs]:
-    """The run of each entry, -1 where it is in none; and the runs, in order of first sight."""
+) -> tuple[Tensor, RunSlots]:
+    """Return the run of each entry, or -1, and the runs in order of appearance."""
     parts = 2 * len(begins)
     if not adaptive:
         none = difference.new_empty(0)
-        return torch.full_like(difference, -1), Runs(none, none, none, difference.new_zeros(parts))
+        return torch.full_like(difference, -1), RunSlots(none, none, none, difference.new_zeros(parts))
     kinds, place, count, which = _distinct(part * SPAN + difference + SPAN // 2)
     p, d = kinds // SPAN, kinds % SPAN - SPAN // 2
     c = p // 2
-    # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
+    # rows without the entry also read there, so it must exist; x has LANES numbers beyond its last
     exists = (begins[c] + d >= 0) & (begins[c] + d <= columns)
     kept = (_rank(p, place, parts) < pack.MOST) & (pack.SHARE * count >= (ends - begins)[c]) & exists
     number = torch.full_like(kinds, -1)
     number[kept] = _rank(p[kept], place[kept], parts)
-    return number[which], Runs(p[kept], number[kept], d[kept], _counts(p[kept], parts))
+    return number[which], RunSlots(p[kept], number[kept], d[kept], _counts(p[kept], parts))
 
 
-def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, Others]:
-    """The slot of each entry that is in no run, slot s having the s-th of each row; and the slots."""
+def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, OtherSlots]:
+    """Return the slot of each entry without a run, where slot s has the s-th one of each row, and the slots."""
     places = torch.arange(len(part), device=part.device)
     rows = int(row[-1]) + 1 if len(row) else 0
     s = _rank(2 * row + part % 2, places, 2 * rows)
@@ -344,4 +344,4 @@ def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: 
     nears = _counts(p[near], parts)
     before = _before(near.long()) - _before(nears)[p]  # near slots before it in its part
     number = torch.where(near, before, nears[p] + s - before)
-    return slot, Others(p, low, near, number, counts, nears)
+    return slot, OtherSlots(p, low, near, number, counts, nears)

@@ -8,22 +8,23 @@ from typing import Any
 
 import torch
 
+from mxpeak.kernels.contract.sparse import Part
+from mxpeak.kernels.host.sparse.chunk_format import UPPER
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 from mxpeak.kernels.torch.engine.cuda_graphs import Replay
 from mxpeak.kernels.torch.engine.device import TYPES
 
 Tensor = Any
 
-#: Integers as wide as a stored value, and bits of the kinds of slots that a matrix has.
+#: The integer type with the width of a stored value.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-RUNS, NEARS, FARS = 1, 2, 4
 #: Entries that are rounded at a time.
 PIECE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """One part, L or U, of some chunks: the numbers of its slots, and how many each chunk has of them."""
+    """One part, L or U, of some chunks: the numbers of its slots, and their count in each chunk."""
 
     numbers: Tensor
     counts: Tensor
@@ -31,7 +32,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Some chunks as torch's own operations take them: their rows, where these stand among all lanes; L and U."""
+    """Some chunks for torch's own operations: their rows, the place of these among all lanes, L and U."""
 
     rows: Tensor
     lanes: Tensor
@@ -41,9 +42,9 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Chunks in the order of a sweep: step s takes rows bounds[s] … bounds[s+1]-1 of the table.
+    """Chunks in the order of a sweep: step s is the lines bounds[s] … bounds[s+1]-1 of the table.
 
-    `chunks` has every step's, where no Triton kernel reads the table.
+    `chunks` has those of every step if no Triton kernel reads the table.
     """
 
     table: Tensor
@@ -52,32 +53,33 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many steps there are."""
+        """Return the number of steps."""
         return len(self.bounds) - 1
+
+    def sequence(self, parts: int) -> Sequence[int]:
+        """Return the steps in the sequence of a sweep, which is backward over U alone."""
+        return range(self.count)[::-1] if parts == UPPER else range(self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class TorchPattern:
-    """Where a matrix has entries.
+    """The pattern of a matrix.
 
-    every, early, late   the chunks, those that need nothing of other ranks, the others
-    first_from_zero      those that rows beside other ranks need in a sweep from zero, with their own
-    rest_from_zero       the others
-    in_turn              the chunks by their rows' natural order, for a product, which then reads x once
-    kinds                which kinds of slots there are: RUNS, NEARS, FARS
-    columns              every slot's columns, where no Triton kernel makes them out of bases, near and far
+    steps                the steps of a sweep, by `Part`
+    from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY has the rows next to other ranks and those
+                         they need
+    in_turn              the chunks by the natural order of their rows, so that a product reads x once
+    kinds                the kinds of slots that occur: RUNS, NEARS, FARS
+    columns              the columns of every slot, if no Triton kernel computes them from bases, near and far
     """
 
     storage: str
     bases: Tensor
     near: Tensor
     far: Tensor
-    every: Steps
+    steps: tuple[Steps, Steps, Steps]
+    from_zero: tuple[Steps, Steps, Steps]
     in_turn: Tensor
-    early: Steps
-    late: Steps
-    first_from_zero: Steps
-    rest_from_zero: Steps
     lower: int
     upper: int
     kinds: int
@@ -88,24 +90,22 @@ class TorchPattern:
 
     @property
     def index_bytes(self) -> int:
-        """Of what a product reads to tell columns."""
-        return sum(bytes_of(one) for one in (self.every.table, self.bases, self.near, self.far))
+        """Return the bytes of the arrays from which a product reads columns."""
+        return sum(bytes_of(array) for array in (self.steps[Part.ALL].table, self.bases, self.near, self.far))
 
     @property
     def bytes(self) -> int:
-        """Of everything."""
+        """Return the bytes of all arrays."""
         halves = 0
-        if self.early is not self.every:
-            halves = sum(
-                bytes_of(one.table) for one in (self.early, self.late, self.first_from_zero, self.rest_from_zero)
-            )
+        if self.steps[Part.INTERIOR] is not self.steps[Part.ALL]:
+            halves = sum(bytes_of(steps.table) for steps in (*self.steps[1:], *self.from_zero[1:]))
         parts = (*_both(self.surface), self.halo_first, self.halo_columns, self.columns)
-        return self.index_bytes + halves + sum(bytes_of(one) for one in parts if one is not None)
+        return self.index_bytes + halves + sum(bytes_of(array) for array in parts if array is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Some of the rows that have entries from other ranks: which of them, and where what they meet there goes."""
+    """Some of the rows of H: their numbers among these, and where their products with the halo are stored."""
 
     numbers: Tensor
     targets: Tensor
@@ -113,7 +113,7 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class Coarse:
-    """Some rows of a matrix: where each row's residual goes (-1: nowhere), and the chunks that have any."""
+    """Set-up for residuals at some rows: where each is stored, or -1, and the chunks with such rows."""
 
     rows: Tensor
     targets: Tensor
@@ -126,7 +126,7 @@ class TorchMatrix:
     """A matrix of this rank on a device: see `kernels.contract.sparse.Stored`.
 
     replay   its operations as graphs
-    Hx       memory for H x, zero in the rows that have no H
+    Hx       memory for H x, zero in rows without entries of H
     """
 
     n: int
@@ -144,56 +144,57 @@ class TorchMatrix:
 
     @property
     def storage(self) -> str:
-        """How its columns are told."""
+        """Return the encoding of the columns."""
         return self.pattern.storage
 
     @property
     def rows_at_a_time(self) -> int:
-        """Rows whose entries stand side by side."""
+        """Return the number of rows whose entries are interleaved."""
         return LANES
 
     @property
     def halo_nnz(self) -> int:
-        """Entries of H."""
+        """Return the number of entries of H."""
         return int(self.halo_entries.numel())
 
     @property
     def lower(self) -> int:
-        """Values stored of L."""
+        """Return the stored values of L."""
         return self.pattern.lower
 
     @property
     def upper(self) -> int:
-        """Values stored of U."""
+        """Return the stored values of U."""
         return self.pattern.upper
 
     @property
     def index_bytes(self) -> int:
-        """Of what tells the columns."""
+        """Return the bytes of the arrays that encode the columns."""
         return self.pattern.index_bytes
 
     @property
     def bytes(self) -> int:
-        """Of everything."""
-        found = [self.entries, self.diagonal, self.halo_entries]
-        for one in self.coarse:
-            found += [one.targets, one.steps.table, *_both(one.surface)]
+        """Return the bytes of all arrays."""
+        arrays = [self.entries, self.diagonal, self.halo_entries]
+        for rows in self.coarse:
+            arrays += [rows.targets, rows.steps.table, *_both(rows.surface)]
         if self.Hx is not None:
-            found.append(self.Hx)
-        return self.pattern.bytes + sum(map(bytes_of, found))
+            arrays.append(self.Hx)
+        return self.pattern.bytes + sum(map(bytes_of, arrays))
 
     def extra_bytes(self, other: TorchMatrix) -> int:
-        """What it takes in addition to another form, with which it may share columns and values."""
+        """Return the bytes needed in addition to another form, which may share columns and values."""
         shared = self.pattern.bytes if self.pattern is other.pattern else 0
         return self.bytes - shared - (bytes_of(self.entries) if self.entries is other.entries else 0)
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Of a tensor's own entries."""
+    """Return the bytes of the entries of a tensor."""
     return int(tensor.numel() * tensor.element_size())
 
 
 def _both(surface: Surface) -> tuple[Tensor, Tensor]:
+    """Return the two arrays of a surface."""
     return surface.numbers, surface.targets
 
 
@@ -201,26 +202,21 @@ def _both(surface: Surface) -> tuple[Tensor, Tensor]:
 
 
 def narrowed(entries: Tensor, precision: str) -> Tensor:
-    """fp64 numbers in another format, rounded to nearest even, once."""
+    """Round fp64 numbers to a format, to nearest even, once."""
     dtype = TYPES[precision]
     if dtype == entries.dtype:
         return entries
     out = torch.empty(entries.shape, dtype=dtype, device=entries.device)
     for k in range(0, entries.numel(), PIECE):
         part = entries[k : k + PIECE]
-        out[k : k + PIECE] = (part if dtype == torch.float32 else _odd(part)).to(dtype)
+        out[k : k + PIECE] = (part if dtype == torch.float32 else _rounded_to_odd(part)).to(dtype)
     return out
 
 
-def _odd(a: Tensor) -> Tensor:
-    """fp64 numbers cut off to fp32, the last bit set where something was lost: rounded once more, they are right."""
+def _rounded_to_odd(a: Tensor) -> Tensor:
+    """Round fp64 numbers to fp32, to odd, so that a second rounding to nearest is right."""
     near = a.to(torch.float32)
     bits = near.view(torch.int32)
-    bits -= (near.to(torch.float64).abs() > a.abs()).to(torch.int32)  # towards zero
+    bits -= (near.to(torch.float64).abs() > a.abs()).to(torch.int32)  # toward zero
     bits |= ((near.to(torch.float64) != a) & near.isfinite()).to(torch.int32)
     return near
-
-
-def parts_of(steps: Steps, *, backward: bool) -> Sequence[int]:
-    """The steps of a sweep in its direction."""
-    return range(steps.count)[::-1] if backward else range(steps.count)

@@ -1,32 +1,23 @@
 """Sums over chunks of a sparse matrix by torch's own operations: gathers, products, sums of segments.
 
-They take several passes over memory.  `triton/sparse` has the same functions in one.
+They need several passes over memory; the functions of `triton.sparse` need one.
 """
 
 from __future__ import annotations
 
 import torch
 
-from mxpeak.kernels.host.sparse.gs_colored import LOWER, UPPER
+from mxpeak.kernels.contract.sparse import Part
+from mxpeak.kernels.host.sparse.chunk_format import LOWER, UPPER
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.sparse.matrix import (
-    BITS,
-    Chunks,
-    Coarse,
-    Slots,
-    Steps,
-    Surface,
-    Tensor,
-    TorchMatrix,
-    parts_of,
-)
+from mxpeak.kernels.torch.sparse.matrix import BITS, Chunks, Coarse, Slots, Steps, Surface, Tensor, TorchMatrix
 
 
 def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
-    """Σ_s a_s x_s over the slots of each chunk, by chunk and lane."""
+    """Return Σ_s a_s x_s over the slots of each chunk, by chunk and lane."""
     assert A.pattern.columns is not None
-    bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # not all formats can be gathered
+    bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # torch does not gather all formats
     a = bits.index_select(0, slots.numbers).view(A.entries.dtype).to(x.dtype)
     columns = A.pattern.columns.index_select(0, slots.numbers)
     products = a * x.index_select(0, columns.view(-1)).view(-1, LANES)
@@ -34,8 +25,8 @@ def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
 
 
 def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
-    """L x, U x or both, of the chunks' rows."""
-    slots = [one for part, one in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
+    """Return L x, U x or their sum for the chunks' rows."""
+    slots = [slots for part, slots in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
     total = _sum(A, slots[0], x)
     if len(slots) > 1:
         total += _sum(A, slots[1], x)
@@ -51,11 +42,12 @@ def sweep(
     x: Tensor,
     keep: Tensor | None,
     parts: int,
-    *,
-    backward: bool,
 ) -> None:
-    """x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii, step after step; keep_i = b_i - (H x)_i - Σ_L a_ij x_j."""
-    for step in parts_of(steps, backward=backward):
+    """Compute x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii step by step, and keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
+
+    `parts` leaves out L in a backward sweep, with keep as b, and U in a sweep from zero.
+    """
+    for step in steps.sequence(parts):
         chunks = steps.chunks[step]
         rows = chunks.rows
         left = b[rows] if Hx is None else b[rows] - Hx[rows]
@@ -69,8 +61,8 @@ def sweep(
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
-    """y = (L + D + U) x."""
-    for chunks in A.pattern.every.chunks:
+    """Compute y = (L + D + U) x."""
+    for chunks in A.pattern.steps[Part.ALL].chunks:
         rows = chunks.rows
         y[rows] = _times(A, chunks, x, LOWER | UPPER) + A.diagonal[rows] * x[rows]
 
@@ -78,7 +70,7 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
 def residual(
     device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
 ) -> None:
-    """r[targets_i] = b_i - (L + D + U) x of some rows; with UPPER alone -U x, with keep b - keep - L x."""
+    """Compute r[targets_i] = b_i - (L + D + U) x, -U x with UPPER alone, or b - keep - L x with LOWER alone."""
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
         left = -_times(A, chunks, x, parts)
@@ -90,9 +82,9 @@ def residual(
 def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
-    """y = factor·H x at the targets of some rows of the surface; added to what is there with `keep`."""
+    """Compute y = factor·H x at the targets of some rows of H, or add it if `keep`."""
     pattern = A.pattern
     products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
     totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)
-    found = factor * totals[surface.numbers]
-    y[surface.targets] = y[surface.targets] + found if keep else found
+    products = factor * totals[surface.numbers]
+    y[surface.targets] = y[surface.targets] + products if keep else products

@@ -1,9 +1,8 @@
-"""The 27-point problem's rows on a device, and orders of rows there: the host's, entry by entry, by torch's operations.
+"""The rows of the 27-point problem and orders of rows on a device: the host's, entry by entry, by torch's operations.
 
-Rows are compressed (indptr, indices, data), on the device; column n + h is entry h of what comes from other ranks.
-Nothing but `stencil_rows` knows that they are a stencil's: orders are found from the entries alone.
-On a GPU `triton/sparse_rows` makes rows in one pass, and colours and levels without a wait for each front.  In a
-rehearsal, where kernels compute nothing, torch's operations do: which forms are used next depends on the rows.
+Rows are compressed (indptr, indices, data); column n + h is entry h of the halo.  Orders depend on the entries alone.
+On a GPU `triton.sparse_rows` makes rows in one pass, and colors and levels without a wait for each front.  In a
+rehearsal kernels compute nothing, so torch's operations do, because the kernels that follow depend on the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.sparse.matrix import Tensor
 from mxpeak.layout.stencil import STENCIL, Box
 
-#: Rows whose entries are looked at together: no more of a stencil's than are packed together (`sparse_pack`).
+#: Rows whose entries are processed together: no more of a stencil's than `chunk_format` packs together.
 PIECE = 2**17
 
 
@@ -27,21 +26,21 @@ PIECE = 2**17
 
 
 def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
-    """The rows of a box, neighbours in the order of their global numbers: a pure function of the row's number.
+    """Return the rows of a box, with neighbors in the order of their global numbers.
 
-    Nobody waits: how many entries there are follows from the box.
+    The host does not wait, because the number of entries follows from the box.
     """
     n, nnz = box.rows, 1
     around = []
     for size, first, end in zip(box.shape, box.origin, box.global_shape):
         x = first + torch.arange(size, device=device.where)
-        around.append(1 + (x > 0).long() + (x + 1 < end).long())  # how many of x-1, x, x+1 there are
+        around.append(1 + (x > 0).long() + (x + 1 < end).long())  # how many of x-1, x, x+1 exist
         nnz *= 3 * size - (first == 0) - (first + size == end)
     lengths = around[2][:, None, None] * around[1][:, None] * around[0]
     indptr = torch.zeros(n + 1, dtype=torch.int64, device=device.where)
     torch.cumsum(lengths.view(-1), 0, out=indptr[1:])
     halo, stencil = device.tensor(halo_of(box)), device.tensor(np.array(weights, float))
-    nowhere = nnz  # where what is outside of the domain is written
+    nowhere = nnz  # the place of points outside the domain
     indices = torch.empty(nnz + 1, dtype=torch.int32, device=device.where)
     data = torch.empty(nnz + 1, dtype=torch.float64, device=device.where)
     made = Rows(n, box.halo, indptr, indices[:nnz], data[:nnz])
@@ -52,7 +51,7 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
         if not compile_ahead.is_rehearsing():
             return made
     for i in torch.arange(n, device=device.where).split(PIECE):
-        columns, present = _neighbours(device, box, halo, i)
+        columns, present = _neighbors_in_box(device, box, halo, i)
         at = torch.where(present, indptr[i, None] + present.cumsum(1) - 1, nowhere)
         indices[at] = columns.to(torch.int32)
         data[at] = stencil.expand(at.shape)
@@ -60,17 +59,17 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
 
 
 def halo_of(box: Box) -> np.ndarray:
-    """Of each direction d = (dx+1) + 3(dy+1) + 9(dz+1): offset in the halo, first point x, y, z, width and height."""
+    """Return offset in the halo, first point x, y, z, width and height of each direction (dx+1) + 3(dy+1) + 9(dz+1)."""
     halo = np.zeros((STENCIL, 6), np.int64)
-    for one in box.neighbours():
-        dx, dy, dz = one.direction
-        width, height, _ = one.shape
-        halo[dx + 1 + 3 * (dy + 1) + 9 * (dz + 1)] = (one.recv_offset, *one.first_received, width, height)
+    for neighbor in box.neighbours():
+        dx, dy, dz = neighbor.direction
+        width, height, _ = neighbor.shape
+        halo[dx + 1 + 3 * (dy + 1) + 9 * (dz + 1)] = (neighbor.recv_offset, *neighbor.first_received, width, height)
     return halo
 
 
-def _neighbours(device: Device, box: Box, halo: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of some rows' 27 neighbours, and which of them are in the domain."""
+def _neighbors_in_box(device: Device, box: Box, halo: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the columns of some rows' 27 neighbors, and which of them are in the domain."""
     d = torch.arange(STENCIL, device=device.where)
     steps = (d % 3 - 1, d // 3 % 3 - 1, d // 9 - 1)
     points = (i % box.nx, i // box.nx % box.ny, i // (box.nx * box.ny))
@@ -89,7 +88,7 @@ def _neighbours(device: Device, box: Box, halo: Tensor, i: Tensor) -> tuple[Tens
 
 
 def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """first_0, first_0 + 1, … counts_0 of them; then those of the next; and of which each is.  Waits for how many."""
+    """Return first_k, first_k + 1, …, counts_k numbers for each k in turn, and the k of each; waits for their total."""
     ends = counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
     of = torch.repeat_interleave(torch.arange(len(first), device=first.device), counts, output_size=total)
@@ -97,20 +96,20 @@ def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def totals(counts: Tensor) -> Tensor:
-    """How many come before each, and how many there are in all."""
+    """Return the exclusive prefix sums of the counts, with their total at the end."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def surface_of(rows: Rows) -> Tensor:
-    """Which rows have entries in the halo."""
+    """Return which rows have entries in the halo."""
     met = torch.zeros(len(rows.indices) + 1, dtype=torch.int32, device=rows.indices.device)
     torch.cumsum(rows.indices >= rows.n, 0, dtype=torch.int32, out=met[1:])
     at = met[rows.indptr]
     return at[1:] > at[:-1]
 
 
-class Neighbours:
-    """The local neighbours of rows, side by side."""
+class RowNeighbors:
+    """The local neighbors of rows as a matrix with one line per row."""
 
     def __init__(self, rows: Rows):
         self.n, self._rows = rows.n, rows
@@ -119,7 +118,7 @@ class Neighbours:
         self._along = torch.arange(self.most, device=rows.indptr.device)
 
     def __call__(self, i: Tensor) -> Tensor:
-        """The columns of the neighbours of each of these rows; -1 where there are fewer."""
+        """Return the columns of the neighbors of each of these rows, padded with -1."""
         k = self._rows.indptr[i, None] + self._along
         columns = self._rows.indices[k.clamp_(max=len(self._rows.indices) - 1)]
         there = (self._along < self._lengths[i, None]) & (columns < self.n) & (columns != i[:, None])
@@ -130,13 +129,13 @@ class Neighbours:
 
 
 def order(device: Device, rows: Rows, kind: str) -> Order:
-    """The order in which rows are swept, of a kind; their pattern is symmetric."""
+    """Return the order of a kind for rows with a symmetric pattern."""
     natural = torch.arange(rows.n, dtype=torch.int32, device=rows.indptr.device)
     if kind == "natural":
         return Order(natural, natural, np.arange(rows.n + 1), kind)
     if kind == "surface_last":
         return _sorted_by(surface_of(rows).to(torch.int32), np.arange(rows.n + 1), kind)
-    group = _jpl_colours(rows) if kind == "jpl" else _by_earlier_neighbours(device, rows, kind)
+    group = _jpl_colors(rows) if kind == "jpl" else _by_earlier_neighbors_in_box(device, rows, kind)
     groups = int(group.max()) + 1 if rows.n else 0
     counts = torch.zeros(groups + 1, dtype=torch.int64, device=group.device)
     counts.index_add_(0, group + 1, torch.ones_like(group))
@@ -144,55 +143,55 @@ def order(device: Device, rows: Rows, kind: str) -> Order:
 
 
 def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
-    """Rows by group, inside of one as they stood."""
+    """Sort rows by group, stably."""
     new_to_old = torch.sort(group, stable=True).indices
     old_to_new = torch.empty_like(new_to_old)
     old_to_new[new_to_old] = torch.arange(len(group), device=group.device)
     return Order(new_to_old.to(torch.int32), old_to_new.to(torch.int32), starts, kind)
 
 
-def _by_earlier_neighbours(device: Device, rows: Rows, kind: str) -> Tensor:
-    """The colour or the level of each row, by those of its neighbours with smaller numbers."""
+def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tensor:
+    """Return the color or the level of each row from those of its neighbors with smaller numbers."""
     if device.is_gpu and device.triton and rows.n:
         from mxpeak.kernels.torch.triton.sparse_rows import MOST, MOST_OF_LEVELS, groups
 
-        most = int(rows.indptr.diff().max())
-        if most <= (MOST_OF_LEVELS if kind == "levels" else MOST):
-            found = groups(rows.indptr, rows.indices, most, levels=kind == "levels")
+        longest = int(rows.indptr.diff().max())
+        if longest <= (MOST_OF_LEVELS if kind == "levels" else MOST):
+            group = groups(rows.indptr, rows.indices, longest, levels=kind == "levels")
             if not compile_ahead.is_rehearsing():
-                return found
-    return _levels(rows) if kind == "levels" else _greedy_colours(rows)
+                return group
+    return _levels(rows) if kind == "levels" else _greedy_colors(rows)
 
 
 def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows whose neighbours with smaller numbers have all been, and their neighbours: front after front.
+    """Yield front after front the rows whose neighbors with smaller numbers are in earlier fronts, and their neighbors.
 
-    How many there are only the device knows, so that the host waits for each front.
+    The host waits for the size of each front.
     """
-    neighbours, n = Neighbours(rows), rows.n
-    waiting = torch.full((n + 1,), -1, device=rows.indptr.device)  # for so many; the last for those that are not there
+    neighbors, n = RowNeighbors(rows), rows.n
+    waiting = torch.full((n + 1,), -1, device=rows.indptr.device)  # for that many neighbors; the last for missing ones
     for i in torch.arange(n, device=waiting.device).split(PIECE):
-        j = neighbours(i)
+        j = neighbors(i)
         waiting[i] = ((j >= 0) & (j < i[:, None])).sum(1)
     front = (waiting == 0).nonzero().view(-1)
     while len(front):
-        j = neighbours(front)
+        j = neighbors(front)
         yield front, j
         later = torch.where(j > front[:, None], j, n).view(-1)
         waiting.index_add_(0, later, torch.full_like(later, -1))
         front = later[waiting[later] == 0].unique()
 
 
-def _greedy_colours(rows: Rows) -> Tensor:
-    """The least colour that no neighbour with a smaller number has (Saad, section 3.3.3)."""
-    colour = torch.full((rows.n + 1,), -1, device=rows.indptr.device)  # the last for neighbours that are not there
+def _greedy_colors(rows: Rows) -> Tensor:
+    """Return for each row the least color that no neighbor before it has (Saad, section 3.3.3)."""
+    color = torch.full((rows.n + 1,), -1, device=rows.indptr.device)  # the last for missing neighbors
     for i, j in _fronts(rows):
-        colour[i] = _least_free(torch.where(j < i[:, None], colour[j], -1))
-    return colour[: rows.n]
+        color[i] = _least_free(torch.where(j < i[:, None], color[j], -1))
+    return color[: rows.n]
 
 
 def _levels(rows: Rows) -> Tensor:
-    """1 + the largest level of neighbours with a smaller number, 0 without any: the number of the front."""
+    """Return the level of each row, which is the number of its front."""
     level = torch.empty(rows.n, dtype=torch.int64, device=rows.indptr.device)
     for number, (i, _) in enumerate(_fronts(rows)):
         level[i] = number
@@ -200,34 +199,34 @@ def _levels(rows: Rows) -> Tensor:
 
 
 def _least_free(taken: Tensor) -> Tensor:
-    """The least number from 0 on that is not among those of a line, of which -1 is none."""
+    """Return the least number from 0 on that is missing in each line; -1 is no number."""
     used = torch.zeros(len(taken), taken.shape[1] + 2, dtype=torch.int64, device=taken.device)
     used.scatter_(1, taken + 1, 1)  # a line has no more numbers than entries, so its least free one is no larger
     return used[:, 1:].cumprod(1).sum(1)
 
 
-def _jpl_colours(rows: Rows) -> Tensor:
-    """Jones, Plassmann and Luby: round by round, rows that outweigh all uncoloured neighbours take the least free one.
+def _jpl_colors(rows: Rows) -> Tensor:
+    """Color by Jones, Plassmann and Luby: rows that outweigh all uncolored neighbors get the least free color.
 
-    The host waits once a round, for how many rows are left.
+    The host waits once per round, for the number of uncolored rows.
     """
-    neighbours, every = Neighbours(rows), torch.arange(rows.n, device=rows.indptr.device)
+    neighbors, every = RowNeighbors(rows), torch.arange(rows.n, device=rows.indptr.device)
     weight = _weights(every)
-    colour = torch.full((rows.n + 1,), -1, device=every.device)  # the last for neighbours that are not there
-    left = every
-    while len(left):
-        found = []
-        for i in left.split(PIECE):  # all of them by the colours that the round found
-            j = neighbours(i)
-            heavier = (j >= 0) & (colour[j] < 0) & (weight[j] > weight[i, None])
-            found.append(torch.where(heavier.any(1), -1, _least_free(colour[j])))
-        colour[left] = torch.cat(found)
-        left = left[colour[left] < 0]
-    return colour[: rows.n]
+    color = torch.full((rows.n + 1,), -1, device=every.device)  # the last for missing neighbors
+    uncolored = every
+    while len(uncolored):
+        chosen = []
+        for i in uncolored.split(PIECE):  # all of them by the colors before this round
+            j = neighbors(i)
+            heavier = (j >= 0) & (color[j] < 0) & (weight[j] > weight[i, None])
+            chosen.append(torch.where(heavier.any(1), -1, _least_free(color[j])))
+        color[uncolored] = torch.cat(chosen)
+        uncolored = uncolored[color[uncolored] < 0]
+    return color[: rows.n]
 
 
 def _weights(i: Tensor) -> Tensor:
-    """Numbers without order, the same of a row wherever it is asked for: splitmix64, as signed numbers in its order."""
+    """Return a pseudo-random weight of each row (splitmix64) as signed numbers in the same order."""
     z = (i + 1) * _signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ _shifted(z, shift)) * _signed(factor)
@@ -235,10 +234,10 @@ def _weights(i: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """z >> bits of numbers without a sign."""
+    """Return z >> bits of unsigned numbers."""
     return (z >> bits) & (2 ** (64 - bits) - 1)
 
 
 def _signed(word: int) -> int:
-    """The signed number with these 64 bits."""
+    """Return the signed number with these 64 bits."""
     return word - 2**64 if word >= 2**63 else word

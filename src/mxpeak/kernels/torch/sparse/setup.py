@@ -1,6 +1,6 @@
-"""How sparse matrices come to be on a device: rows, orders and chunks, all of them made there.
+"""Make sparse matrices on a device: rows, orders and chunks.
 
-A user's rows are the exception: they come from the host, which puts them in order, and are packed on the device.
+A user's rows are on the host, which orders them; they are packed on the device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxpeak.kernels.torch.engine.cuda_graphs import GraphRecorder, Replay
 from mxpeak.kernels.torch.engine.device import TYPES, Device
 from mxpeak.kernels.torch.sparse import chunk_format
 from mxpeak.kernels.torch.sparse import rows as sparse_rows
-from mxpeak.kernels.torch.sparse.chunk_format import Ordered
+from mxpeak.kernels.torch.sparse.chunk_format import DeviceRows
 from mxpeak.kernels.torch.sparse.matrix import PIECE, Tensor, TorchMatrix, narrowed
 from mxpeak.kernels.torch.sparse.steps import pattern_of
 from mxpeak.layout.stencil import Box
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SparseSetup:
-    """All that happens before a solve; the host's kernels are made for the first user's rows."""
+    """The set-up before a solve; the host's kernels are created when a user's rows need them."""
 
     chunk_rows = LANES
 
@@ -40,6 +40,7 @@ class SparseSetup:
 
     @cached_property
     def _host(self) -> HostSparse:
+        """Return the host's kernels."""
         return self._make_host()
 
     @property
@@ -100,11 +101,11 @@ class SparseSetup:
         return sums[order.new_to_old]
 
     def _here(self, array: Any) -> Tensor:
-        """An array of the host, or a tensor, on the device; torch wants arrays that could be written to."""
+        """Return an array of the host or a tensor on the device; torch requires writable arrays."""
         return self.device.tensor(np.require(array, requirements="W") if isinstance(array, np.ndarray) else array)
 
-    def _ordered(self, rows: Rows, order: Order) -> Ordered:
-        """Rows in an order, on the device."""
+    def _ordered(self, rows: Rows, order: Order) -> DeviceRows:
+        """Return the rows in an order, on the device."""
         parts = (self._here(part) for part in (rows.indptr, rows.indices, rows.data))
         new_to_old, old_to_new = self._here(order.new_to_old), self._here(order.old_to_new)
-        return Ordered(Rows(rows.n, rows.halo, *parts), Order(new_to_old, old_to_new, order.starts, order.kind))
+        return DeviceRows(Rows(rows.n, rows.halo, *parts), Order(new_to_old, old_to_new, order.starts, order.kind))

@@ -1,7 +1,7 @@
 """The sparse kernels of torch devices: `kernels.contract.sparse` on tensors.
 
-What takes several passes by torch's operations is one Triton kernel where there is Triton: two modules with the same
-functions.
+With Triton one kernel replaces several passes of torch's operations.  Two modules have the same functions: `plain` and
+`triton.sparse` for matrices, `vectors` and `triton.vectors` for vectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.sparse.gs_colored import BOTH, LOWER, UPPER, parts_of_sweep
+from mxpeak.kernels.contract.sparse import Part
+from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 from mxpeak.kernels.torch.engine.device import TYPES, Device
 from mxpeak.kernels.torch.lu.blas import fp32_products
@@ -30,14 +31,14 @@ from mxpeak.layout.index_map import consecutive
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
-#: Entries of a vector of a basis are a multiple of so many apart, so that each begins with whole vector loads.
+#: The stride of the vectors of a basis is a multiple of this, so that each is aligned for vector loads.
 APART = 64
-#: Numbers of a line as the values are read for nothing.
+#: Numbers of a line in `read_values`.
 READ = 4096
 
 
 class TorchSparse(SparseSetup):
-    """Operations begin here and go on in the background; one that returns a float waits for it."""
+    """Operations that are queued on the device; only those that return a float wait."""
 
     def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
         super().__init__(device, threads, host)
@@ -51,9 +52,9 @@ class TorchSparse(SparseSetup):
             with fp32_products("ieee"), here:
                 yield
         except torch.OutOfMemoryError as error:
-            said = ". ".join(str(error).split(". ")[:2])
+            reason = ". ".join(str(error).split(". ")[:2])
             raise ResourceError(
-                f"{self.device.where} has no free memory left: {said}; use a smaller restart, or use "
+                f"{self.device.where} has no free memory left: {reason}; use a smaller restart, or use "
                 'device="cpu" to solve on the host'
             ) from error
 
@@ -88,17 +89,17 @@ class TorchSparse(SparseSetup):
 
     # --- bases
 
-    def basis(self, n: int, most: int, precision: str) -> Tensor:
-        apart = -(-n // APART) * APART + APART  # rarely a multiple of what memory channels repeat after
-        return self.device.zeros(most, apart, dtype=TYPES[precision])[:, :n]
+    def basis(self, n: int, count: int, precision: str) -> Tensor:
+        stride = -(-n // APART) * APART + APART  # rarely a multiple of the period of the memory channels
+        return self.device.zeros(count, stride, dtype=TYPES[precision])[:, :n]
 
     def project(self, Q: Tensor, k: int, w: Tensor) -> Tensor:
-        found: Tensor = self._vectors.project(self.device, Q[:k], w)
-        return found
+        products: Tensor = self._vectors.project(self.device, Q[:k], w)
+        return products
 
     def subtract_and_project(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> Tensor:
-        found: Tensor = self._vectors.subtract_and_project(self.device, Q[:k], w, h)
-        return found
+        products: Tensor = self._vectors.subtract_and_project(self.device, Q[:k], w, h)
+        return products
 
     def subtract_and_square(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> float:
         return float(self._vectors.subtract_and_square(self.device, Q[:k], w, h))
@@ -109,29 +110,23 @@ class TorchSparse(SparseSetup):
 
     # --- the matrix
 
-    def relax(
-        self,
-        A: TorchMatrix,
-        b: Tensor,
-        x: Tensor,
-        *,
-        halo: bool | None = None,
-        from_zero: bool = False,
-        backward: bool = False,
-        keep: Tensor | None = None,
+    def sweep_from_zero(
+        self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL
     ) -> None:
-        pattern, kept_for_b = A.pattern, backward and keep is not None
-        beside = A.halo_nnz > 0
-        halves = parts_of_sweep(pattern, halo, beside=beside, from_zero=from_zero, backward=backward, keep=keep)
-        parts = UPPER if kept_for_b else LOWER if from_zero else BOTH
-        right_side, kept = (keep, None) if kept_for_b else (b, keep)
-        for steps, meets_halo in halves:
-            if steps.count:
-                key = ("relax", id(steps), meets_halo, parts, backward, *_addresses(right_side, x, kept))
-                work = partial(self._sweep, A, steps, right_side, x, kept, parts, meets_halo, backward)
-                A.replay(key, work)
+        self._replay_sweep(A, A.pattern.from_zero[part], b, x, keep, LOWER)
 
-    def _sweep(
+    def sweep_forward(
+        self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL
+    ) -> None:
+        if part != Part.BOUNDARY:
+            self._replay_sweep(A, A.pattern.steps[Part.INTERIOR], b, x, keep, BOTH)
+        if part != Part.INTERIOR and A.halo_nnz:
+            self._replay_sweep(A, A.pattern.steps[Part.BOUNDARY], b, x, keep, BOTH, meets_halo=True)
+
+    def sweep_backward(self, A: TorchMatrix, keep: Tensor, x: Tensor, *, part: Part = Part.ALL) -> None:
+        self._replay_sweep(A, A.pattern.steps[part], keep, x, None, UPPER)
+
+    def _replay_sweep(
         self,
         A: TorchMatrix,
         steps: Steps,
@@ -139,26 +134,35 @@ class TorchSparse(SparseSetup):
         x: Tensor,
         keep: Tensor | None,
         parts: int,
-        meets_halo: bool,
-        backward: bool,
+        *,
+        meets_halo: bool = False,
     ) -> None:
-        """The groups of some steps, one after the other."""
+        """Sweep the groups of some steps, as a graph where there is one."""
+        if steps.count:
+            key = ("sweep", id(steps), meets_halo, parts, *_addresses(b, x, keep))
+            A.replay(key, partial(self._sweep, A, steps, b, x, keep, parts, meets_halo))
+
+    def _sweep(
+        self, A: TorchMatrix, steps: Steps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool
+    ) -> None:
+        """Sweep the groups of some steps one after the other."""
         Hx = None
         if meets_halo:
             if A.Hx is None:
                 A.Hx = torch.zeros_like(A.diagonal)
             Hx = A.Hx
             self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, Hx, keep=False, factor=1.0)
-        self._sums.sweep(self.device, A, steps, b, Hx, x, keep, parts, backward=backward)
+        self._sums.sweep(self.device, A, steps, b, Hx, x, keep, parts)
 
-    def matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, *, halo: bool | None = None) -> None:
-        if A.n and (A.halo_nnz or halo is not True):
-            A.replay(("matvec", halo, *_addresses(x, y)), partial(self._matvec, y, A, x, halo))
+    def matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, *, part: Part = Part.ALL) -> None:
+        if A.n and (A.halo_nnz or part != Part.BOUNDARY):
+            A.replay(("matvec", part, *_addresses(x, y)), partial(self._matvec, y, A, x, part))
 
-    def _matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, halo: bool | None) -> None:
-        if halo is not True:
+    def _matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, part: Part) -> None:
+        """Multiply a part."""
+        if part != Part.BOUNDARY:
             self._sums.multiply(self.device, A, x, y)
-        if halo is not False and A.halo_nnz:
+        if part != Part.INTERIOR and A.halo_nnz:
             self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, y, keep=True, factor=1.0)
 
     def residual_at(
@@ -169,15 +173,15 @@ class TorchSparse(SparseSetup):
         rows: Tensor,
         r: Tensor,
         *,
-        halo: bool | None = None,
         swept: bool = False,
         keep: Tensor | None = None,
+        part: Part = Part.ALL,
     ) -> None:
         coarse = coarse_of(self.device, A, rows)
         parts = LOWER if keep is not None else UPPER if swept else BOTH
-        if rows.numel() and (coarse.surface.numbers.numel() or halo is not True):
-            key = ("residual", id(coarse), parts, halo, *_addresses(None if swept else b, x, keep, r))
-            A.replay(key, partial(self._residual, A, coarse, b, x, keep, r, parts, halo))
+        if rows.numel() and (coarse.surface.numbers.numel() or part != Part.BOUNDARY):
+            key = ("residual", id(coarse), parts, part, *_addresses(None if swept else b, x, keep, r))
+            A.replay(key, partial(self._residual, A, coarse, b, x, keep, r, parts, part))
 
     def _residual(
         self,
@@ -188,15 +192,16 @@ class TorchSparse(SparseSetup):
         keep: Tensor | None,
         r: Tensor,
         parts: int,
-        halo: bool | None,
+        part: Part,
     ) -> None:
-        if halo is not True:
+        """Compute the residual at some rows from the parts of the matrix that it needs."""
+        if part != Part.BOUNDARY:
             self._sums.residual(self.device, A, coarse, b, x, keep, r, parts)
-        if halo is not False and coarse.surface.numbers.numel():
+        if part != Part.INTERIOR and coarse.surface.numbers.numel():
             self._sums.halo_product(self.device, A, x[A.n :], coarse.surface, r, keep=True, factor=-1.0)
 
     def read_values(self, A: TorchMatrix) -> int:
-        words = A.entries.view(torch.float64)  # a slot of the narrowest values is eight of them
+        words = A.entries.view(torch.float64)  # a slot of the narrowest values has eight words
         whole = words.numel() // READ * READ
         lines = words[:whole].view(-1, READ), words[whole:].view(1, -1)
         self._norms.read_all(
@@ -206,7 +211,7 @@ class TorchSparse(SparseSetup):
 
 
 def _forms(device: Device) -> tuple[Any, Any]:
-    """The functions on matrices and those on vectors that this device runs."""
+    """Return the modules with the functions on matrices and on vectors for this device."""
     if device.triton:
         from mxpeak.kernels.torch.triton import sparse, vectors
 
@@ -215,5 +220,5 @@ def _forms(device: Device) -> tuple[Any, Any]:
 
 
 def _addresses(*vectors: Tensor | None) -> tuple[int | None, ...]:
-    """Where vectors begin: with the matrix, all that a graph depends on."""
-    return tuple(None if one is None else one.data_ptr() for one in vectors)
+    """Return the addresses of vectors: a graph depends only on these and the matrix."""
+    return tuple(None if vector is None else vector.data_ptr() for vector in vectors)

@@ -1,7 +1,7 @@
-"""In which order a device's sweeps take the chunks of a matrix: each colour's launch after the other.
+"""The order in which a device's sweeps visit the chunks of a matrix: one launch per color.
 
-A launch takes all chunks of a group, which are independent; windows, by which the host keeps x in its cache, would only
-make launches shorter.  What a launch goes through stands in a table of its own, so that no chunk is looked up.
+A launch visits all chunks of a group, which are independent.  The host's windows, which keep x in its cache, would only
+make launches shorter.  The chunks of a launch are in a table of their own, so that none is looked up.
 """
 
 from __future__ import annotations
@@ -10,37 +10,34 @@ from itertools import accumulate, pairwise
 
 import torch
 
+from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.host.sparse import chunk_format as pack
-from mxpeak.kernels.host.sparse.slot_sums import LANES
+from mxpeak.kernels.host.sparse.slot_sums import FARS, LANES, NEARS, RUNS
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.sparse.chunk_format import Ordered, Packed
-from mxpeak.kernels.torch.sparse.matrix import (
-    FARS,
-    NEARS,
-    RUNS,
-    Chunks,
-    Coarse,
-    Slots,
-    Steps,
-    Surface,
-    Tensor,
-    TorchMatrix,
-    TorchPattern,
-)
+from mxpeak.kernels.torch.sparse.chunk_format import DeviceRows, PackedChunks
+from mxpeak.kernels.torch.sparse.matrix import Chunks, Coarse, Slots, Steps, Surface, Tensor, TorchMatrix, TorchPattern
 from mxpeak.kernels.torch.sparse.rows import ranges, totals
 
 
 def pattern_of(
-    device: Device, storage: str, rows: Ordered, packed: Packed, halo_rows: Tensor, halo_first: Tensor, halo: Tensor
+    device: Device,
+    storage: str,
+    rows: DeviceRows,
+    packed: PackedChunks,
+    halo_rows: Tensor,
+    halo_first: Tensor,
+    halo: Tensor,
 ) -> TorchPattern:
-    """Chunks in the order of sweeps, with the rows that have entries from other ranks."""
+    """Return the pattern with the steps of its sweeps and the rows of H."""
     table, group = packed.table, packed.group
-    every = early = late = first = rest = steps_of(device, table, group)
+    every = steps_of(device, table, group)
+    steps = from_zero = every, every, Steps(table[:0], [0], [])
     if len(halo_rows):
         waits, needed = (marked(rows, table, group, halo_rows, backward=backward) for backward in (False, True))
-        early, late, first, rest = (
-            steps_of(device, table[chosen], group[chosen]) for chosen in (~waits, waits, needed, ~needed)
+        early, late, rest, first = (
+            steps_of(device, table[chosen], group[chosen]) for chosen in (~waits, waits, ~needed, needed)
         )
+        steps, from_zero = (every, early, late), (every, rest, first)
     counts = table[:, pack.L_PART : pack.L_PART + 6].sum(0).tolist()
     kinds = sum(kind for kind, k in ((RUNS, 0), (NEARS, 1), (FARS, 2)) if counts[k] + counts[k + 3])
     return TorchPattern(
@@ -48,12 +45,9 @@ def pattern_of(
         packed.bases,
         packed.near,
         packed.far,
-        every,
+        steps,
+        from_zero,
         table[rows.old[table[:, pack.ROW].long()].argsort()],
-        early,
-        late,
-        first,
-        rest,
         LANES * sum(counts[:3]),
         LANES * sum(counts[3:]),
         kinds,
@@ -64,37 +58,37 @@ def pattern_of(
     )
 
 
-def marked(rows: Ordered, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Which chunks must wait for other ranks in a sweep, or which ones are needed beside them: `mark` of the host."""
+def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
+    """Return which chunks wait for other ranks in a sweep, or which are needed next to them (the host's `mark`)."""
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
-    found = torch.zeros(len(table), dtype=torch.bool, device=table.device)
-    found[_chunk_at(begins, halo_rows.long())] = True
+    marks = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+    marks[_chunk_at(begins, halo_rows.long())] = True
     counts = torch.zeros(rows.groups, dtype=torch.int64, device=table.device)
     counts.index_add_(0, group, torch.ones_like(group))
     groups = list(pairwise([0, *accumulate(counts.tolist())]))
     for first, end in reversed(groups) if backward else groups:
-        chosen = first + found[first:end].nonzero().view(-1)
+        chosen = first + marks[first:end].nonzero().view(-1)
         r, _ = ranges(begins[chosen], (ends - begins)[chosen])
-        e, column, _ = rows.beside(r)
-        found[_chunk_at(begins, column[column < r[e] if backward else column > r[e]])] = True
-    return found
+        e, column, _ = rows.off_diagonal(r)
+        marks[_chunk_at(begins, column[column < r[e] if backward else column > r[e]])] = True
+    return marks
 
 
 def _chunk_at(begins: Tensor, row: Tensor) -> Tensor:
-    """The chunk that a row is in."""
+    """Return the chunk of each row."""
     return torch.searchsorted(begins, row, right=True) - 1
 
 
 def surface_of(targets: Tensor) -> Surface:
-    """The rows with entries from other ranks whose targets are not -1."""
+    """Return the rows of H whose targets are not -1."""
     numbers = (targets >= 0).nonzero().view(-1)
     return Surface(numbers.to(torch.int32), targets[numbers])
 
 
 def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | None = None) -> Steps:
-    """Chunks, one step for each of the ascending groups that they are of; of some rows where there are targets.
+    """Return chunks in one step per group, with only the rows that have targets, if these are given.
 
-    Every other group goes backwards through its rows: what the group before it met last is still in the cache.
+    Every second group is in reverse sequence, because the last data of the group before it is still in the cache.
     """
     turn = torch.arange(len(table), device=table.device)
     table = table[(2 * len(table) * group + torch.where(group % 2 == 1, len(table) - turn, turn)).argsort()]
@@ -104,7 +98,7 @@ def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | Non
 
 
 def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[Chunks]:
-    """Each step's rows of the table as torch's own operations take them; without rows whose target is -1."""
+    """Return the chunks of each step for torch's own operations, without rows whose target is -1."""
     table = table.long()
     lane = torch.arange(LANES, device=table.device)
     rows = (table[:, pack.ROW, None] + lane).view(-1)
@@ -114,7 +108,7 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
     lower, upper = (table[:, k : k + 3].sum(1) for k in (pack.L_PART, pack.U_PART))
     first = table[:, pack.SLOT]
     at = torch.tensor(bounds, device=table.device)
-    ends = [torch.searchsorted(lanes, LANES * at), *(totals(one)[at] for one in (lower, upper))]
+    ends = [torch.searchsorted(lanes, LANES * at), *(totals(counts)[at] for counts in (lower, upper))]
     sizes = torch.stack(ends).diff().tolist()
     parts = zip(
         rows[lanes].split(sizes[0]),
@@ -126,13 +120,13 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
 
 
 def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[Slots]:
-    """The slots of each step, whose chunks have `counts` of them from `first` on."""
+    """Return the slots of each step, whose chunks have `counts` of them from `first` on."""
     steps = [end - begin for begin, end in pairwise(bounds)]
-    return [Slots(*one) for one in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
+    return [Slots(*parts) for parts in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
 
 
-def columns_of(packed: Packed) -> Tensor:
-    """The columns of every slot's lanes, by slot."""
+def columns_of(packed: PackedChunks) -> Tensor:
+    """Return the columns of every slot's lanes, by slot."""
     table = packed.table.long()
     counts = table[:, pack.L_PART : pack.L_PART + 6]
     _, at = ranges(torch.zeros_like(counts).view(-1), counts.reshape(-1))
@@ -145,13 +139,13 @@ def columns_of(packed: Packed) -> Tensor:
 
 
 def coarse_of(device: Device, A: TorchMatrix, rows: Tensor) -> Coarse:
-    """For some rows of a matrix what its residual there takes: found once."""
-    for known in A.coarse:
-        if known.rows is rows:
-            return known
+    """Return the set-up for residuals at some rows, made once per array of rows."""
+    for coarse in A.coarse:
+        if coarse.rows is rows:
+            return coarse
     targets = torch.full((A.n,), -1, dtype=torch.int32, device=rows.device)
     targets[rows.long()] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
-    table = A.pattern.every.table
+    table = A.pattern.steps[Part.ALL].table
     table = table[table[:, pack.ROW].argsort()]
     chosen = torch.zeros(len(table), dtype=torch.bool, device=rows.device)
     chosen[_chunk_at(table[:, pack.ROW].long(), rows.long())] = True

@@ -1,4 +1,4 @@
-"""Sparse tensors from outside, as SciPy has them."""
+"""Convert sparse tensors to SciPy's arrays."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mxpeak.kernels.torch.engine.tensors import array_of
 
 
 def sparse_matrix(A: torch.Tensor) -> Any:
-    """A tensor stored by rows, by columns or by coordinates, as SciPy's array of that kind; on the host."""
+    """Convert a tensor stored by rows, columns or coordinates to SciPy's array of that kind, on the host."""
     A, shape = A.detach(), tuple(A.shape)
     if A.layout == torch.sparse_csr:
-        parts = (_known(A.values()), A.col_indices(), A.crow_indices())
+        parts = (_supported(A.values()), A.col_indices(), A.crow_indices())
         return sparse.csr_array(tuple(map(array_of, parts)), shape=shape)
     if A.layout == torch.sparse_csc:
-        parts = (_known(A.values()), A.row_indices(), A.ccol_indices())
+        parts = (_supported(A.values()), A.row_indices(), A.ccol_indices())
         return sparse.csc_array(tuple(map(array_of, parts)), shape=shape)
     if A.layout == torch.sparse_coo and not A.dense_dim():
-        return sparse.coo_array((array_of(_known(A._values())), tuple(array_of(A._indices()))), shape=shape)
+        return sparse.coo_array((array_of(_supported(A._values())), tuple(array_of(A._indices()))), shape=shape)
     what, instead = {
         torch.strided: ("a dense tensor", "to_sparse_csr(), or mxpeak.solve(A, b) for a dense matrix"),
         torch.sparse_coo: ("a sparse tensor with dense rows", "to_dense().to_sparse_csr()"),
@@ -29,6 +29,6 @@ def sparse_matrix(A: torch.Tensor) -> Any:
     raise UsageError(f"A is {what}, but gmres needs the layout sparse_csr, sparse_csc or sparse_coo; use A.{instead}")
 
 
-def _known(values: torch.Tensor) -> torch.Tensor:
-    """Values in a type that SciPy computes with."""
+def _supported(values: torch.Tensor) -> torch.Tensor:
+    """Convert values to a type that SciPy supports."""
     return values.to(torch.float32) if values.dtype in (torch.float16, torch.bfloat16) else values

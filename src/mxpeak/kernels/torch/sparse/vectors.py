@@ -1,6 +1,6 @@
-"""Vectors and bases of Krylov methods by torch's own operations; sums are of fp64 numbers.
+"""Vectors and bases of Krylov methods by torch's own operations, with sums in fp64.
 
-`triton/vectors` has the same functions in one pass over memory.
+The functions of `triton.vectors` need one pass over memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIECE = 2**20
 
 
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
-    """Σ x_i y_i, as a tensor."""
+    """Return Σ x_i y_i as a tensor."""
     total = device.zeros()
     for k in range(0, x.numel(), PIECE):
         total += torch.dot(x[k : k + PIECE].double(), y[k : k + PIECE].double())
@@ -25,35 +25,36 @@ def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
 
 
 def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
-    """y = b - y; Σ y_i²."""
+    """Compute y = b - y and return Σ y_i²."""
     torch.sub(b, y, out=y)
     return dot(device, y, y)
 
 
 def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
-    """x[rows_k] += y_k."""
+    """Compute x[rows_k] += y_k."""
     x.index_add_(0, rows, y)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
-    """q_j · w of all rows q_j of Q."""
-    found = device.zeros(len(Q))
+    """Return q_j · w of all rows q_j of Q."""
+    products = device.zeros(len(Q))
     for k in range(0, w.numel(), PIECE):
-        found += Q[:, k : k + PIECE].double() @ w[k : k + PIECE].double()
-    return found
+        products += Q[:, k : k + PIECE].double() @ w[k : k + PIECE].double()
+    return products
 
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """w -= Σ h_j q_j; q_j · w of the new w."""
+    """Compute w -= Σ h_j q_j and return q_j · w of the new w."""
     _subtract(Q, w, h)
     return project(device, Q, w)
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """w -= Σ h_j q_j; Σ w_i² of the new w."""
+    """Compute w -= Σ h_j q_j and return Σ w_i² of the new w."""
     _subtract(Q, w, h)
     return dot(device, w, w)
 
 
 def _subtract(Q: Tensor, w: Tensor, h: Tensor) -> None:
+    """Compute w -= Σ h_j q_j."""
     w.sub_(torch.mv(Q.t(), h.to(Q.dtype)))

@@ -1,9 +1,9 @@
-"""Sums over chunks of a sparse matrix in one pass: every stored value is read once, a slot's 64 lanes by one warp.
+"""Sums over chunks of a sparse matrix in one pass: every stored value is read once, the 64 lanes of a slot by one warp.
 
-A program is one warp with some successive chunks: their tables, bases and much of their x share cache lines.  A thread
-has two neighbouring lanes, so its loads of x, which may begin anywhere, lie next to those of its neighbours.  fp8 comes
-as integers, since few devices know the format: put into an fp16's bits they are 2^-8 times what they mean.
-Sums are of the vectors' type, each lane's over its slots in an order that never changes.
+A program is one warp with some successive chunks, whose tables, bases and much of their x share cache lines.  A thread
+has two adjacent lanes, so its loads of x, which may begin anywhere, are adjacent to those of its neighbors.  fp8 is
+passed as integers, because few devices support the format: as bits of an fp16 they are 2^-8 times their value.  Sums
+have the vectors' type, and each lane adds its slots in a fixed order.
 """
 
 from __future__ import annotations
@@ -15,33 +15,38 @@ import triton
 import triton.language as tl
 
 from mxpeak.kernels.host.sparse import chunk_format as pack
-from mxpeak.kernels.host.sparse import gs_colored, slot_sums
+from mxpeak.kernels.host.sparse import slot_sums
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.sparse import matrix
-from mxpeak.kernels.torch.sparse.matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
 from mxpeak.kernels.torch.triton.vectors import units
 
 LANES = tl.constexpr(slot_sums.LANES)
 TABLE, ROW, ROWS = tl.constexpr(pack.TABLE), tl.constexpr(pack.ROW), tl.constexpr(pack.ROWS)
 SLOT, NEAR, FAR = tl.constexpr(pack.SLOT), tl.constexpr(pack.NEAR), tl.constexpr(pack.FAR)
 L_PART, U_PART = tl.constexpr(pack.L_PART), tl.constexpr(pack.U_PART)
-LOWER, UPPER = tl.constexpr(gs_colored.LOWER), tl.constexpr(gs_colored.UPPER)
-RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (matrix.RUNS, matrix.NEARS, matrix.FARS))
+LOWER, UPPER = tl.constexpr(pack.LOWER), tl.constexpr(pack.UPPER)
+RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (slot_sums.RUNS, slot_sums.NEARS, slot_sums.FARS))
 
-#: Slots that are on their way at a time: a kilobyte of 16-bit values for each warp; interpreted, it gains nothing.
+Tensor = Any
+#: Classes of `kernels.torch.sparse.matrix`, which is imported after this module.
+TorchMatrix = Any
+Steps = Any
+Coarse = Any
+Surface = Any
+
+#: Slots that are loaded at a time, a kilobyte of 16-bit values per warp, and the same under the interpreter.
 SLOTS, INTERPRETED = 8, 2
-#: Chunks that a program takes at the most, and programs that one of a GPU's units holds at a time.
+#: Maximum number of chunks per program, and programs that one unit of a GPU runs at a time.
 MOST, HELD = 4, 32
 #: Warps of a program.
 WARPS = 1
-#: Entries from other ranks that are read at a time: of so many rows, so many of each.
+#: Rows of H per program, and entries of each that are read at a time.
 SURFACE, WIDTH = 32, 8
 
 
 @triton.jit
 def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
-    """Stored values in the vectors' type."""
+    """Convert stored values to the vectors' type."""
     if a.dtype == tl.uint8:
         if E4M3:
             wide = a.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(REAL)
@@ -58,7 +63,7 @@ def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
 
 @triton.jit
 def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.constexpr, N: tl.constexpr):
-    """total += values · x of N slots: all that tells columns is asked for first, then all values, then all of x."""
+    """Add values · x of N slots to `total`: load all columns first, then all values, then all of x."""
     base, column, a, y = (), (), (), ()
     if KIND != FARS:
         for k in tl.static_range(N):
@@ -67,7 +72,7 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
         for k in tl.static_range(N):
             column = column + (tl.load(columns + k * LANES, eviction_policy="evict_first"),)
     for k in tl.static_range(N):
-        a = a + (tl.load(values + k * LANES, eviction_policy="evict_first"),)  # nobody reads it again
+        a = a + (tl.load(values + k * LANES, eviction_policy="evict_first"),)  # it is read once
     for k in tl.static_range(N):
         if KIND == RUNS:
             y = y + (tl.load(x + base[k]),)
@@ -82,7 +87,7 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
 
 @triton.jit
 def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr):
-    """total += values · x of `count` slots of one kind: SLOTS at a time, then the rest by powers of two."""
+    """Add values · x of `count` slots of one kind to `total`: SLOTS at a time, then the rest by powers of two."""
     lane = tl.arange(0, LANES)
     values += lane
     columns += lane
@@ -124,7 +129,7 @@ def _add_part(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """total += L x or U x of a chunk's rows."""
+    """Add L x or U x of a chunk's rows to `total`."""
     row = tl.load(chunk + ROW)
     slot = tl.load(chunk + SLOT).to(tl.int64)
     near0, far0 = tl.load(chunk + NEAR).to(tl.int64), tl.load(chunk + FAR).to(tl.int64)
@@ -167,9 +172,9 @@ def sweep_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of chunks first … end-1, which are independent.
+    """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of the independent chunks first … end-1.
 
-    `each` of them for a program.  PARTS leaves out L or U.  KEEP: keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
+    A program has `each` of them.  PARTS leaves out L or U.  KEEP: keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
     """
     real: tl.constexpr = x.dtype.element_ty
     lane = tl.arange(0, LANES)
@@ -210,7 +215,7 @@ def multiply_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """y = (L + D + U) x of chunks 0 … end-1, `each` of them for a program."""
+    """Compute y = (L + D + U) x of chunks 0 … end-1, with `each` of them per program."""
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
     for c in range(begin, tl.minimum(begin + each, end)):
@@ -244,9 +249,9 @@ def residual_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1.
+    """Compute r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, for chunks 0 … end-1.
 
-    With UPPER alone -U x, with LOWER alone b - keep - L x.
+    UPPER alone gives -U x, LOWER alone b - keep - L x.
     """
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
@@ -284,7 +289,7 @@ def halo_kernel(
     ROWS_AT_ONCE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """y[targets_k] = FACTOR·Σ_h a_sh halo_h, s = numbers_k; added to what is there with KEEP."""
+    """Compute y[targets_k] = FACTOR·Σ_h a_sh halo_h with s = numbers_k, or add it if KEEP."""
     k = tl.program_id(0) * ROWS_AT_ONCE + tl.arange(0, ROWS_AT_ONCE)
     there = k < count
     s = tl.load(numbers + k, mask=there, other=0)
@@ -299,33 +304,34 @@ def halo_kernel(
         a = tl.load(values + entry, mask=inside, other=0.0)
         total += a * tl.load(halo + column, mask=inside, other=0.0)
     to = y + tl.load(targets + k, mask=there, other=0)
-    found = FACTOR * tl.sum(total, axis=1)
+    result = FACTOR * tl.sum(total, axis=1)
     if KEEP:
-        found += tl.load(to, mask=there, other=0.0)
-    tl.store(to, found, mask=there)
+        result += tl.load(to, mask=there, other=0.0)
+    tl.store(to, result, mask=there)
 
 
 # --- launches ---------------------------------------------------------------------------------------------------
 
 
 def _shares(device: Device, chunks: int) -> tuple[int, tuple[int]]:
-    """How many chunks a program takes, and the grid: all programs at once where there are few chunks."""
+    """Return the chunks per program and the grid, so that few chunks run at the same time."""
     each = max(1, min(MOST, chunks // (HELD * units(device.where)))) if device.is_gpu else 2
     return each, (-(-chunks // each),)
 
 
 def _arrays(A: TorchMatrix) -> tuple[Tensor, ...]:
-    """Columns, values and diagonal as the kernels take them."""
+    """Return columns, values and diagonal as the kernels receive them."""
     entries = A.entries.view(torch.uint8) if A.values == "fp8" else A.entries
     return A.pattern.bases, A.pattern.near, A.pattern.far, entries, A.diagonal
 
 
 def e4m3(device: Device) -> bool:
-    """Whether the device itself widens fp8."""
+    """Return whether the device converts fp8 itself."""
     return device.is_gpu and not torch.version.hip and torch.cuda.get_device_capability(device.where) >= (8, 9)
 
 
 def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
+    """Return the constants of the kernels for a matrix."""
     return {
         "KINDS": A.pattern.kinds,
         "E4M3": e4m3(device),
@@ -343,10 +349,8 @@ def sweep(
     x: Tensor,
     keep: Tensor | None,
     parts: int,
-    *,
-    backward: bool,
 ) -> None:
-    for step in parts_of(steps, backward=backward):
+    for step in steps.sequence(parts):
         first, end = steps.bounds[step : step + 2]
         each, grid = _shares(device, end - first)
         compile_ahead.launch(
@@ -420,30 +424,31 @@ def halo_product(
     )
 
 
-# --- what is compiled without a device, to see that it can be -----------------------------------------------------
+# --- kernels that tests compile without a device ------------------------------------------------------------------
 
 
-#: Slots of all kinds, as matrices of any pattern have them.
+#: All kinds of slots.
 EVERY = RUNS.value | NEARS.value | FARS.value
 
 
 def _sample(
     kernel: Any, types: tuple[str, str], ints: str, kinds: int = EVERY, e4m3: int = 0, **constants: int
 ) -> tuple[Any, dict[str, str], Any]:
-    """One kernel for a format of values and a type of vectors; `ints` are those of its arguments that are no arrays."""
+    """Return a kernel, its signature and constants; `types` are those of values and vectors, `ints` its integers."""
     values, real = types
     constants |= {"KINDS": kinds, "E4M3": e4m3, "SLOTS": SLOTS}
-    known = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
-    known |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
-    return kernel, {name: known.get(name, real) for name in kernel.arg_names}, constants
+    fixed = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
+    fixed |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
+    return kernel, {name: fixed.get(name, real) for name in kernel.arg_names}, constants
 
 
 def _sweep(values: str, real: str, kinds: int, e4m3: int = 0) -> tuple[Any, dict[str, str], Any]:
+    """Return the sweep kernel for these types."""
     return _sample(sweep_kernel, (values, real), "first end each", kinds, e4m3, PARTS=3, HALO=1, KEEP=1)
 
 
-#: Slots of a kind are added up by the same lines in every kernel and for every type: all kinds together once, then
-#: each kind beside another type and another kernel.
+#: The same code adds slots of a kind in every kernel and for every type: all kinds together once, then each kind with
+#: another type and another kernel.
 COMPILED = [
     _sweep("*bf16", "*fp32", EVERY),
     _sweep("*u8", "*fp32", FARS.value),
@@ -476,5 +481,5 @@ COMPILED = [
         for real in ("*fp32", "*fp64")
     ),
 ]
-#: fp8 as chips read it that know the format, and as others do.
+#: fp8 on chips with and without support for the format.
 COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=1)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}

@@ -1,6 +1,6 @@
-"""The 27-point problem's rows in one pass, and orders in which rows wait for their neighbours alone, not for a front.
+"""Make the rows of the 27-point problem in one pass, and orders in which a row waits only for its neighbors.
 
-What is made is what `kernels.torch.sparse_rows` makes.
+The results are those of `kernels.torch.sparse.rows`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mxpeak.layout import stencil
 
 Tensor = Any
 STENCIL = tl.constexpr(stencil.STENCIL)
-#: What tells of a box, for which no kernel is compiled anew.
+#: The arguments that describe a box, which need no new compilation.
 SHAPE = ["n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"]
 #: Slots of a row of the stencil, and entries of a program.
 SLOTS, ENTRIES = tl.constexpr(32), 1024
-#: Warps of a program that makes rows; of one that orders them, whose rows wait for each other.
+#: Warps of a program that makes rows, and of one that orders them, whose rows wait for each other.
 MAKES, WARPS = 4, 1
-#: Rows that a program orders: few, for they are done one after the other.
+#: Rows that a program orders: few, because they are ordered one after the other.
 FEW = 8
-#: Colours are bits of a 64-bit number while the least free one is looked for: a row has at most so many entries.  Of
-#: levels it has more, but all entries of a row are on hand at once.
+#: Maximum number of entries in a row for colors, which are bits of a 64-bit number while the least free one is found,
+#: and for levels, because all entries of a row are in registers.
 MOST, MOST_OF_LEVELS = 62, 512
 
 
@@ -48,9 +48,9 @@ def rows_kernel(
     z_end,
     ROWS: tl.constexpr,
 ):
-    """Columns and values of ROWS rows, from their places in `indptr` on: `sparse_rows._neighbours`.
+    """Store the columns and values of ROWS rows at their places in `indptr`.
 
-    x_first, x_end   the box's first point, and where the domain ends: in x, y and z
+    x_first, x_end   the box's first point and the end of the domain, and likewise for y and z
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, SLOTS)[None, :]
@@ -81,41 +81,43 @@ def rows_kernel(
 
 @triton.jit
 def _either(a, b):
+    """Return a | b."""
     return a | b
 
 
 @triton.jit(do_not_specialize=["n"])
 def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The group of each row: the least that no neighbour with a smaller number has, or 1 + their largest one (LEVELS).
+    """Store the group of each row: the least that no neighbor before it has, or 1 + their largest one (LEVELS).
 
-    group   -1 where it is not known yet, which others wait for
-    turn    0: how many programs have begun.  They take rows in that order, so that whoever is waited for is under way.
+    group   -1 until it is computed, for which other rows wait
+    turn    0, then the number of programs that have begun; they process rows in that order, so that a row waits only
+            for rows of running programs
     """
     i = tl.atomic_add(turn, 1, sem="relaxed").to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.load(indptr + i, mask=i < n, other=0)[:, None] + tl.arange(0, WIDTH)[None, :]
     end = tl.load(indptr + i + 1, mask=i < n, other=0)
     j = tl.load(indices + k, mask=k < end[:, None], other=n)
-    left = i < n
-    unknown = left[:, None] & (j < i[:, None])
-    found = tl.full([ROWS, WIDTH], -1, tl.int32)
-    while tl.max(left.to(tl.int32), axis=0) > 0:
-        found = tl.where(unknown, tl.load(group + j, mask=unknown, other=-1, volatile=True), found)
-        unknown = unknown & (found < 0)
-        ready = left & (tl.max(unknown.to(tl.int32), axis=1) == 0)
+    waiting = i < n
+    unknown = waiting[:, None] & (j < i[:, None])
+    seen = tl.full([ROWS, WIDTH], -1, tl.int32)
+    while tl.max(waiting.to(tl.int32), axis=0) > 0:
+        seen = tl.where(unknown, tl.load(group + j, mask=unknown, other=-1, volatile=True), seen)
+        unknown = unknown & (seen < 0)
+        ready = waiting & (tl.max(unknown.to(tl.int32), axis=1) == 0)
         if LEVELS:
-            mine = tl.max(found, axis=1) + 1
+            own = tl.max(seen, axis=1) + 1
         else:
-            one = tl.full([ROWS, WIDTH], 1, tl.int64)
-            used = tl.reduce(tl.where(found >= 0, one << tl.maximum(found, 0).to(tl.int64), 0), 1, _either)
-            free = ((used + 1) & (used ^ -1)).to(tl.float64)  # the least bit that is not set: 2^colour
-            mine = ((free.to(tl.int64, bitcast=True) >> 52) - 1023).to(tl.int32)
-        tl.atomic_xchg(group + i, mine, mask=ready, sem="relaxed")
-        left = left & (ready == 0)
+            bit = tl.full([ROWS, WIDTH], 1, tl.int64)
+            used = tl.reduce(tl.where(seen >= 0, bit << tl.maximum(seen, 0).to(tl.int64), 0), 1, _either)
+            free = ((used + 1) & (used ^ -1)).to(tl.float64)  # the least bit that is not set: 2^color
+            own = ((free.to(tl.int64, bitcast=True) >> 52) - 1023).to(tl.int32)
+        tl.atomic_xchg(group + i, own, mask=ready, sem="relaxed")
+        waiting = waiting & (ready == 0)
         tl.debug_barrier()
 
 
 def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
-    """Fill in the columns and values of a box."""
+    """Store the columns and values of the rows of a box."""
     rows = ENTRIES // SLOTS.value
     compile_ahead.launch(
         rows_kernel,
@@ -134,8 +136,8 @@ def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, da
     )
 
 
-def groups(indptr: Tensor, indices: Tensor, most: int, *, levels: bool) -> Tensor:
-    """The groups of rows that have at most `most` entries."""
+def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Tensor:
+    """Return the color or the level of rows with at most `longest` entries."""
     n = len(indptr) - 1
     group = torch.full((n,), -1, dtype=torch.int32, device=indptr.device)
     turn = torch.zeros(1, dtype=torch.int32, device=indptr.device)
@@ -149,13 +151,13 @@ def groups(indptr: Tensor, indices: Tensor, most: int, *, levels: bool) -> Tenso
         n,
         LEVELS=levels,
         ROWS=FEW,
-        WIDTH=max(SLOTS.value, triton.next_power_of_2(most)),
+        WIDTH=max(SLOTS.value, triton.next_power_of_2(longest)),
         num_warps=WARPS,
     )
     return group.long()
 
 
-# --- what compile checks compile --------------------------------------------------------------------------------
+# --- kernels that tests compile ---------------------------------------------------------------------------------
 
 COMPILED = [
     (

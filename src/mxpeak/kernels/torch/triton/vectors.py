@@ -1,9 +1,9 @@
-"""Vectors and bases of Krylov methods in one pass over memory.
+"""Operations on vectors and bases of Krylov methods in one pass over memory.
 
-A program goes over the vectors in steps of the whole grid's width and leaves one sum of each kind; these are added by
-torch.  So a sum is the same every time, and its terms are fp64 numbers, products of which are exact where those of the
-vectors are fp32.  All vectors of a basis (up to K) are on hand at once: what is done with them reads them once.
-Kernels are compiled apart for lengths that 16 divides: only then may masked loads be as wide as they can be.
+A program visits the vectors in steps of the grid's width and stores one sum of each kind, and torch adds these.  So a
+sum is reproducible, and its terms are fp64 numbers, whose products are exact for fp32 vectors.  Up to K vectors of a
+basis are in registers at once and are read once.  Kernels are compiled separately for lengths that are multiples of 16,
+because only then masked loads have their full width.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mxpeak.kernels.torch.engine.device import Device
 Tensor = Any
 #: Numbers that a program reads at a time, and its warps.
 BLOCK, WARPS = 2048, 4
-#: Programs for each of a GPU's units, by the bytes of a number: as many as registers hold, so that all run at once.
+#: Programs per unit of a GPU by the bytes of a number: as many as registers permit, so that all run at once.
 PROGRAMS = {4: 5, 8: 4}
-#: Programs for each unit that go over a basis, and their warps.  On an H200, against 4 warps and the programs above,
-#: passes over 6 to 24 vectors reach 0.83 of a copy with fp32 instead of 0.64, and 0.97 with fp64 instead of 0.83.
+#: Programs per unit for a basis, and their warps.  On an H200, compared with 4 warps and PROGRAMS, passes over
+#: 6 to 24 vectors reach 0.83 of a copy's rate in fp32 instead of 0.64, and 0.97 in fp64 instead of 0.83.
 BASIS_PROGRAMS, BASIS_WARPS = 16, 2
-#: Vectors of a basis that are on hand at a time, at least and at most.
+#: Minimum and maximum number of vectors of a basis in registers.
 FEWEST, MOST = 8, 64
 
 
 @triton.jit
 def dot_kernel(x, y, n, sums, BLOCK: tl.constexpr):
-    """sums[program] = its part of Σ x_i y_i."""
+    """Store the share of each program of Σ x_i y_i."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float64)
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -44,7 +44,7 @@ def dot_kernel(x, y, n, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def subtract_kernel(b, y, n, sums, BLOCK: tl.constexpr):
-    """y = b - y, and sums[program] = its part of Σ y_i² of the new y."""
+    """Compute y = b - y, and store the share of each program of Σ y_i² of the new y."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float64)
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -57,7 +57,7 @@ def subtract_kernel(b, y, n, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def scatter_add_kernel(x, rows, y, n, BLOCK: tl.constexpr):
-    """x[rows_k] += y_k."""
+    """Compute x[rows_k] += y_k."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     to = x + tl.load(rows + k, mask=k < n, other=0)
     tl.store(to, tl.load(to, mask=k < n, other=0.0) + tl.load(y + k, mask=k < n, other=0.0), mask=k < n)
@@ -78,7 +78,7 @@ def basis_kernel(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """w -= Σ_{j<k} h_j q_j; its part of all q_j · w into sums[program, j], or of Σ w_i² into sums[program]."""
+    """Compute w -= Σ_{j<k} h_j q_j, and store the share of each program of all q_j · w or of Σ w_i²."""
     j = tl.arange(0, K)
     lane = tl.arange(0, BLOCK)
     rows = Q + (j.to(tl.int64) * ld)[:, None]
@@ -110,14 +110,14 @@ def basis_kernel(
 
 @cache
 def units(where: torch.device) -> int:
-    """Multiprocessors, or compute units, of a device; of the interpreter a few."""
+    """Return the number of multiprocessors or compute units of a device, or 2 for the interpreter."""
     return int(torch.cuda.get_device_properties(where).multi_processor_count) if where.type == "cuda" else 2
 
 
 def _programs(device: Device, x: Tensor, block: int, each: int | None = None) -> int:
-    """How many programs go over a vector, at most `each` a unit."""
-    most = (each or PROGRAMS[x.element_size()]) * units(device.where) if device.is_gpu else 3
-    return max(1, min(-(-int(x.numel()) // block), most))
+    """Return the number of programs for a vector, at most `each` per unit."""
+    limit = (each or PROGRAMS[x.element_size()]) * units(device.where) if device.is_gpu else 3
+    return max(1, min(-(-int(x.numel()) // block), limit))
 
 
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def _subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
 def _pass(
     device: Device, Q: Tensor, w: Tensor, h: Tensor | None, *, project: bool = False, square: bool = False
 ) -> Tensor:
-    """One pass over up to MOST vectors: their sums, or the one of w."""
+    """Pass once over up to MOST vectors, and return their sums or that of w."""
     k, n = len(Q), w.numel()
     height = max(FEWEST, triton.next_power_of_2(k))
     block = BLOCK // height
@@ -191,17 +191,17 @@ def _pass(
     return sums[:, :k].sum(0) if project else sums.sum(0)
 
 
-# --- what is compiled without a device, to see that it can be -----------------------------------------------------
+# --- kernels that tests compile without a device ------------------------------------------------------------------
 
 
 def _sample(kernel: Any, types: str, **constants: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """One kernel for arguments of these types."""
+    """Return a kernel with its signature and constants for arguments of these types."""
     return kernel, dict(zip(kernel.arg_names, types.split())) | dict.fromkeys(constants, "constexpr"), constants
 
 
-def _basis(real: str, height: int, **what: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """The pass over a basis of up to `height` vectors that does this and nothing else."""
-    flags = {"SUBTRACT": 0, "PROJECT": 0, "SQUARE": 0, **what}
+def _basis(real: str, height: int, **chosen: int) -> tuple[Any, dict[str, str], dict[str, int]]:
+    """Return the pass over a basis of up to `height` vectors with the chosen operations."""
+    flags = {"SUBTRACT": 0, "PROJECT": 0, "SQUARE": 0, **chosen}
     return _sample(basis_kernel, f"{real} i32 i32 {real} *fp64 i32 *fp64", **flags, K=height, BLOCK=BLOCK // height)
 
 

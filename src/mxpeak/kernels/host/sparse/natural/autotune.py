@@ -1,0 +1,96 @@
+"""Autotune natural-order Gauss-Seidel: compressed rows or slots of successive rows, whichever is faster on this CPU.
+
+Processors differ in the cost of a gather, so both are timed on a small box.  A clear result is stored next to the
+compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite.binding import get_host_cpu_name
+
+from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.host.engine.cache import cache_directory
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
+from mxpeak.layout.stencil import Box
+
+#: Numbers of rows that are interleaved.
+WAYS = (1, SUCCESSIVE)
+#: Interleaved measurements of each, after one that does not count.
+ROUNDS = 5
+#: Single rows are chosen below this share of the other time: closer times gain nothing, and chance would decide.
+TIE = 0.9
+#: The largest ratio of a round divided by the smallest, on an idle machine.
+STEADY = 1.25
+#: Points per side of the box: it exceeds every L2 cache, where slots always win.
+SIDE = 48
+#: The choice for each format of values and type of vectors.
+_chosen: dict[tuple[str, str], int] = {}
+
+
+def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Callable[[], None]]]) -> int:
+    """Return how many rows to interleave for these values and vectors; trial() returns the work to time."""
+    if (values, vectors) not in _chosen:
+        path = cache_directory() / f"rows-{numba.config.CPU_NAME or get_host_cpu_name()}-{values}-{vectors}"
+        choice = None
+        with suppress(OSError, ValueError):
+            choice = int(path.read_text())
+        if choice not in WAYS:
+            choice, sure = _faster(trial())
+            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+            with suppress(OSError):  # without the file the next run measures again
+                if sure:
+                    unfinished.write_text(str(choice))
+                    unfinished.replace(path)
+        _chosen[values, vectors] = choice
+    return _chosen[values, vectors]
+
+
+def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dict[int, Callable[[], None]]:
+    """Return HPCG's sweeps and a product with the 27-point matrix of a box on one thread, by the rows interleaved."""
+    by_way = {way: kernels(Team(1), way) for way in WAYS}
+    rows = by_way[1].stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
+    order = by_way[1].order(rows, "natural")
+    return {way: _work(by_way[way], rows, order, values, vectors) for way in WAYS}
+
+
+def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> Callable[[], None]:
+    """Return a function that sweeps and multiplies once."""
+    A = kernels.store(rows, order, values, vectors, "rows")
+    x = kernels.halo_vector(A)
+    b, y, keep = np.ones(rows.n, x.dtype), np.zeros(rows.n, x.dtype), np.zeros(rows.n, x.dtype)
+
+    def work() -> None:
+        for sweep in (kernels.sweep_from_zero, kernels.sweep_forward):
+            sweep(A, b, x, keep=keep)
+            kernels.sweep_backward(A, keep, x)
+        kernels.matvec(y, A, x)
+
+    return work
+
+
+def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
+    """Return the faster choice by the median round, and whether the rounds agree.
+
+    The two times of a round are adjacent, so a slow period of the machine does not change their ratio.  Rounds that
+    disagree clearly are from a busy machine.
+    """
+
+    def seconds(way: int) -> float:
+        begin = time.perf_counter()
+        work[way]()
+        return time.perf_counter() - begin
+
+    ratios = [seconds(1) / seconds(SUCCESSIVE) for _ in range(1 + ROUNDS)][1:]
+    single_rows = statistics.median(ratios) < TIE
+    sure = max(ratios) <= STEADY * min(ratios) or all((ratio < TIE) == single_rows for ratio in ratios)
+    return 1 if single_rows else SUCCESSIVE, sure

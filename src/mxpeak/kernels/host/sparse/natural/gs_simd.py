@@ -1,0 +1,413 @@
+"""Gauss-Seidel in the natural order in vector instructions, and products, over slots (`slot_format`).
+
+A forward sweep adds up all but the second part of a chunk in vectors, since the x of the others are known, old or new.
+The remainder is a recurrence along the chunk's rows.  If it has one term, that of the row before, it is
+
+    x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
+
+and needs one multiplication and one addition per row, most of them for several rows at once (`run_forward`).  If lines
+of a mesh are shorter than a chunk, the other terms are of earlier blocks of RECURRENCE_BLOCK rows: they are added up in
+vectors, block by block, each before its recurrence.  Other rows are computed individually.  A backward sweep is the
+same from the last row on, with the third part.  `schedule` assigns units of chunks to threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mxpeak.kernels.host.engine.jit import ZERO, inner, jit
+from mxpeak.kernels.host.engine.vector_ir import piece
+from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
+from mxpeak.kernels.host.sparse.natural.gs_csr import prefetch
+from mxpeak.kernels.host.sparse.natural.schedule import publish_sometimes, wait
+from mxpeak.kernels.host.sparse.natural.slot_format import (
+    AFTER,
+    BEFORE,
+    COUNTS,
+    EARLIER,
+    FAR,
+    LATER,
+    NEXT,
+    OVERFLOW,
+    PARTS,
+    ROW,
+    ROWS,
+    SLOT,
+    slots_before,
+)
+from mxpeak.kernels.host.sparse.slot_sums import (
+    F64,
+    I32,
+    I64,
+    PREFETCHES,
+    RECURRENCE_BLOCK,
+    STORED,
+    STORED_BYTES,
+    add_overflow,
+    fma,
+    splat,
+    sum_block_columns,
+    sum_block_runs,
+    sum_successive_columns,
+    sum_successive_runs,
+    widened,
+    widened_value,
+)
+from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
+
+#: Prefetch distance while a chunk is summed, in bytes of a row's slot: the next chunk of fp64 values, the second of
+#: fp32's, the fourth of 16 bits'.
+BYTES_AHEAD = 8
+
+
+@inner(inline=True)
+def _sum_parts(A, c, after, first, end, x, out):
+    """Store the parts first … end-1 of a chunk times x for all lanes, and prefetch those of the chunk `after`.
+
+    If that one precedes the chunk, so do its slots: memory prefers that values are read in one direction.
+    """
+    table, row, down, fresh = A.table, np.int64(A.table[c, ROW]), after < c, True
+    for k in range(end - first):
+        part = end - 1 - k if down else first + k
+        upper = np.int64(part >= LATER)
+        ahead = (np.int64(table[after, SLOT + 2 * upper]) - np.int64(table[c, SLOT + 2 * upper])) * LANES
+        far_ahead = (np.int64(table[after, FAR + 2 * upper]) - np.int64(table[c, FAR + 2 * upper])) * LANES
+        slot, far0 = slots_before(table, c, part)
+        runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
+        sum_successive_runs(A.values, slot * LANES, A.bases, slot, runs, x, row, out, fresh, ahead, down)
+        fresh = False
+        if columns:
+            value0, far0 = (slot + runs) * LANES, far0 * LANES
+            sum_successive_columns(A.values, value0, A.far, far0, columns, x, row, out, False, far_ahead, down)
+    before = np.int64(table[c, COUNTS + OVERFLOW])
+    overflow = before + np.int64(table[c, COUNTS + OVERFLOW + 1])
+    if overflow:
+        slot, far0 = slots_before(table, c, PARTS)
+        lanes0 = far0 + (overflow + LANES - 1) // LANES
+        begin, stop = before if first > BEFORE else 0, overflow if end == PARTS else before
+        add_overflow(A.values, slot * LANES, A.far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
+
+
+@inner(inline=True)
+def _prefetch_recurrence(A, c, part, b):
+    """Prefetch the data of the recurrence along a chunk: its slots of one part, and its rows of b and the diagonal."""
+    if not PREFETCHES:
+        return
+    table, row, rows = A.table, np.int64(A.table[c, ROW]), np.int64(A.table[c, ROWS])
+    slot, _ = slots_before(table, c, part)
+    slots = np.int64(table[c, COUNTS + 2 * part]) + np.int64(table[c, COUNTS + 2 * part + 1])
+    prefetch(A.values, slot * LANES, (slot + slots) * LANES)
+    prefetch(A.diagonal, row, row + rows)
+    prefetch(b, row, row + rows)
+
+
+@inner(fastmath={"contract"}, inline=True)
+def _row_sum(A, c, part, slots, lane, x):
+    """Return Σ a_ij x_j over the entries of one row in one part, whose first slots are given."""
+    slot, far0 = slots
+    runs, columns = np.int64(A.table[c, COUNTS + 2 * part]), np.int64(A.table[c, COUNTS + 2 * part + 1])
+    row, total = np.int64(A.table[c, ROW]) + lane, x.dtype.type(0)
+    for s in range(slot, slot + runs):
+        total += widened_value(A.values[s * LANES + lane], total) * x[row + np.int64(A.bases[s])]
+    for k in range(columns):
+        a = widened_value(A.values[(slot + runs + k) * LANES + lane], total)
+        total += a * x[np.uint32(A.far[(far0 + k) * LANES + lane])]
+    return total
+
+
+# --- the recurrence along a chunk
+
+
+@intrinsic
+def recurrence_terms(typingctx, b, first, second, a, slot, d, p, q):
+    """Compute the terms p = (b - first - second) / d and q = a[slot …] / d of a recurrence along LANES rows."""
+    signature = types.void(b, first, second, a, types.int64, d, p, q)
+
+    def codegen(context, builder, signature, args):
+        real, format_ = context.get_value_type(signature.args[0].dtype), signature.args[3].dtype
+        size, count = (8, LANES // 4) if real == F64 else (4, LANES // 2)
+        wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
+        data = [
+            context.make_array(of)(context, builder, value).data
+            for of, value in zip(signature.args, args)
+            if of != types.int64
+        ]
+        b, first, second, a, d, p, q = data
+        a = builder.gep(a, [args[4]])
+        for lane in range(0, LANES, count):
+
+            def at(pointer, vector=wide, lane=lane):
+                return builder.bitcast(builder.gep(pointer, [I64(lane)]), vector.as_pointer())
+
+            left = builder.fsub(builder.load(at(b), align=size), builder.load(at(first), align=size))
+            left = builder.fsub(left, builder.load(at(second), align=size))
+            reciprocal = builder.fdiv(splat(real, count, 1.0), builder.load(at(d), align=size))
+            bits = builder.load(at(a, stored), align=STORED_BYTES[format_])
+            builder.store(builder.fmul(left, reciprocal), at(p), align=size)
+            value = widened(builder, format_, real, bits, count)
+            builder.store(builder.fmul(value, reciprocal), at(q), align=size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def run_forward(typingctx, p, q, young, x):
+    """Compute x_k = p_k - q_k x_{k-1} from x_{-1} = young on and return True, unless some |q_k| is above 1."""
+    signature = types.boolean(p, q, young, x)
+
+    def codegen(context, builder, signature, args):
+        return _solve_recurrence(context, builder, signature, args, back=False)
+
+    return signature, codegen
+
+
+@intrinsic
+def run_backward(typingctx, p, q, young, x):
+    """Compute x_k = p_k - q_k x_{k+1} from the last lane on and return True, unless some |q_k| is above 1."""
+    signature = types.boolean(p, q, young, x)
+
+    def codegen(context, builder, signature, args):
+        return _solve_recurrence(context, builder, signature, args, back=True)
+
+    return signature, codegen
+
+
+def _solve_recurrence(context, builder, signature, args, *, back):
+    """Emit the recurrence, RECURRENCE_BLOCK lanes at a time.
+
+    x_k = P_k + R_k x_{k-s} gives the same for twice the distance, with P_k + R_k P_{k-s} and R_k R_{k-s}, until all
+    lanes of a block depend on the last x before it: a chain of four dependent multiplications instead of LANES.  With a
+    |q_k| above 1 the products could overflow although x does not.
+    """
+    real = context.get_value_type(signature.args[2])
+    size, wide = (8 if real == F64 else 4), ir.VectorType(real, LANES)
+    p_p, q_p, x_p = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 1, 3))
+    q = builder.load(builder.bitcast(q_p, wide.as_pointer()), align=size)
+    absolute = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(wide, [wide]), f"llvm.fabs.v{LANES}f{8 * size}"
+    )
+    small = builder.fcmp_ordered("<=", builder.call(absolute, [q]), splat(real, LANES, 1.0))
+    every = builder.icmp_signed("==", builder.bitcast(small, ir.IntType(LANES)), ir.IntType(LANES)(-1))
+    with builder.if_then(every):
+        P, R = builder.load(builder.bitcast(p_p, wide.as_pointer()), align=size), builder.fneg(q)
+        multiply_add = fma(builder, wide, real, LANES)
+        for apart in (1, 2, 4):
+            before, with_ = (_earlier(builder, of, apart, back, other) for of, other in ((P, 0.0), (R, 1.0)))
+            P, R = builder.call(multiply_add, [R, before, P]), builder.fmul(R, with_)
+        young, block = args[2], ir.VectorType(real, RECURRENCE_BLOCK)
+        multiply_add = fma(builder, block, real, RECURRENCE_BLOCK)
+        firsts = range(0, LANES, RECURRENCE_BLOCK)
+        for first in reversed(firsts) if back else firsts:
+            lanes = ir.Constant(ir.VectorType(I32, RECURRENCE_BLOCK), list(range(first, first + RECURRENCE_BLOCK)))
+            P_b, R_b = (builder.shuffle_vector(of, of, lanes) for of in (P, R))
+            first_lane = builder.insert_element(ir.Constant(block, ir.Undefined), young, I32(0))
+            before = builder.shuffle_vector(first_lane, first_lane, ir.Constant(lanes.type, [0] * RECURRENCE_BLOCK))
+            x = builder.call(multiply_add, [R_b, before, P_b])
+            builder.store(x, builder.bitcast(builder.gep(x_p, [I64(first)]), block.as_pointer()), align=size)
+            young = builder.extract_element(x, I32(0 if back else RECURRENCE_BLOCK - 1))
+    return builder.zext(every, context.get_value_type(types.boolean))
+
+
+def _earlier(builder, vector, apart, back, other):
+    """Return for each lane the one `apart` before it in its block (after it, going back), or `other` without one."""
+    from_ = []
+    for lane in range(LANES):
+        at = lane + apart if back else lane - apart
+        from_.append(at if at // RECURRENCE_BLOCK == lane // RECURRENCE_BLOCK else LANES + lane)
+    others = splat(vector.type.element, LANES, other)
+    return builder.shuffle_vector(vector, others, ir.Constant(ir.VectorType(I32, LANES), from_))
+
+
+# --- sweeps
+
+
+@inner()
+def _add_block(A, c, part, lane0, x, out):
+    """Add a part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot of each row's adjacent neighbor."""
+    table, (slot, far0) = A.table, slots_before(A.table, c, part)
+    upper = np.int64(part == LATER)
+    runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
+    row, adjacent = np.int64(table[c, ROW]) + lane0, np.int64(table[c, COUNTS + NEXT + upper])
+    to = piece(out, lane0, RECURRENCE_BLOCK)
+    for first, end in ((ZERO, adjacent), (adjacent + 1, runs + columns)):
+        value0, of_runs = (slot + first) * LANES + lane0, min(end, runs) - first
+        sum_block_runs(A.values, value0, A.bases, slot + first, of_runs, x, row, to)
+        begin = max(first, runs)
+        value0, column0 = (slot + begin) * LANES + lane0, (far0 + begin - runs) * LANES + lane0
+        sum_block_columns(A.values, value0, A.far, column0, end - begin, x, to)
+
+
+@inner(fastmath={"contract"}, inline=True)
+def _terms(A, row, rows, slot, b, sums, terms):
+    """Compute p = (b - Σ) / d and q = a / d of a chunk's rows, with the a_ij of one slot."""
+    (first, second), (p, q) = sums, terms
+    b_c, d_c, one = piece(b, row, rows), piece(A.diagonal, row, rows), p.dtype.type(1)
+    if rows == LANES:
+        recurrence_terms(b_c, first, second, A.values, slot * LANES, d_c, p, q)
+        return
+    a = piece(A.values, slot * LANES, LANES)
+    for k in range(rows):
+        reciprocal = one / d_c[k]
+        p[k] = (b_c[k] - first[k] - second[k]) * reciprocal
+        q[k] = widened_value(a[k], one) * reciprocal
+
+
+@inner(fastmath={"contract"}, inline=True)
+def _terms_of_block(A, lane0, row, rows, slot, b, sums, terms):
+    """Compute p and q of the RECURRENCE_BLOCK rows from lane0 on."""
+    (first, second), (p, q) = sums, terms
+    count = min(RECURRENCE_BLOCK, rows - lane0)
+    b_c, d_c, a = piece(b, row + lane0, count), piece(A.diagonal, row + lane0, count), slot * LANES + lane0
+    for k in range(count):
+        reciprocal = p.dtype.type(1) / d_c[k]
+        p[lane0 + k] = (b_c[k] - first[lane0 + k] - second[lane0 + k]) * reciprocal
+        q[lane0 + k] = widened_value(A.values[a + k], reciprocal) * reciprocal
+
+
+@inner(inline=True)
+def _memory(A, tid):
+    """Return this thread's memory for the sums of L and U and for the terms p and q of a chunk."""
+    work = piece(A.scratch, tid * 4 * LANES, 4 * LANES)
+    sums = piece(work, 0, LANES), piece(work, LANES, LANES)
+    return sums, (piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES))
+
+
+@jit(fastmath={"contract"})
+def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
+    """Sweep the units of a schedule forward; store keep_i = b_i - Σ_L a_ij x_j unless keep is empty."""
+    table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
+    (lower, upper), (p, q) = sums, terms
+    ahead = BYTES_AHEAD // A.values.itemsize
+    upper[:] = 0
+    for u in range(schedule.first, schedule.end):
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            wait(tid, threads, schedule, u, u)
+        for c in range(A.units[u], A.units[u + 1]):
+            after, row, rows = min(c + ahead, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            x_c = piece(x, row, rows)
+            _prefetch_recurrence(A, after, EARLIER, b)
+            _sum_parts(A, c, after, BEFORE, EARLIER, x, lower)
+            if not from_zero:
+                _sum_parts(A, c, after, LATER, PARTS, x, upper)
+            slots = slots_before(table, c, EARLIER)
+            at, young = np.int64(table[c, COUNTS + NEXT]), x[max(row - 1, 0)]
+            if at == 0 and table[c, COUNTS + 2 * EARLIER] + table[c, COUNTS + 2 * EARLIER + 1] == 1:
+                _terms(A, row, rows, slots[0], b, sums, terms)
+                if rows < LANES or not run_forward(p, q, young, x_c):
+                    for k in range(rows):
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+            elif at >= 0:
+                if from_zero:
+                    x_c[:] = 0  # lanes without an entry also read it
+                for lane0 in range(0, rows, RECURRENCE_BLOCK):
+                    _add_block(A, c, EARLIER, lane0, x, lower)
+                    _terms_of_block(A, lane0, row, rows, slots[0] + at, b, sums, terms)
+                    for k in range(lane0, min(np.int64(lane0 + RECURRENCE_BLOCK), rows)):
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+            if at >= 0:
+                if keep.shape[0] > 0:
+                    keep_c, d_c = piece(keep, row, rows), piece(A.diagonal, row, rows)
+                    for k in range(rows):  # b - Σ_L is the number that x was computed from
+                        keep_c[k] = d_c[k] * x_c[k] + upper[k]
+                continue
+            for k in range(rows):
+                remainder = b[row + k] - lower[k] - _row_sum(A, c, EARLIER, slots, k, x)
+                if keep.shape[0] > 0:
+                    keep[row + k] = remainder
+                x_c[k] = (remainder - upper[k]) / A.diagonal[row + k]
+        if threads > 1:
+            publish_sometimes(schedule, tid, u + 1, u + 1 == schedule.end or owner[u + 1] != tid)
+
+
+@jit(fastmath={"contract"})
+def sweep_backward(tid, threads, schedule, A, keep, x):
+    """Sweep the units of a schedule backward; keep_i = b_i - Σ_L a_ij x_j is from the forward sweep."""
+    table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
+    (lower, upper), (p, q) = sums, terms
+    ahead = BYTES_AHEAD // A.values.itemsize
+    lower[:] = 0
+    count = owner.shape[0]
+    for v in range(count - schedule.end, count - schedule.first):
+        u = count - 1 - v
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            wait(tid, threads, schedule, u, v)
+        for back in range(A.units[u + 1] - A.units[u]):
+            c = A.units[u + 1] - 1 - back
+            after, row, rows = max(c - ahead, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            x_c = piece(x, row, rows)
+            _prefetch_recurrence(A, after, LATER, keep)
+            _sum_parts(A, c, after, AFTER, PARTS, x, upper)
+            slots = slots_before(table, c, LATER)
+            at, young = np.int64(table[c, COUNTS + NEXT + 1]), x[row + rows]
+            if at == 0 and table[c, COUNTS + 2 * LATER] + table[c, COUNTS + 2 * LATER + 1] == 1:
+                _terms(A, row, rows, slots[0], keep, sums, terms)
+                if rows < LANES or not run_backward(p, q, young, x_c):
+                    for back_k in range(rows):
+                        k = rows - 1 - back_k
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+                continue
+            if at >= 0:
+                for back_lane in range(0, rows, RECURRENCE_BLOCK):
+                    lane0 = (rows - 1) // RECURRENCE_BLOCK * RECURRENCE_BLOCK - back_lane
+                    _add_block(A, c, LATER, lane0, x, upper)
+                    _terms_of_block(A, lane0, row, rows, slots[0] + at, keep, sums, terms)
+                    end_k = min(np.int64(lane0 + RECURRENCE_BLOCK), rows)
+                    for back_k in range(end_k - lane0):
+                        k = end_k - 1 - back_k
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+                continue
+            for back_k in range(rows):
+                k = rows - 1 - back_k
+                x_c[k] = (keep[row + k] - upper[k] - _row_sum(A, c, LATER, slots, k, x)) / A.diagonal[row + k]
+        if threads > 1:
+            publish_sometimes(schedule, tid, v + 1, u == schedule.first or owner[u - 1] != tid)
+
+
+@jit(fastmath={"contract"})
+def multiply(tid, threads, A, x, y):
+    """Compute y = (L + D + U) x."""
+    table = A.table
+    total, count, ahead = piece(A.scratch, tid * 4 * LANES, LANES), table.shape[0], BYTES_AHEAD // A.values.itemsize
+    for c in range(count * tid // threads, count * (tid + 1) // threads):
+        after, row, rows = min(c + ahead, count - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(A.diagonal, row, rows)
+        _sum_parts(A, c, after, BEFORE, PARTS, x, total)
+        for k in range(rows):
+            y_c[k] = total[k] + d_c[k] * x_c[k]
+
+
+@jit(fastmath={"contract"})
+def residual(tid, threads, at, A, b, x, keep, r, parts):
+    """Compute r[targets_i] = b_i - (L + D + U) x of the rows of some chunks with targets_i >= 0; at = chunks, targets.
+
+    With L or U alone it is the same after a sweep: see `gs_colored.residual`.
+    """
+    (chunks, targets), table, total = at, A.table, piece(A.scratch, tid * 4 * LANES, LANES)
+    count = chunks.shape[0]
+    first, end = (LATER if parts == UPPER else BEFORE), (LATER if parts == LOWER else PARTS)
+    for n in range(count * tid // threads, count * (tid + 1) // threads):
+        c, after = chunks[n], chunks[min(n + 1, count - 1)]
+        row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        b_c, x_c, d_c = piece(b, row, rows), piece(x, row, rows), piece(A.diagonal, row, rows)
+        to, keep_c = piece(targets, row, rows), piece(keep, row, rows)
+        _sum_parts(A, c, after, first, end, x, total)
+        for k in range(rows):
+            if to[k] >= 0 and parts == BOTH:
+                r[to[k]] = b_c[k] - d_c[k] * x_c[k] - total[k]
+            elif to[k] >= 0 and parts == LOWER:
+                r[to[k]] = b_c[k] - keep_c[k] - total[k]
+            elif to[k] >= 0:
+                r[to[k]] = -total[k]
