@@ -302,7 +302,7 @@ def test_copies_of_the_coarser_points_have_no_more_entries_than_the_formula(shap
     form = Form(("fp64", "fp64"), "fp64", storage, symmetric=True)
     made = make_stencil(kernels, Solo(), box.levels(2), [form], "surface_last", weights(), Spans())
     (coarse,) = made.levels(0)[0].A.A.coarse
-    stored = sum(points.values.size for points in coarse.points.values())
+    stored = sum(copy.values.size for copy in coarse.copies.values())
     (one,) = hierarchies_of([form], 0, "surface_last")
     assert one.points_apart
     assert points_entries(box, one) / 2 < stored <= points_entries(box, one)

@@ -188,7 +188,7 @@ def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples
         b, x = np.ones(A.n), host.halo_vector(A)
         points = np.arange(A.n, dtype=np.int32).reshape(box.nz, box.ny, box.nx)[::2, ::2, ::2].ravel()
         host.residual_at(A, b, x, points, np.zeros(points.size), swept=True)
-        (copy,) = A.coarse[0].points.values()
+        (copy,) = A.coarse[0].copies.values()
         assert copy.values.size < most * np.count_nonzero(copy.values)
 
 
