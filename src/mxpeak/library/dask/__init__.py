@@ -5,7 +5,7 @@
         x, info = F.solve(b)
 
 Each worker is a rank. The workers connect with plain sockets. Each worker sends the entries of its chunks directly to
-the ranks of their blocks. The client never receives A.
+the ranks that own the blocks. The client never receives A.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["DaskFactors", "lu_factor", "solve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Dask at the first use; if it is missing, raise an error with the command that installs it."""
+    """Import Dask on first use; if Dask is not installed, raise an error with the command that installs it."""
     if name not in __all__:
         raise AttributeError(f"module 'mxpeak.dask' has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""A Dask array as a matrix of ranks: judged before anything is computed, and each chunk given to a rank that has it."""
+"""Validate a Dask array before it is computed, and assign each chunk to a worker that stores the chunk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mxpeak.records import size_text
 
 
 def check_matrix(A: Any) -> int:
-    """The order of a square Dask array of numbers, whose chunks are known."""
+    """Check that A is a square numeric Dask array with known chunk sizes, and return its order."""
     if not isinstance(A, da.Array):
         raise UsageError(
             f"A is {type(A).__name__}, not a Dask array; use mxpeak.solve(A, b) for an array in one process"
@@ -35,7 +35,7 @@ def check_matrix(A: Any) -> int:
 
 
 def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> None:
-    """Refuse what the workers' own limits of memory leave no room for: beyond them Dask kills a worker."""
+    """Raise a ResourceError if A and its factors exceed a worker's memory limit, because Dask kills such a worker."""
     known = client.scheduler_info(n_workers=-1)["workers"]
     limit = min((known[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
     P, Q = squarest(len(workers))
@@ -51,14 +51,15 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
         )
 
 
-#: Where a chunk begins, (row, column), and its shape.
+#: Position of the first entry of a chunk, (row, column), and the shape of the chunk.
 Place = tuple[tuple[int, int], tuple[int, int]]
 
 
 def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place, Any]]]:
-    """For each worker the chunks that it gives, their places and futures.
+    """Compute A on the workers; return for each worker the positions and futures of the chunks that it contributes.
 
-    A is computed where it is not yet.  A chunk that lies elsewhere in the cluster is given by the worker with fewest.
+    A worker that stores a chunk contributes it. If several workers or none of them store a chunk, the worker with the
+    fewest chunks contributes it.
     """
     A = client.persist(A, workers=list(workers))
     chunks = futures_of(A)
@@ -86,7 +87,7 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place
 
 
 def _places(A: Any) -> Iterator[tuple[Place, Any]]:
-    """Each chunk's place and its key."""
+    """Yield the position and the key of each chunk."""
     rows, cols = ([0, *accumulate(sizes)] for sizes in A.chunks)
     for i, line in enumerate(A.__dask_keys__()):
         for j, key in enumerate(line):

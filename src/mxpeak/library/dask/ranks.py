@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster as ranks: found, called all at once, and told of when one of them dies."""
+"""Run tasks on the workers of a Dask cluster as ranks, and raise an error if a worker dies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mxpeak.comm.transports.sockets import LostRankError
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.library.dask import seats
 
-#: How often the client looks at its ranks, and how often whether their workers live.
+#: Intervals at which the client checks whether the tasks are done, and whether the workers are alive, in seconds.
 LOOK_S, ALIVE_S = 0.02, 0.5
-#: When ranks have lost another, the scheduler has so long to say why.
+#: Time in seconds to wait for the scheduler to report a dead worker after ranks have lost a peer.
 GRACE_S = 5.0
 
 
 class Ranks:
-    """Workers that hold a factored matrix together, worker k being rank k."""
+    """Workers that store a factored matrix together; worker k is rank k."""
 
     def __init__(self, client: Any, workers: Sequence[str]):
         self.client, self.workers = client, list(workers)
@@ -30,35 +30,43 @@ class Ranks:
         try:
             told = client.run(seats.take_seat, self.name, workers=self.workers)
         except BaseException:
-            self.close()  # the seats that others have taken
+            self.close()  # close the connections that the other workers have opened
             raise
         self.addresses = [tuple(told[worker]) for worker in self.workers]
 
     def turn(self) -> Any:
-        """`with ranks.turn():` calls of other threads and clients wait: each call needs a thread of every worker."""
+        """Return the lock that serializes the calls of all threads and clients: each call needs a thread on every
+        worker.
+        """
         return Lock("mxpeak")
 
     def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
-        """What a task gives on every rank, at the same time; an error of the ranks is raised here.  In a turn."""
+        """Run a task on all ranks at the same time and return the results; raise the error if the ranks report one.
+
+        The caller must hold the lock returned by `turn`.
+        """
         futures = [self._submit(rank, task, *arguments(rank)) for rank in range(len(self.workers))]
         try:
             self._wait(futures)
             results: list[Any] = self.client.gather(futures)
         except BaseException:
-            self.close()  # Dask stops no task that runs: its rank must not wait for others in the next turn
+            self.close()  # Dask cannot stop a running task: no rank must wait for its peers during the next call
             self.client.cancel(futures)
             raise
         self._raise({rank: result for rank, result in enumerate(results) if isinstance(result, MxpeakError)})
         return results
 
     def fetch(self) -> Any:
-        """The future, done, of the x that the last call left with rank 0.  In the same turn."""
+        """Return a completed future of the solution x that the last call stored on rank 0.
+
+        The caller must still hold the lock of that call.
+        """
         x = self._submit(0, seats.fetch)
         self._wait([x])
         return x
 
     def _submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
-        """A task on one rank's worker, and nowhere else."""
+        """Submit a task to the worker of one rank, without permission to move it to another worker."""
         return self.client.submit(
             task,
             self.name,
@@ -71,10 +79,12 @@ class Ranks:
         )
 
     def close(self) -> None:
-        """Free what the workers hold for these ranks, and end what they may still wait for."""
-        if self.client.status != "running":  # and its workers are not ours any longer
+        """Free the factors and connections of these ranks on the workers, and end blocked receives."""
+        if self.client.status != "running":  # the workers no longer belong to this client
             return
-        if self.client.asynchronous:  # the collector found us in the loop's own thread, which cannot wait for itself
+        if (
+            self.client.asynchronous
+        ):  # the garbage collector called `close` in the thread of the event loop, which must not block
             Thread(target=self.close, daemon=True).start()
             return
         there = self.client.nthreads()
@@ -83,7 +93,7 @@ class Ranks:
             self.client.run(seats.leave_seat, self.name, workers=alive, on_error="ignore")
 
     def _wait(self, futures: Sequence[Any]) -> None:
-        """Until all have ended; raises where a worker dies, or a rank fails alone."""
+        """Wait until all futures are done; raise an error if a worker dies or a single rank fails."""
         looked = monotonic()
         while not all(future.done() for future in futures):
             sleep(LOOK_S)
@@ -109,19 +119,22 @@ class Ranks:
             )
 
     def _raise(self, errors: dict[int, MxpeakError]) -> None:
-        """The first cause: ranks that were left alone are not."""
+        """Raise the original error, in preference to the errors of ranks that lost a peer."""
         if not errors:
             return
         until = monotonic() + GRACE_S
         while all(isinstance(error, LostRankError) for error in errors.values()) and monotonic() < until:
-            self._check_alive()  # the scheduler may hear of a death later than the ranks
+            self._check_alive()  # the scheduler may detect a dead worker later than the ranks do
             sleep(LOOK_S)
         _, error = min(errors.items(), key=lambda one: (isinstance(one[1], LostRankError), one[0]))
         raise error
 
 
 def the_client(client: Any) -> Any:
-    """The client that is given, else the current one; not inside a task, whose worker could not be a rank meanwhile."""
+    """Return the given client, or the current client; raise a UsageError if the call is inside a Dask task.
+
+    A worker that runs such a task has no free thread for its rank.
+    """
     inside = None
     with suppress(ValueError):
         inside = get_worker().address
@@ -150,7 +163,7 @@ def the_client(client: Any) -> Any:
 
 
 def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
-    """The addresses that are given, else those of all workers, in a fixed order."""
+    """Return the given worker addresses, or those of all workers in sorted order, after validation."""
     there = client.nthreads()
     if not there:
         raise UsageError("the cluster has no workers; use client.cluster.scale(4) to start some")

@@ -1,4 +1,4 @@
-"""What runs inside the workers: each takes a seat among the ranks, and keeps its factors there until it is closed."""
+"""Tasks that run in the Dask workers: connect the ranks, factor A, solve, and free the factors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
 from mxpeak.library.dense.distributed_solving import factored
 
-#: Tasks start once their chunks have come, and a worker has a thread for them, which may take long.  The client sees
-#: sooner when a rank will not come, and closes the seats; this is for a client that died itself.
+#: Time limit in seconds for connecting the ranks. Tasks start only when their chunks have arrived and the worker has a
+#: free thread, which may take long. The client detects a missing rank earlier and closes the seats. This limit ends
+#: the wait if the client itself has died.
 MEETING_S = 3600.0
 LOST = "the factors are lost, because a worker ended or a call was interrupted; run mxpeak.dask.lu_factor(A) again"
 
 
 class Seat:
-    """One worker's place among the ranks of a solve."""
+    """The state of one worker as a rank of a solve: its listening socket, communicator, factors and solution."""
 
     def __init__(self, host: str):
         self.door = listening(host)
@@ -33,30 +34,30 @@ class Seat:
         self._closed = False
 
     def meet(self, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
-        """Connect with the other ranks.  Collective."""
+        """Connect this rank to all others and return the communicator. Collective."""
         self.comm = meet(self.door, rank, addresses, secret, patience=MEETING_S)
         self.door.close()
-        if self._closed:  # while they met
+        if self._closed:  # `close` was called during the connection
             self.close()
         return self.comm
 
     def close(self) -> None:
-        """Give up the factors, and hang up."""
+        """Free the factors and close the connections."""
         self._closed = True
         with suppress(OSError):
-            self.door.shutdown(2)  # a rank that waits for others there
+            self.door.shutdown(2)  # wake a rank that waits for connections on this socket
         self.door.close()
         if self.comm is not None:
             self.comm.abort(0)
         self.factors = self.x = None
 
 
-#: By the solve and the worker: workers that are threads share a process.
+#: Seats by the names of the solve and of the worker, because workers that are threads share a process.
 _seats: dict[tuple[str, str], Seat] = {}
 
 
 def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
-    """Listen for the other ranks; where."""
+    """Open a listening socket for the other ranks on this worker, and return its address."""
     host = dask_worker.address.rpartition("://")[2].rpartition(":")[0].strip("[]")
     if "://" not in dask_worker.address or dask_worker.address.startswith("inproc"):
         host = "127.0.0.1"
@@ -66,7 +67,7 @@ def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
 
 
 def leave_seat(name: str, dask_worker: Any) -> None:
-    """Close this worker's seat, whatever it is doing."""
+    """Close this worker's seat, even while one of its tasks runs."""
     seat = _seats.pop((name, dask_worker.address), None)
     if seat is not None:
         seat.close()
@@ -83,7 +84,7 @@ def factor(
     sides: int,
     *chunks: Any,
 ) -> Any:
-    """Deal out this rank's chunks and factor A, for so many right-hand sides.  Collective."""
+    """Distribute this rank's chunks in blocks, and factor A for a number of right-hand sides. Collective."""
 
     def work(seat: Seat) -> None:
         comm = seat.meet(rank, addresses, secret)
@@ -94,7 +95,7 @@ def factor(
 
 
 def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, int], Any]:
-    """The chunks by where they begin, of the shapes that the array says."""
+    """Return the chunks by the position of their first entry; raise a UsageError for a chunk with the wrong shape."""
     for ((row, col), shape), chunk in zip(places, chunks):
         if np.shape(chunk) != shape:
             raise UsageError(
@@ -105,7 +106,7 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
 
 
 def solve(name: str, b: Any, transposed: str) -> Any:
-    """How it went; x stays where it is, the same on all ranks.  Collective."""
+    """Solve for b with the stored factors and return the diagnostics; x stays on the workers. Collective."""
 
     def work(seat: Seat) -> Any:
         if seat.factors is None:
@@ -117,14 +118,15 @@ def solve(name: str, b: Any, transposed: str) -> Any:
 
 
 def fetch(name: str) -> Any:
-    """The x of the last solve."""
+    """Return the solution x of the last solve."""
     return _seats[name, get_worker().address].x
 
 
 def _seated(name: str, work: Callable[[Seat], Any]) -> Any:
-    """Work in this worker's seat; an error that all ranks raise is given to the client, which raises it once.
+    """Run `work` with this worker's seat and return its result; return an `MxpeakError` instead of raising it.
 
-    A rank that fails alone hangs up, so that no other waits for it.
+    The client raises an error that all ranks return only once. If a rank fails alone, it closes its connections, so
+    that no other rank waits for it.
     """
     seat = _seats.get((name, get_worker().address))
     if seat is None:

@@ -1,4 +1,4 @@
-"""Solve and factor on a Dask cluster: the part of the client."""
+"""Solve and factor on a Dask cluster: the functions that run in the client."""
 
 from __future__ import annotations
 
@@ -259,18 +259,21 @@ class DaskFactors:
         in_chunks = isinstance(b, da.Array)
         if in_chunks:
             whole = client.compute(b, workers=workers)
-        else:  # under a name of its own: another thread may send, and free, an equal b
+        else:  # no content hash: another thread may scatter, and free, an equal b
             whole = client.scatter(np.asarray(b), workers=workers, hash=False)
         with ranks.turn():
             info = ranks.call(seats.solve, lambda rank: [whole, form])[0]
-            x = ranks.fetch()  # before the next solve, and before the ranks are closed
+            x = ranks.fetch()  # fetch x before the next solve overwrites it and before the ranks are closed
         if not in_chunks:
             return x.result(), info
         return da.from_delayed(x, b.shape, np.result_type(self._dtype, wide_type(b.dtype, "b"))).rechunk(b.chunks), info
 
 
 def _check_b(b: Any, n: int) -> np.dtype[Any]:
-    """The wide type of b's numbers: finite, in as many rows as A; what a Dask array holds is seen by the workers."""
+    """Check the shape of b and that its entries are finite, and return float64 or complex128.
+
+    The workers check the entries of a Dask array.
+    """
     if not isinstance(b, da.Array):
         checked = right_hand_side(b, n)
         dtype = wide_type(checked.dtype, "b")
@@ -282,6 +285,6 @@ def _check_b(b: Any, n: int) -> np.dtype[Any]:
 
 
 def _sides(b: Any) -> int:
-    """How many right-hand sides b has."""
+    """Return the number of right-hand sides in b."""
     shape = np.shape(b)
     return int(shape[1]) if len(shape) == 2 else 1

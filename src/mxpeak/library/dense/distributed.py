@@ -1,4 +1,4 @@
-"""Distribute a matrix over ranks: its order, its blocks on their process grid, and the source of its entries."""
+"""Distribute a dense matrix over a P×Q grid of ranks, from a function, rows, pieces, a file or ScaLAPACK blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistribute
 from mxpeak.library.grids import BlockDistributed, grid_of
 from mxpeak.library.types import Array
 
-#: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
+#: Upper limit and granularity of the default block size, and the smallest number of blocks per process row or column.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
@@ -443,7 +443,7 @@ def _parts(dtype: np.dtype[Any]) -> int:
 
 
 def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
-    """Order and block size."""
+    """Return the order and block size of A; raise a UsageError if A or its blocks are not square."""
     rows, cols, grid = A.rows, A.cols, A.grid
     if rows.n != cols.n or rows.n < 1:
         raise UsageError(f"A has shape {A.shape}, but a system needs a nonempty square matrix; use a square A")
@@ -455,7 +455,7 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
 
 
 def _pieces(given: Any) -> dict[tuple[int, int], Array]:
-    """This rank's rectangles, by where they begin."""
+    """Return the checked pieces of this rank, by the row and column of their first entry."""
     if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
         raise UsageError(
             "pieces: use a dictionary {(row, column): array, …} with the first row and column of each "
@@ -465,7 +465,7 @@ def _pieces(given: Any) -> dict[tuple[int, int], Array]:
 
 
 def _roots(A: Any, rank: int) -> Array:
-    """A on rank 0, nothing elsewhere."""
+    """Return the checked matrix A on rank 0, and an empty array on the other ranks."""
     if rank == 0 and A is None:
         raise UsageError("from_root reads A from this rank, but A is None; pass A on this rank and None on the others")
     if rank == 0:
@@ -480,7 +480,7 @@ def _roots(A: Any, rank: int) -> Array:
 def placed(
     comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None, parts: int
 ) -> tuple[int, int, Grid]:
-    """Order, block size and grid, checked and alike on all ranks.  Collective."""
+    """Return order, block size and process grid, checked to be valid and equal on all ranks. Collective."""
 
     def settle() -> tuple[int, int, ProcessGrid]:
         shape = _shape(grid, comm.size)
@@ -513,5 +513,7 @@ def _positive(value: Any, name: str) -> int:
 
 
 def block_size(n: int, side: int, parts: int) -> int:
-    """At most the benchmarks' block size, of real numbers, and some blocks for every process row and column."""
+    """Return the default block size: at most LARGEST_NB real numbers, with BLOCKS or more blocks per process row or
+    column.
+    """
     return min(LARGEST_NB, max(STEP_NB, parts * n // (BLOCKS * side) // STEP_NB * STEP_NB)) // parts

@@ -1,7 +1,8 @@
-"""`solve` and `lu_factor` for distributed matrices: validate the input, factor on the grid, and build the result.
+"""Factor and solve distributed matrices for `solve` and `lu_factor`.
 
-The factors are in fp32 if that is faster; a requested precision rounds the operands of products to fewer bits. If the
-factors break down, or do not lead to the accuracy of fp64, A is factored again in fp64, and `info` contains the reason.
+The factors are in fp32 if that is faster. If you request a lower precision, the operands of matrix products are
+rounded to that precision. If the factors break down, or refinement does not reach the accuracy of fp64, A is factored
+again in fp64, and `info` contains the reason.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.refine import Solution, solve_equations, solve_in_range
 from mxpeak.spans import Spans
 
-#: Target of the refinement of low-precision factors: less than the error of plain LU, for one step more than PLAIN_LU.
+#: Target of the refinement of low-precision factors, in units of the error of plain LU. It costs one step more than
+#: PLAIN_LU.
 REFINED = 2.0**-10
 #: Phases in `info.times`.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
-    """Factor a distributed matrix to solve for b, if b is given. Collective over its ranks."""
+    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b. Collective over its
+    ranks.
+    """
     chosen = _chosen_precision(A, precision, device, b)
     size_bytes, spans = _check_memory(A), Spans()
     notes: tuple[str, ...] = ()
@@ -60,7 +64,7 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
         if factors.singular:
             reason = f"pivot {_pivot(factors, A)} is zero"
         notes = (note_of_breakdown(chosen, reason),)
-        del factors  # free its memory for the next ones
+        del factors  # free this memory before the next factorization
         factors = _factors_in("fp64", A, spans)
     steps = max(1, max_gmres_steps(A.parts * A.n, precision))
     return DistributedFactors(A, factors, spans, size_bytes, notes, steps)
@@ -69,7 +73,8 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
 def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFactors:
     """Factor A with partial pivoting in a precision; raise an error if the fp64 factors are singular. Collective.
 
-    If scaling may have made entries, and so a pivot, underflow, A is factored without scaling.
+    If scaled fp64 factors are singular, A is factored again without scaling, because scaling can make pivots
+    underflow.
     """
     factors = _factor_once(precision, A, spans, scale=True)
     if precision != "fp64":
@@ -96,7 +101,10 @@ def _factor_once(precision: str, A: DistributedMatrix, spans: Spans, *, scale: b
         real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
         sizes = UserMatrix(A.grid, A.n, A.nb, Magnitudes(A.source), kernels)
         LU = dist_matrix(A.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
-        with spans("make"), np.errstate(over="ignore"):  # beyond the range of fp32: inf, which the norms show
+        with (
+            spans("make"),
+            np.errstate(over="ignore"),
+        ):  # entries beyond the range of fp32 become inf, which the norms reveal
             real.store(LU)
         raise_first_error(A.comm, A.source.mistake())
         matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
@@ -134,7 +142,7 @@ class DistributedFactors(DenseFactors):
         self._gmres_steps, self._error = gmres_steps, None
         self._factors, self._spans, self._bytes, self._notes = factors, spans, size_bytes, notes
 
-    _error: MxpeakError | None  # the reason why there are no factors any longer
+    _error: MxpeakError | None  # the error that left this object without factors
 
     def __repr__(self) -> str:
         return f"DistributedFactors({self.A!r}, precision={self.precision!r})"
@@ -252,7 +260,7 @@ class DistributedFactors(DenseFactors):
         return X.reshape(B.shape)[rows], self._info(solution, X.shape[1], spans)
 
     def _solve(self, B: Array, transposed: bool, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
-        """Solve the real system of A or A^T with the present factors; see `solve_in_range`."""
+        """Solve the real system of A or A^T with the current factors; see `solve_in_range`."""
         A, factors = self.A, self._factors
         equations, real = factors.equations(scaled=False, transposed=transposed), factors.matrix.A
         rows = owned(real.cols if transposed else real.rows)
@@ -276,14 +284,16 @@ class DistributedFactors(DenseFactors):
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return why fp64 factors must decide whether A is singular: fp32 shows no condition above 1/u."""
+        """Return why only fp64 factors can decide whether A is singular: fp32 factors show no condition number above
+        1/u.
+        """
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
             return note_of_doubt(self._factors.condition, self.precision)
         return ""
 
     def _factor_in_fp64(self, spans: Spans) -> None:
-        """Replace the factors; if that fails, every later call raises the same error."""
-        del self._factors  # free its memory for the next ones
+        """Replace the factors by fp64 factors; if this fails, every later call raises the same error."""
+        del self._factors  # free this memory before the next factorization
         try:
             self._factors = _factors_in("fp64", self.A, spans)
         except MxpeakError as error:
@@ -297,7 +307,7 @@ class DistributedFactors(DenseFactors):
             raise self._error
 
     def _info(self, solution: Solution, rhs: int, spans: Spans) -> SolveInfo:
-        """Return the info for this number of right-hand sides."""
+        """Return the diagnostics of a solve with this number of right-hand sides."""
         A, factors = self.A, self._factors
         with computing(A.comm) as kernels:
             condition = factors.condition if solution.doubtful else None
@@ -319,7 +329,9 @@ class DistributedFactors(DenseFactors):
 
 
 def _check_memory(A: DistributedMatrix) -> int:
-    """Return the bytes per rank, or raise a ResourceError if a node has less memory than its ranks need. Collective."""
+    """Return the memory need in bytes per rank, or raise a ResourceError if a node has less memory than its ranks
+    need. Collective.
+    """
     P, Q, held = A.grid.P, A.grid.Q, A.source.holds
     size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held, parts=A.parts)
     check_memory(A.comm, A.n, A.nb, (P, Q), held=held, in_use=A.source.held, parts=A.parts)
@@ -327,9 +339,9 @@ def _check_memory(A: DistributedMatrix) -> int:
 
 
 def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
-    """Return the precision of the factors; "auto" is fp32 if its LU saves more than refinement costs.
+    """Return the precision of the factors; "auto" selects fp32 if its LU saves more time than refinement costs.
 
-    Collective: ranks that pass their own rows of b may have real and complex numbers.
+    Collective, because ranks that pass their own rows of b may have real or complex numbers.
     """
     local = validate_on_all(A.comm, lambda: _rhs_count(A, precision, device, b), lambda _: f"precision={precision!r}")
     if precision != "auto":
@@ -363,7 +375,9 @@ _kernels: WeakKeyDictionary[Any, Kernels] = WeakKeyDictionary()
 
 @contextmanager
 def computing(comm: Communicator) -> Iterator[Kernels]:
-    """Provide the host's kernels for these ranks, created once, and give BLAS one thread meanwhile. Collective."""
+    """Provide the host's kernels for these ranks, created once, and limit BLAS to one thread in the context.
+    Collective.
+    """
     with blas.one_thread():
         if comm not in _kernels:
             placement = bind_to_cores(comm, None)

@@ -1,4 +1,4 @@
-"""LU factors that users hold: `LUFactors` of one process, and what they share with those of a process grid."""
+"""LU factors of a matrix on one process, and the base class that they share with distributed factors."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from mxpeak.spans import Spans
 
 #: Reason for fp64 factors if the pivots show that fp32 factors would be useless.
 DECAYED = "pivots decay"
-#: Order of the matrix for which the products of a precision are compiled; it has several panels.
+#: Order of the matrix whose factorization compiles the products of a precision; it has several panels.
 COMPILED_ORDER = 100
 
 AnyArrayFactors = ArrayFactors | DeflatedFactors
 
 
 class DenseFactors(ABC):
-    """What the factors of one process and those of a grid have in common: the fallback to fp64, and the info."""
+    """Base class of the factors on one process and on a process grid: the fallback to fp64, and the diagnostics."""
 
     _factors: Any
     _notes: tuple[str, ...]
@@ -53,10 +53,12 @@ class DenseFactors(ABC):
 
     @abstractmethod
     def _factor_in_fp64(self, spans: Spans) -> None:
-        """Replace the factors by those in fp64."""
+        """Replace the factors by fp64 factors."""
 
     def _refined(self, solve: Callable[[bool], tuple[Solution, bool]], spans: Spans, *, parts: int = 1) -> Solution:
-        """Return the solution; if the factors are not accurate enough, factor A again in fp64 and solve again."""
+        """Solve with the function `solve`; if the factors are not accurate enough, factor A again in fp64 and solve
+        again.
+        """
         solution, lower = solve(False)
         if self._factors.precision != "fp64":
             with spans("refine"):
@@ -71,12 +73,12 @@ class DenseFactors(ABC):
         return ""
 
     def _fall_back(self, spans: Spans, note: str) -> None:
-        """Factor A in fp64 and keep the reason."""
+        """Factor A in fp64 and store the note with the reason."""
         self._factor_in_fp64(spans)
         self._notes += (note,)
 
     def _info_of(self, solution: Solution, dtype: np.dtype[Any], **facts: Any) -> SolveInfo:
-        """Return the info with the notes and facts of the solution and of the factors, and with these facts."""
+        """Return the diagnostics of a solution, with the notes of the factors and the additional `facts`."""
         factors, u = self._factors, roundoff(dtype)
         notes = self._notes + (f"x is beyond the range of {dtype}",) * solution.beyond_range
         singular = solution.doubtful and factors.singular_to(u)
@@ -132,7 +134,7 @@ class LUFactors(DenseFactors):
         self._exponent = exponent  # A was multiplied by 2^exponent
         self._gmres_steps = gmres_steps
         self._why = why  # the reason for the precision of the factors
-        self._may_refactor = may_refactor  # in fp64 if that is faster
+        self._may_refactor = may_refactor  # whether `solve` may factor A in fp64 if that is faster
         self._transposed: LUFactors | None = None
 
     @property
@@ -205,14 +207,14 @@ class LUFactors(DenseFactors):
         return warned(conjugate(x) if conj else x, info)
 
     def _refactor_for_many_rhs(self, rhs: int) -> None:
-        """Factor in fp64 if refining this number of right-hand sides would take longer."""
+        """Factor A in fp64 if refining this number of right-hand sides would take longer."""
         coarser = PRECISIONS[self.precision].u > roundoff(self._backend.own)
         if self._may_refactor and coarser and fp64_refactoring_pays(self.A.shape[0], rhs):
             self._factor_in_fp64(self._spans)
             self._why = "fastest for this number of right-hand sides"
 
     def _of_transpose(self) -> LUFactors:
-        """Return the same factors as those of A^T."""
+        """Return the factors of A^T, which share the arrays of these factors."""
         if self._transposed is None:
             spans = Spans(stopwatch=self._backend.kernels.stopwatch)
             factors = self._factors.transposed()
@@ -261,7 +263,7 @@ class LUFactors(DenseFactors):
         return b.result(kernels.xp.reshape(x, b.shape)), info
 
     def _solve(self, B: Block, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
-        """Solve with the present factors; see `solve_in_range`."""
+        """Solve with the current factors; see `solve_in_range`."""
         factors, matrix = self._factors, self._factors.matrix
         n, same_type = factors.n, factors.dtype == self.A.dtype
         enough = plain_lu(n, B.shape[1], is_complex=matrix.is_complex)
@@ -284,7 +286,7 @@ class LUFactors(DenseFactors):
 
 
 class EmptyFactors(LUFactors):
-    """The factors of a matrix of order 0, for which every x is empty."""
+    """The factors of a matrix of order 0, for which every solution x is empty."""
 
     def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
         self.A, self._dtype = A.array, dtype
@@ -292,7 +294,7 @@ class EmptyFactors(LUFactors):
 
     @property
     def precision(self) -> str:
-        """Return the precision that factors of this type would have."""
+        """Return the precision that factors of a nonempty matrix of this type would have."""
         return self._precision
 
     @property
@@ -304,12 +306,12 @@ class EmptyFactors(LUFactors):
         return f"LUFactors(0x0 {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Return an empty x of the shape of b."""
+        """Return an empty x with the shape of b."""
         form_of(transposed)
         return self.solve_empty(right_hand_side(b, 0))
 
     def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
-        """Return an empty x for a right-hand side that has already been read."""
+        """Return an empty x for a right-hand side that `right_hand_side` has already validated."""
         is_complex = "c" in (self._dtype.kind, working_type(b.dtype).kind)
         x = np.empty(b.shape, typed(is_complex, wide=roundoff(self._dtype) < 2.0**-24))
         info = SolveInfo(
@@ -330,7 +332,9 @@ class EmptyFactors(LUFactors):
 def factors_of(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans, *, decayed: bool
 ) -> LUFactors:
-    """Factor A in a type, and in fp64 if the precision fails altogether; `decayed`: the pivots are known to decay."""
+    """Factor A in the chosen precision, or in fp64 if that precision fails or the pivots are known to decay
+    (`decayed`).
+    """
     if not decayed and choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).name != "fp64":
         if factors := low_precision_factors(kernels, A, precision, dtype, rhs, spans):
             return factors
@@ -343,7 +347,7 @@ def factors_of(
 def low_precision_factors(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans
 ) -> LUFactors | None:
-    """Factor A in fp32 or 16 bits, to be refined later; None if decaying pivots show that such factors are useless."""
+    """Factor A in fp32 or a 16-bit precision; return None if decaying pivots show that such factors are useless."""
     chosen, why = choose_precision(A.shape[0], dtype, precision, rhs, kernels.device)
     backend, M, exponent = _prepared(kernels, A, dtype, chosen)
     coarser = roundoff(dtype) < PRECISIONS[chosen].u
@@ -358,13 +362,13 @@ def low_precision_factors(
     if low.singular:
         notes = (note_of_breakdown(chosen, f"pivot {low.singular} is zero"),)
         factors = fp64_factors(backend, M, spans)
-    elif coarser and low.may_hide_singularity:  # do not refine before this is known
+    elif coarser and low.may_hide_singularity:  # a hidden singularity must be excluded before refinement
         factors, notes = _deflated(backend, M, low, spans)
     return _kept(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
 def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> Backend:
-    """Return the kernels with the types of A and of its factors."""
+    """Return the kernels together with the data types of A and of its factors."""
     is_complex = dtype.kind == "c"
     return Backend(kernels, dtype, typed(is_complex, wide=False), typed(is_complex, wide=True), _compile, _check)
 
@@ -390,12 +394,12 @@ def raise_singular(pivot: int, n: int, least: float) -> NoReturn:
 
 
 def times_of(spans: Spans) -> dict[str, float]:
-    """Return the time of each phase."""
+    """Return the time of each phase in seconds."""
     return {name: phase.time_s for name, phase in spans.phases.items()}
 
 
 def _prepared(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str) -> tuple[Backend, Matrix, int]:
-    """Return A as the kernels read it, multiplied by a power of two if its entries are tiny."""
+    """Convert A for the kernels and multiply tiny entries by 2^exponent; return backend, matrix and exponent."""
     M = on_kernels(A, dtype, precision, kernels)
     with kernels.computing():
         return backend_of(kernels, dtype), *raised(kernels.xp, M)
@@ -404,7 +408,7 @@ def _prepared(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: 
 def _kept(
     backend: Backend, A: Matrix, factors: AnyArrayFactors, spans: Spans, precision: str, **facts: Any
 ) -> LUFactors:
-    """Return the factors for users who asked for this precision."""
+    """Return the factors as an `LUFactors` object with the GMRES limit of the requested precision."""
     steps = max_gmres_steps(A.shape[0], precision)
     return LUFactors(backend, A, factors, spans, steps, may_refactor=precision == "auto", **facts)
 
@@ -412,7 +416,9 @@ def _kept(
 def _deflated(
     backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans
 ) -> tuple[AnyArrayFactors, tuple[str, ...]]:
-    """Return factors that distinguish A from a singular matrix, and a note if that requires fp64."""
+    """Return factors of A with a deflated last pivot; if deflation fails, factor A in fp64 and return the reason as a
+    note.
+    """
     seen = factors.probe  # `deflated` overwrites the last pivot
     if not seen * PRECISIONS["fp32"].u >= 1.0:
         seen = factors.condition
@@ -424,7 +430,7 @@ def _deflated(
 
 
 def _compile(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
-    """Compile the host's products of a precision."""
+    """Compile the host's matrix products for a precision by factoring a small matrix."""
     what = f"mxpeak.solve, first products of {precision} numbers"
     compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_ORDER, dtype=low), precision))
 

@@ -1,4 +1,4 @@
-"""Diagnostics that a dense solve returns with x, and the texts of its notes."""
+"""Diagnostics that a dense solve returns together with x, and the text of its notes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ AGAIN = "A was factored again in fp64"
 
 
 def note_of_breakdown(precision: str, reason: str) -> str:
-    """Return the note for an LU that gave no usable factors."""
+    """Return the note for a factorization that broke down."""
     return f"the LU in {precision} broke down: {reason}; {AGAIN}"
 
 
 def note_of_doubt(condition: float, precision: str = "fp32") -> str:
-    """Return the note for factors that cannot distinguish this condition from an infinite one."""
+    """Return the note for factors that cannot distinguish this condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
     return f"by its LU in {precision} {seen}; {AGAIN}"
 
@@ -59,7 +59,7 @@ def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps
 
 
 def note_of_underflow(dtype: np.dtype[Any]) -> str:
-    """Return the note for an x that was rounded to subnormal numbers."""
+    """Return the note for a solution x that was rounded to subnormal numbers."""
     return (
         f"x underflows: its largest entry is below the least normal number of {dtype}, {np.finfo(dtype).tiny:.1e}, and "
         "may have no correct digit; multiply b by a power of two"
@@ -67,7 +67,7 @@ def note_of_underflow(dtype: np.dtype[Any]) -> str:
 
 
 def note_of_columns(moved: float) -> str:
-    """Return the note for an x without correct digits although the scaled system is solved well."""
+    """Return the note for a solution x without correct digits although the scaled system is solved accurately."""
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
@@ -76,7 +76,7 @@ def note_of_columns(moved: float) -> str:
 
 
 def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
-    """Return the note for a condition of 1/u or more."""
+    """Return the note for a condition number of 1/u or more."""
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
@@ -87,9 +87,9 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
 
 
 class Estimates:
-    """Numbers that `compute` returns on first use; its data, such as the factors, is then released.
+    """Numbers that `compute` returns on first use. The data of `compute`, such as the factors, is then released.
 
-    Pickling computes them first, so that only numbers are stored. `time_s` is the time that the computation took.
+    Pickling calls `compute` first, so that only numbers are stored. `time_s` is the time that `compute` took.
     """
 
     __slots__ = ("_compute", "_values", "time_s")
@@ -101,7 +101,7 @@ class Estimates:
 
     @classmethod
     def known(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
-        """Return numbers that exist already."""
+        """Return an object with values that need no computation."""
         estimates = cls(lambda: values)
         estimates._values, estimates._compute, estimates.time_s = values, None, time_s
         return estimates
@@ -110,7 +110,7 @@ class Estimates:
         return Estimates.known, (self.values(), self.time_s)
 
     def values(self) -> tuple[Any, ...]:
-        """Return the numbers, for instance condition and growth."""
+        """Return the values, for instance condition number and growth; compute them on first use."""
         if self._compute is not None:
             begin = time.perf_counter()
             self._values, self._compute = self._compute(), None
@@ -119,9 +119,9 @@ class Estimates:
 
 
 def row_error_of(A: Matrix, X: Block, B: Block, eta: float, backend: DenseKernels | None = None) -> Estimates:
-    """Return the worst row-wise error of A X = B, computed on first use by the host or by a backend.
+    """Return the worst row-wise error of A X = B, to be computed on first use by the host or by a backend.
 
-    The error is NaN if A, X or B was changed after their normwise error eta was computed.
+    The error is NaN if A, X or B changes after their normwise error eta was computed.
     """
     return Estimates(
         lambda: (row_error_if_unchanged(backend or choose.dense(None), A, X, B, eta) if eta < inf else inf,)
@@ -236,7 +236,7 @@ class SolveInfo(Info):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
-        """Return cls(**facts), but bypass the dataclass constructor, which takes 2 µs longer."""
+        """Return cls(**facts) without calling the dataclass constructor, which takes 2 µs longer."""
         info = object.__new__(cls)
         info.__dict__.update(facts)
         return info
@@ -268,8 +268,8 @@ class SolveInfo(Info):
         return error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields with the row-wise error as a number, because A is not pickled."""
-        self._estimates.values()  # those of a stack add a phase to the times of single systems
+        """Return the fields for pickling, with the row-wise error as a number, because A is not pickled."""
+        self._estimates.values()  # the estimates of a stack add a phase to the times of single systems
         return self.__dict__ | {"_row_error": Estimates.known((self.componentwise_error,))}
 
     def _estimated(self) -> tuple[Any, ...]:
@@ -312,7 +312,7 @@ class SolveInfo(Info):
         return self._as_text([*lines, f"  time            {times}"])
 
     def _headline(self) -> str:
-        """Return the sizes, the precision and the number of steps."""
+        """Return the first line of the summary: sizes, precision and number of steps."""
         if self.systems is not None:
             rhs = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
             return f"{self.systems} systems, n = {self.n}{rhs}"

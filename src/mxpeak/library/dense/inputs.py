@@ -1,4 +1,4 @@
-"""Validate the systems of `solve`: A is square, b has as many rows, and both are finite."""
+"""Validate the input of `solve`: A is square, b has as many rows as A, and both are finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMS = ("N", "T", "H")
 
 
 def form_of(transposed: Any) -> str:
-    """Return "N" for A x = b, "T" for A^T x = b or "H" for A^H x = b."""
+    """Return the form of the system: "N" for A x = b, "T" for A^T x = b or "H" for A^H x = b."""
     if transposed is False:
         return "N"
     if isinstance(transposed, bool | np.bool_):
@@ -32,7 +32,7 @@ def form_of(transposed: Any) -> str:
 
 
 def matrix(values: Any) -> Input:
-    """Read a square matrix A."""
+    """Read A and check that it is a square matrix."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(
@@ -42,7 +42,7 @@ def matrix(values: Any) -> Input:
 
 
 def right_hand_side(values: Any, n: int) -> Input:
-    """Read b of shape (n,) or (n, k)."""
+    """Read b and check that its shape is (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
         raise UsageError(
@@ -54,7 +54,7 @@ def right_hand_side(values: Any, n: int) -> Input:
 
 
 def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKernels) -> Matrix:
-    """Return A in a type on the device of the kernels; copy it only if necessary, and if copy and factors fit."""
+    """Return A in a data type on the device of the kernels, after a check that a copy and the factors fit."""
     copied = A.device != ("cpu" if kernels.device is None else str(kernels.device.where))
     copied = copied or A.dtype != dtype or not lies_well(A.array)
     kernels.check_memory(A.shape[0], dtype, precision, copied=copied)
@@ -63,7 +63,9 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """Return a copy of the right-hand sides in the type of A, all finite; for a real A, imaginary parts follow."""
+    """Return a finite copy of the right-hand sides in the type of A; for a real A, the imaginary parts are extra
+    columns.
+    """
     xp = kernels.xp
     B = b.on(kernels.device, working_type(b.dtype))
     check_finite(B, "b", xp)
@@ -74,7 +76,7 @@ def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
 
 
 def lies_well(A: Any) -> bool:
-    """Return whether products read A without copying it."""
+    """Return whether matrix products can read A without copying it."""
     return by_rows(A) or by_rows(A.T)
 
 

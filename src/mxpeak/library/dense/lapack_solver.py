@@ -1,10 +1,11 @@
-"""LAPACK's solver on the host in the type of the input, with a check of the result.
+"""Solve one system with LAPACK on the host, in the data type of the input, and check the result.
 
     [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
 
-s are random numbers: ||A||·||z|| is seldom far below the condition and costs one more column. If eta is small and
-||A||·||z||·u is not, the condition is estimated; if eta is large, the factors are passed to refinement. The check costs
-O(n²) and few calls: at n = 50, LAPACK takes 14 µs, a NumPy function 1 µs and a BLAS wrapper of SciPy a third of that.
+The entries of s are random numbers. ||A||·||z|| is rarely far below the condition number and costs one more column. If
+eta is small and ||A||·||z||·u is not, the condition number is estimated. If eta is large, the factors are passed to
+refinement. The check costs O(n²) operations and few calls: at n = 50, LAPACK takes 14 µs, a NumPy function takes 1 µs,
+and a BLAS wrapper of SciPy takes a third of that.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ from mxpeak.solvers.scaling import Ends, balanced
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
 COPIED_BELOW = 256
-#: Entries whose absolute values are summed together, so that they stay in the second-level cache.
+#: Number of entries whose absolute values are summed together, so that they stay in the second-level cache.
 CACHED = 1 << 16
-#: The letters of a type and of its absolute values in the names of LAPACK.
+#: Letters that denote a type and the type of its absolute values in the names of LAPACK routines.
 LETTERS = {np.dtype(name): letters for name, letters in zip("dfDF", (("d", "d"), ("s", "s"), ("z", "d"), ("c", "s")))}
 
 
 class Routines(NamedTuple):
-    """SciPy's BLAS and LAPACK routines for one type, three of them for its real type, with u and the safe minimum."""
+    """SciPy's BLAS and LAPACK routines for one type, with its unit roundoff u and safe minimum.
+
+    Three of the routines are those for the real type.
+    """
 
     gesv: Callable[..., Any]
     getrf: Callable[..., Any]
@@ -60,7 +64,7 @@ class Routines(NamedTuple):
 
 @cache
 def routines(dtype: np.dtype[Any]) -> Routines:
-    """Return the routines for a type; imports SciPy on first use."""
+    """Return the routines for a type; import SciPy on first use."""
     from scipy.linalg import blas, lapack
 
     of, real = LETTERS[dtype]
@@ -79,7 +83,7 @@ def routines(dtype: np.dtype[Any]) -> Routines:
 
 
 def _sizes(A: Array) -> Array:
-    """Return |a_ij| of complex numbers, inf if it overflows."""
+    """Return |a_ij| of complex numbers, with inf for values that overflow."""
     with np.errstate(over="ignore"):
         return np.abs(A)
 
@@ -90,11 +94,11 @@ def _ones(n: int, dtype: np.dtype[Any]) -> Array:
 
 
 class DirectSolution(NamedTuple):
-    """X of A X = B and the factors of A in its own type, from LAPACK or from the small LU.
+    """The solution X of A X = B and the factors of A in its own type, from LAPACK or from the small LU.
 
     of           LAPACK's routines for the type
     history      the worst backward error, and the one after a correction if there was one
-    enough       whether it is as small as that of a stable solver
+    enough       whether the last error is as small as that of a stable solver
     probe        ||A||·||z||·u
     LU, pivots   the factors of A^T if `transposed`, otherwise of A; pivots are counted from 0
     norms        ||A||_inf, ||A||_1 and max |a_ij|
@@ -111,7 +115,7 @@ class DirectSolution(NamedTuple):
     norms: tuple[float, float, float]
 
     def condition(self) -> float:
-        """Return an estimate of ||A||_1·||A^-1||_1 (Higham 1988); these are infinity norms of A^T."""
+        """Return an estimate of ||A||_1·||A^-1||_1 (Higham 1988), computed from the infinity norms of A^T."""
         rcond, _ = self.of.gecon(self.LU(), self.norms[1], norm="I" if self.transposed else "1")
         return 1.0 / rcond if rcond else inf
 
@@ -139,7 +143,7 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
     transposed = by_rows and n >= COPIED_BELOW
     if transposed:
         LU, pivots, zero = of.getrf(W)
-        for part in (Z[:1], Z[1:]) if k == 1 else (Z,):  # BLAS solves for one vector in a third of the time of two
+        for part in (Z[:1], Z[1:]) if k == 1 else (Z,):  # BLAS solves for one vector in a third of the time for two
             of.getrs(LU, pivots, part.T, trans=1, overwrite_b=1)
     else:
         LU, pivots, _, zero = of.gesv(A, Z.T, overwrite_b=1)
@@ -159,7 +163,10 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
-    """Return the smallest and largest row sum of |w_ij|, the same of columns, and max |w_ij|; W is column-major."""
+    """Return the ends (minimum, maximum) of the row sums of |w_ij| and of the column sums, and max |w_ij|.
+
+    W is column-major.
+    """
     n = len(W)
     ones = _ones(n, of.real)
     across, down = both = np.zeros((2, n), of.real)
@@ -175,9 +182,10 @@ def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
 
 
 def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array) -> tuple[Array, float, bool]:
-    """Return R = B - A X, the worst backward error (inf for a NaN), and whether the sizes of X and B make it reliable.
+    """Return R = B - A X, the worst backward error (inf for NaN), and whether this error is reliable.
 
-    For many right-hand sides, the error is that of a random combination, each relative to its own scale.
+    The error is not reliable if X or B is near the limits of the range. For many right-hand sides, the error is that
+    of a random combination of the columns, each relative to its own scale.
     """
     n, k = X.shape
     if k == 1:
@@ -192,19 +200,19 @@ def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: 
     R = of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows)
     x_infs, b_infs = (size.tolist() for size in sizes)
     etas = [backward_error(r, A_inf, x, b, n, of.u) for r, x, b in zip(of.sizes(R).max(0).tolist(), x_infs, b_infs)]
-    worst = max(etas) if sum(etas) < inf else inf  # a sum is NaN if one of them is; max() may ignore it
+    worst = max(etas) if sum(etas) < inf else inf  # a sum with a NaN is NaN, whereas max() may ignore a NaN
     return R, worst, all(_in_range(x, b, of.low) for x, b in zip(x_infs, b_infs))
 
 
 def _in_range(x_inf: float, b_inf: float, low: float) -> bool:
-    """Return whether x is finite, and b is neither huge nor so tiny that its residual may vanish."""
+    """Return whether x is finite, and b is neither huge nor so tiny that the residual may underflow."""
     return x_inf < inf and (low < b_inf < 1.0 / low or b_inf == 0.0)
 
 
 def _sampled_residual(
     W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
 ) -> tuple[Array, float, bool]:
-    """Return `_residual` of a random combination of the columns, whose largest entries are `x_inf` and `b_inf`."""
+    """Compute `_residual` for a random combination of the columns, with the largest entries `x_inf` and `b_inf`."""
     n, k = X.shape
     suits = bool(b_inf.min() > of.low) or bool(((b_inf == 0.0) | (b_inf > of.low)).all())
     suits = suits and bool(b_inf.max() < 1.0 / of.low) and bool(x_inf.max() < inf)
@@ -217,7 +225,7 @@ def _sampled_residual(
 
 
 def info_of(found: DirectSolution, A: Array, b: Array, times: dict[str, float], why: str) -> SolveInfo:
-    """Return the info for a solved system; estimates the condition only if the probe is large."""
+    """Return the diagnostics of a solved system; estimate the condition number only if the probe is large."""
     u, n = found.of.u, len(found.X)
     singular = not found.probe <= PROBED and not found.condition() * u < 1.0
     facts = {

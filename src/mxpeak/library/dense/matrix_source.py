@@ -1,7 +1,7 @@
-"""Where the entries of a distributed matrix come from: a function, a file, or its ranks' memory.
+"""Sources of the entries of a distributed matrix: a function, a file, or the memory of the ranks.
 
-A rank asks for some rows of its own part.  What goes wrong there is noted, and NaN is given instead: the other ranks
-compute on, and all raise together afterwards.
+Each rank requests rows of its own part. If reading them fails, the source records the error and returns NaN. The other
+ranks continue to compute, and all ranks raise the error together afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mxpeak.library.types import Array
 
 
 class Source:
-    """Entries made or read when they are asked for.
+    """Source that computes or reads the entries of a matrix on demand.
 
-    dtype   of the entries as they are given: float64 or complex128
-    holds   whether every rank holds its part of A
-    held    how many bytes that are on this rank
+    dtype   data type of the returned entries: float64 or complex128
+    holds   whether every rank stores its part of A in memory
+    held    size of the stored part on this rank, in bytes
     """
 
     holds, held = False, 0
@@ -35,7 +35,7 @@ class Source:
         self._mistake: MxpeakError | None = None
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """These local rows, in `dtype`."""
+        """Return the local rows with the indices `local`, in `dtype`; return NaN if an error occurs."""
         i, j = owned(rows)[local], owned(cols)
         if not (len(i) and len(j)):
             return np.empty((len(i), len(j)), self.dtype)
@@ -48,12 +48,12 @@ class Source:
         return np.full((len(i), len(j)), np.nan, self.dtype)
 
     def mistake(self) -> MxpeakError | None:
-        """What went wrong since this was last asked."""
+        """Return the first error since the previous call, or None, and clear it."""
         found, self._mistake = self._mistake, None
         return found
 
     def _entries(self, i: Array, j: Array) -> Any:
-        """a_ij of these rows and columns."""
+        """Return the entries a_ij of these rows and columns."""
         raise NotImplementedError
 
     def _checked(self, values: Any, i: Array, j: Array) -> Array:
@@ -71,7 +71,7 @@ class Source:
                 f"and j of shape (1, {shape[1]}); use operations on whole arrays, for example 1.0 / (1.0 + "
                 "abs(i - j))"
             )
-        A = np.ascontiguousarray(A, self.dtype)  # products read rows
+        A = np.ascontiguousarray(A, self.dtype)  # matrix products read rows
         if not np.isfinite(A).all():
             r, c = np.argwhere(~np.isfinite(A))[0]
             raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries")
@@ -79,10 +79,10 @@ class Source:
 
 
 class FunctionSource(Source):
-    """a_ij = fn(i, j), made anew whenever it is needed."""
+    """Source with the entries a_ij = fn(i, j), which are computed again for each use."""
 
     def __init__(self, fn: Callable[[Any, Any], Any]):
-        """The entry (0, 0) is made to see whether they are complex."""
+        """Compute the entry (0, 0) to determine whether the entries are complex."""
         what, first = "fn(i, j)", np.zeros((1, 1), np.int64)
         try:
             entry = np.asarray(fn(first, first))
@@ -96,7 +96,7 @@ class FunctionSource(Source):
 
 
 class InFile(Source):
-    """a_ij of a file, which is mapped, not loaded: a rank reads what it needs when it needs it."""
+    """Source that reads the entries from a file on demand, without loading the whole file."""
 
     def __init__(self, path: Path, A: Any):
         super().__init__(str(path), wide_type(A.dtype, str(path)))
@@ -104,7 +104,7 @@ class InFile(Source):
 
     @classmethod
     def opened(cls, path: Path, dataset: str | None) -> InFile:
-        """The square matrix of a file."""
+        """Open a file and check that it contains a nonempty square matrix."""
         A = opened(path, dataset)
         if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
             raise UsageError(
@@ -114,7 +114,7 @@ class InFile(Source):
 
     @property
     def n(self) -> int:
-        """The order of the matrix."""
+        """Return the order of the matrix."""
         return int(self._A.shape[0])
 
     def _entries(self, i: Array, j: Array) -> Any:
@@ -124,16 +124,16 @@ class InFile(Source):
 
 
 def _runs(indices: Array) -> list[slice]:
-    """Ascending indices as runs of consecutive ones."""
+    """Return slices for the runs of consecutive numbers in ascending indices."""
     pieces = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
     return [slice(int(run[0]), int(run[-1]) + 1) for run in pieces]
 
 
 class InMemory(Source):
-    """This rank's part, in blocks as they are distributed; its entries are known to be finite.
+    """Source that stores this rank's part in the block-cyclic layout; all entries are known to be finite.
 
-    It may be the user's own array.  In fp64, by rows or by columns, it is read where it lies, and so is a complex
-    one; of others the rows that are asked for are copied.
+    The part can be the user's own array. Complex parts, and fp64 parts that are contiguous by rows or by columns, are
+    used without a copy. For other parts, each request copies the requested rows.
     """
 
     holds = True
@@ -143,23 +143,23 @@ class InMemory(Source):
         self.part, self.held = part, part.nbytes
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """These local rows."""
+        """Return the local rows with the indices `local`."""
         strip = self.part[local]
         if self.dtype.kind == "c":
             return strip
-        # Compiled products take writable arrays, though they do not write to this one.
+        # Compiled products accept only writable arrays, although they do not write to this one.
         as_it_lies = strip.dtype == np.float64 and strip.flags.writeable and min(strip.shape) > 1 and lies_well(strip)
         return strip if as_it_lies else np.array(strip, np.float64, order="C")
 
 
 def owned(layout: BlockCyclic) -> Array:
-    """The global indices that a process owns, ascending."""
+    """Return the global indices that a process owns, in ascending order."""
     found: Array = block_cyclic(layout).to_global(np.arange(layout.local_size))
     return found
 
 
 def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
-    """The type in which these numbers are solved with: float64, or complex128; stops at what is neither."""
+    """Return float64 or complex128, the type in which a system is solved; raise an error for other types."""
     if dtype.kind not in "biufc":
         raise UsageError(
             f"{what} has dtype {dtype}, but distributed systems need a real, complex or integer NumPy type; "

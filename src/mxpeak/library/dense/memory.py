@@ -1,4 +1,4 @@
-"""Memory of distributed systems: the bytes per rank, and an error before anything is allocated if they do not fit."""
+"""Estimate the memory per rank of distributed systems, and raise an error before the allocation if it is too large."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mxpeak.runtime.memory import MARGIN
 from mxpeak.runtime.nodes import nodes_of
 
 #: Largest number of vectors of length n that every rank stores for each right-hand side: b and x, this rank's parts of
-#: them, residuals, sums of a solve, and messages.
+#: b and x, residuals, sums of a solve, and messages.
 VECTORS = 10
 
 
 def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:
-    """Return the bytes of the rank that needs most: factors, panels, row swaps, vectors, and its part of A if held.
+    """Return the bytes on the rank that needs the most memory: factors, panels, row swaps, vectors, and A if `held`.
 
-    `parts` is the number of real values per entry; with 2, for complex entries, the factors are those of a real matrix
-    of order 2n.
+    `parts` is the number of real values per entry. For complex entries (2), the factors are those of a real matrix of
+    order 2n.
     """
     n, nb = parts * n, parts * nb
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
@@ -53,9 +53,9 @@ def check_memory(
 
 
 def check_rhs_memory(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int) -> None:
-    """Raise a ResourceError if b (n, k) and x, which every rank stores whole, do not fit in addition to the factors.
+    """Raise a ResourceError if b (n, k) and x do not fit in addition to the factors. Collective.
 
-    `parts` and `parts_of_A` are the numbers of real values per entry. Collective.
+    Every rank stores b and x completely. `parts` and `parts_of_A` are the numbers of real values per entry.
     """
     more = parts * k - parts_of_A  # the memory of the factors includes one right-hand side
     if not more:
@@ -72,14 +72,19 @@ def check_rhs_memory(comm: Communicator, n: int, k: int, parts: int, parts_of_A:
 
 
 def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
-    """Return the ranks of the fullest node, and the bytes per rank including those in use. Collective."""
+    """Return the largest number of ranks per node, and the smallest memory per rank in bytes. Collective.
+
+    The memory per rank is the free memory plus `in_use`, the bytes that the rank already uses.
+    """
     ranks_per_node = nodes_of(comm, None).max_ranks
     free = int(MARGIN * (available_memory_bytes() or 2**63)) // ranks_per_node
     return ranks_per_node, -int(allreduce_scalar(comm, -float(free + in_use), "max"))
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
-    """Return the smallest number of ranks, on a grid s×s or s×(s+1), that fit in `free` bytes each; 0 if none does."""
+    """Return the smallest number of ranks, on a grid s×s or s×(s+1), that need at most `free` bytes each; 0 if none
+    does.
+    """
     if 8 * VECTORS * parts * n >= free:
         return 0
     blocks = ceil(n / nb)

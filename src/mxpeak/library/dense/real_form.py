@@ -1,10 +1,10 @@
-"""The real form of a complex system, of twice the order: a 2×2 block per entry of A, two numbers per entry of b and x.
+"""Convert complex systems to real systems of twice the order, with a 2×2 block for each entry of A.
 
     [ Re a_ij  -Im a_ij ] [ Re x_j ]   [ Re b_i ]
     [ Im a_ij   Re a_ij ] [ Im x_j ] = [ Im b_i ]
 
-Both rows of such a block have the same sum of absolute values, and so have its columns: scaling treats them equally.
-The transpose is the real form of A^H.
+Both rows of a block have the same sum of absolute values, and so do both columns. Therefore, scaling treats the real
+and imaginary parts equally. The transpose is the real form of A^H.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mxpeak.library.types import Array
 
 
 class RealForm:
-    """`Strips` of the real form of a complex matrix, in blocks of 2·NB on the same ranks."""
+    """`Strips` of the real form of a complex matrix, in blocks of order 2·NB on the same ranks."""
 
     def __init__(self, source: Source):
         self._source = source
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return these local rows of the real form, row-major; they start with a block."""
+        """Return the local rows of the real form in row-major order; they must start with a whole 2×2 block."""
         Z = self._source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
@@ -35,23 +35,23 @@ class RealForm:
 
 
 class Magnitudes:
-    """`Strips` of |a_ij| on the same ranks."""
+    """`Strips` of the absolute values |a_ij| on the same ranks."""
 
     def __init__(self, source: Source):
         self._source = source
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return |a_ij| of these local rows."""
+        """Return |a_ij| of the local rows."""
         return np.abs(self._source(rows, cols, local))
 
 
 def moduli(V: Array, of_A: np.dtype[Any]) -> Array:
-    """Return |v_ij| of vectors of the real system; a complex number is a pair of rows."""
+    """Return |v_ij| of vectors of the real system, in which a complex number is a pair of rows."""
     return np.hypot(V[0::2], V[1::2]) if of_A.kind == "c" else np.abs(V)
 
 
 def _halved(layout: BlockCyclic) -> BlockCyclic:
-    """Return the layout of the complex numbers."""
+    """Return the layout of the complex numbers for a layout of their real and imaginary parts."""
     return BlockCyclic(layout.n // 2, layout.nb // 2, layout.p, layout.P)
 
 
@@ -61,9 +61,11 @@ def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
 
 
 def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return B (n, k) as right-hand sides of the real system; for a real A, the real parts and then the imaginary ones.
+    """Return B (n, k) as right-hand sides of the real system; for a real A, the real parts and then the imaginary
+    parts.
 
-    A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the real form solves, so B is `conjugated`.
+    For a complex A, `conjugated` selects conj(B): A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the
+    real form solves.
     """
     if of_A.kind == "c":
         return np.stack((B.real, -B.imag if conjugated else B.imag), axis=1).reshape(2 * len(B), -1)
@@ -71,7 +73,7 @@ def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
 
 
 def solutions(X: Array, of_A: np.dtype[Any], of_b: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return the solutions of the user's system from the solutions X of the real one."""
+    """Return the solutions of the user's system, given the solutions X of the real system."""
     if of_A.kind == "c":
         return X[0::2] + (-1j if conjugated else 1j) * X[1::2]
     if of_b.kind == "c":

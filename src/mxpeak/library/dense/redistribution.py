@@ -1,4 +1,4 @@
-"""Rows and other pieces that ranks have, sent to the ranks of the blocks that they are part of."""
+"""Send rows and rectangular pieces from any rank to the ranks that own the blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAG = 7300
 
 
 def rows_here(values: Any, name: str) -> Array:
-    """This rank's rows: numbers, finite, of two dimensions."""
+    """Read the rows of this rank, and check that they form a finite numeric array with two dimensions."""
     A = read(values, name)
     if len(A.shape) != 2:
         raise UsageError(f"{name} has shape {A.shape}; use shape (m, n) for m rows, or (0, n) on a rank without rows")
@@ -33,14 +33,14 @@ def rows_here(values: Any, name: str) -> Array:
 
 
 def type_of(comm: Communicator, mine: Iterable[Array]) -> np.dtype[Any]:
-    """complex128 where a rank has complex numbers, else float64.  Collective."""
+    """Return complex128 if any rank has complex numbers, otherwise float64. Collective."""
     here = np.result_type(np.float64, *(values.dtype for values in mine)).kind
     kinds = comm.bcast_object(comm.gather_objects(here))
     return np.dtype(np.complex128 if "c" in kinds else np.float64)
 
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
-    """Every rank's first row, and n; all rows are there, and equally long.  Collective."""
+    """Return the first row of each rank, and n; check that the rows of all ranks form a square matrix. Collective."""
     validate_on_all(comm, lambda: rows, lambda made: f"rows of {made.shape[1]} entries")
     counts = comm.bcast_object(comm.gather_objects(rows.shape[0]))
     n, total = rows.shape[1], sum(counts)
@@ -54,7 +54,7 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
 
 
 class Piece(NamedTuple):
-    """A rectangle of A that lies with a rank: its first row and column, and its shape."""
+    """A rectangular piece of A: the rank that has it, its first row and column, and its shape."""
 
     rank: int
     row: int
@@ -63,13 +63,16 @@ class Piece(NamedTuple):
 
 
 def by_rows(starts: Sequence[int]) -> list[Piece]:
-    """Rank k has the rows from starts[k] on."""
+    """Return one piece per rank: rank k has the rows from starts[k] to starts[k+1] - 1."""
     n = starts[-1]
     return [Piece(rank, first, 0, (last - first, n)) for rank, (first, last) in enumerate(pairwise(starts))]
 
 
 def pieces_of(comm: Communicator, n: int, mine: Mapping[tuple[int, int], Array]) -> list[Piece]:
-    """The pieces of all ranks, in each rank's order: together every entry once.  Collective."""
+    """Return the pieces of all ranks, and check that they contain every entry exactly once. Collective.
+
+    The pieces are sorted by rank and keep the order of their rank.
+    """
     here = [Piece(comm.rank, row, col, values.shape) for (row, col), values in mine.items()]
     found = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
     _check_every_entry_once(n, found)
@@ -77,7 +80,10 @@ def pieces_of(comm: Communicator, n: int, mine: Mapping[tuple[int, int], Array])
 
 
 def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
-    """Counted in the rectangles that the edges of all pieces make."""
+    """Raise a UsageError unless the pieces contain every entry of the n×n matrix exactly once.
+
+    The entries are counted in the rectangles that the edges of all pieces form.
+    """
     rows = np.unique([0, n, *(edge for row, _, (m, _) in _places(pieces) for edge in (row, row + m))])
     cols = np.unique([0, n, *(edge for _, col, (_, k) in _places(pieces) for edge in (col, col + k))])
     if min(rows[0], cols[0]) < 0 or max(rows[-1], cols[-1]) > n:
@@ -104,10 +110,10 @@ def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]
 def redistributed(
     grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece], dtype: np.dtype[Any]
 ) -> Array:
-    """This rank's blocks of the matrix, in float64 or complex128; `mine` are the values of its pieces, in their order.
+    """Return this rank's blocks of the matrix, in float64 or complex128. Collective over the grid.
 
-    Each pair of ranks exchanges at most one message, one after the other: beside the blocks, a rank needs memory for
-    two of them.  Collective over the grid.
+    `mine` contains the values of this rank's pieces, in the order of `pieces`. Each pair of ranks exchanges at most
+    one message, one pair after the other. In addition to the blocks, a rank needs memory for two messages.
     """
     comm, shape = grid.all, ProcessGrid(grid.P, grid.Q)
     here = [piece for piece in pieces if piece.rank == comm.rank]
@@ -128,7 +134,7 @@ def redistributed(
 
 
 def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCyclic, BlockCyclic]:
-    """The rows and columns that a rank owns."""
+    """Return the layouts of the rows and columns that a rank owns."""
     p, q = shape.coords(rank)
     return BlockCyclic(n, nb, p, shape.P), BlockCyclic(n, nb, q, shape.Q)
 
@@ -136,7 +142,7 @@ def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCycli
 def _packed(
     here: Sequence[Piece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
 ) -> Array:
-    """What a rank's rows and columns have of these pieces, one after the other."""
+    """Return in one array the entries of the local pieces that belong to the given rows and columns."""
     packed = [np.empty(0, dtype)]
     for (_, row, col, (m, k)), A in zip(here, values):
         i, j = owned(rows)[rows.local_range(row, row + m)], owned(cols)[cols.local_range(col, col + k)]
@@ -145,7 +151,10 @@ def _packed(
 
 
 def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
-    """What a rank sends, as fp64 numbers: of complex ones both parts."""
+    """Send a message to rank `to`, receive `theirs` from rank `source`, and return it.
+
+    Complex numbers are sent as pairs of fp64 numbers.
+    """
     requests = [comm.irecv(theirs.view(np.float64), source, TAG)] if theirs.size else []
     requests += [comm.isend(message.view(np.float64), to, TAG)] if message.size else []
     Task(all_of(requests)).wait()

@@ -17,7 +17,10 @@ from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """Return the whole b in float64 or complex128 on all ranks; with `local`, each rank has its rows. Collective."""
+    """Return the complete b in float64 or complex128 on all ranks. Collective.
+
+    If `local`, each rank passes only its own rows.
+    """
     if callable(b):
         return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _fingerprint)
     if not local:
@@ -27,7 +30,7 @@ def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
 
 
 def _whole(A: DistributedMatrix, b: Any) -> Array:
-    """Read all rows of b."""
+    """Read all rows of b, from an array or a function."""
     shape, local = read(b, "b").shape, len(A.own_rows)
     if shape and shape[0] == local != A.n:
         raise UsageError(
@@ -50,7 +53,7 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
 
 
 def _numbers(b: Input) -> Array:
-    """Return a copy in float64 or complex128, all finite."""
+    """Return a finite copy of b in float64 or complex128."""
     B = np.array(b.on(None, wide_type(b.dtype, "b")))
     check_finite(B, "b", np)
     return B

@@ -1,7 +1,7 @@
 """Solve one system of moderate order on the host with the compiled small LU, and check the result in the same call.
 
-The check is that of `lapack_solver`: sums of the rows and columns of A, the backward error, and a solution for random
-numbers in addition to b. With the compiled code, all of this takes 10 µs at n = 50; NumPy's solver takes 18 µs.
+The check is the same as in `lapack_solver`: row and column sums of A, the backward error, and a solution for random
+numbers in addition to b. The compiled code takes 10 µs at n = 50; NumPy's solver takes 18 µs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu
 from mxpeak.solvers.scaling import balanced
 
-#: BLAS computes the products if [A B] has at least this many bytes, about the size of a second-level cache. Speed over
-#: NumPy with two threads, without and with BLAS: fp64 2.0 and 1.5 at n = 300, 1.6 and 1.9 at 400, 1.2 and 1.9 at 700;
-#: complex128 1.35 and 1.5 at 256, 0.96 and 1.2 at 400; fp32 1.9 and 3.6 at 1000.
+#: BLAS computes the products if [A B] has at least this many bytes, about the size of a second-level cache. Speed
+#: relative to NumPy with two threads, without and with BLAS: fp64 2.0 and 1.5 at n = 300, 1.6 and 1.9 at 400, 1.2 and
+#: 1.9 at 700; complex128 1.35 and 1.5 at 256, 0.96 and 1.2 at 400; fp32 1.9 and 3.6 at 1000.
 BY_BLAS_FROM = 1 << 20
 
 
@@ -35,7 +35,7 @@ def suits_small_lu(A: Array, B: Array) -> bool:
 
 @cache
 def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return the compiled solver for a type; compiles it, or reads it from disk, on first use."""
+    """Return the compiled solver for a type; compile it, or read it from disk, on first use."""
     from mxpeak.kernels.host.dense.small_lu import solver
 
     compile_once(f"mxpeak.solve, first use on {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
@@ -44,12 +44,13 @@ def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
 
 
 class SolvePlan(NamedTuple):
-    """Everything that systems of one order, type and number of right-hand sides share, so that one lookup returns it.
+    """The constants for systems of one order, type and number of right-hand sides, so that one lookup returns all of
+    them.
 
     gemm      address of BLAS's matrix product; 0 if the small LU computes the products itself
     of        LAPACK's routines for the type
     shape     shape of the work array for [A B s]
-    memory    numbers of entries of the work arrays for that and for the sizes
+    memory    numbers of entries of that work array and of the work array for absolute values
     s, t      random numbers for the probe and for the right-hand sides
     enough    largest backward error that needs no correction
     facts     number of facts that the solver returns
@@ -68,7 +69,7 @@ class SolvePlan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> SolvePlan:
-    """Return the plan for k right-hand sides of order n."""
+    """Return the constants for k right-hand sides of order n."""
     from mxpeak.kernels.host.dense.small_lu import DIAGNOSTICS, facts_of, padded, work_size
     from mxpeak.kernels.host.engine.blas import address
 

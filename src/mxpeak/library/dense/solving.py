@@ -122,7 +122,7 @@ def solve(
 def _conjugated(
     form: str, A: Input, b: Input, solve_with: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve A, A^T or A^H x = b; A^H x = b is A^T conj(x) = conj(b)."""
+    """Solve A x = b, A^T x = b or A^H x = b; the last is A^T conj(x) = conj(b)."""
     conj = form == "H" and A.dtype.kind == "c"
     if form != "N":
         A = replace(A, array=A.array.swapaxes(-1, -2))
@@ -182,7 +182,7 @@ def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:
 
 
 def _is_plain(A: Any, b: Any) -> bool:
-    """Return whether A and b are NumPy arrays of one type and a small order, which need no conversion and no copy."""
+    """Return whether A and b are NumPy arrays of one type and small order, so that no conversion is needed."""
     if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):
         return False
     n = len(A)
@@ -192,7 +192,7 @@ def _is_plain(A: Any, b: Any) -> bool:
 
 
 def kernels_for(device: str, *inputs: Input) -> DenseKernels:
-    """Return the kernels of the host, or of the GPU that was named or that has the inputs."""
+    """Return the kernels of the host, or of the GPU that `device` names or that stores the inputs."""
     return choose.dense(device_for(device, *(values.device for values in inputs)))
 
 
@@ -223,11 +223,12 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
 def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = None) -> tuple[Any, SolveInfo]:
     """Solve in the type of A and b with one call of the small LU or of LAPACK; refine x only if a check fails.
 
-    `decay_spans` contains the time until decaying pivots showed that fp32 factors are useless, or None.
+    `decay_spans` contains the time until decaying pivots showed that fp32 factors are useless. It is None if no
+    factorization was tried.
     """
     by_small_lu, n = suits_small_lu(A, b), len(A)
     if by_small_lu:
-        kernel_for(A.dtype)  # compiled, or read from disk, before the clock starts
+        kernel_for(A.dtype)  # compile the kernel, or read it from disk, before the time measurement starts
     begin = time.perf_counter()
     found = solve_by_small_lu(A, b) if by_small_lu else solve_by_lapack(A, b)
     time_s = time.perf_counter() - begin

@@ -2,8 +2,9 @@
 
     [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
 
-s are random numbers: ||A||·||z|| is seldom far below the condition and costs one more column. If eta or ||A||·||z||·u
-is large, or A needs scaling, the solver for single systems solves this system again.
+The entries of s are random numbers. ||A||·||z|| is rarely far below the condition number and costs one more column. If
+eta or ||A||·||z||·u is large for a system, or its matrix needs scaling, the solver for single systems solves this
+system again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Indices = tuple[int, ...]
 
 
 class StackSolution(NamedTuple):
-    """Solutions of a stack: X (..., n, k), eta (...), and which of them are as good as those of a stable solver."""
+    """The solutions of a stack: X (..., n, k), eta (...), and a mask of the systems that are solved accurately."""
 
     X: Array
     eta: Array
@@ -55,7 +56,7 @@ def stack_of(values: Any) -> Input | None:
 
 
 def _depth(values: Any) -> int:
-    """Return the depth of nested lists, or 0 for lists that are no array; `read` rejects those."""
+    """Return the depth of nested lists, or 0 for irregular lists, which `read` rejects."""
     try:
         return int(np.ndim(values))
     except (ValueError, TypeError):
@@ -65,7 +66,10 @@ def _depth(values: Any) -> int:
 def solve_stack(
     A: Input, b: Input, device: str, precision: str, solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve all systems; `solve_single` solves those that fail the check, or all if a precision is requested."""
+    """Solve all systems of a stack with NumPy; solve those that fail the check again with `solve_single`.
+
+    If a precision is requested, `solve_single` solves all systems.
+    """
     if device_for(device, A.device, b.device) is not None:
         raise UsageError("mxpeak solves stacks only on the host; use A.cpu() and b.cpu(), or use solve for each matrix")
     dtype = np.result_type(working_type(A.dtype), working_type(b.dtype))
@@ -97,11 +101,11 @@ def solve_stack(
 
 
 def solve_together(A: Array, B: Array) -> StackSolution | None:
-    """Solve A X = B, A (..., n, n) and B (..., n, k) of one type, by NumPy; return None if a matrix is singular."""
+    """Solve A X = B with NumPy, for A (..., n, n) and B (..., n, k) of one type; return None if one is singular."""
     n, k = B.shape[-2:]
     u = roundoff(A.dtype)
     with np.errstate(all="ignore"):
-        # NumPy 2 broadcasts the stack of B; NumPy 1 reads a B with one dimension less than A as vectors.
+        # NumPy 2 broadcasts the stack of B. NumPy 1 interprets a B with one dimension less than A as vectors.
         both = np.empty((*(1,) * (A.ndim - B.ndim), *B.shape[:-1], k + 1), A.dtype)
         both[..., :k], both[..., k] = B, probe_vector(n)
         try:
@@ -119,12 +123,12 @@ def solve_together(A: Array, B: Array) -> StackSolution | None:
 
 
 def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
-    """Return eta of each system; for many right-hand sides, that of a random combination relative to their scales."""
+    """Return eta of each system; for many right-hand sides, that of a random combination of their scaled columns."""
     n, k = B.shape[-2:]
     A_inf = A_inf[..., None]
     scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
     scale[scale == 0.0] = 1.0  # x = b = 0
-    scale[~(scale < np.inf)] = np.nan  # x overflowed: any residual would be small compared with it
+    scale[~(scale < np.inf)] = np.nan  # x overflowed: relative to x, every residual would be small
     if k > SAMPLED:
         w = (probe_vector(k) / scale)[..., None].astype(A.dtype)
         X, B, scale = X @ w, B @ w, 1.5 * np.sqrt(k)
@@ -133,14 +137,14 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
 
 
 def _in_range(B: Array) -> Array:
-    """Return whether no right-hand side of a system is huge, or so tiny that its residual may vanish."""
+    """Return for each system whether no right-hand side is huge, or so tiny that the residual may underflow."""
     low, b_inf = safe_minimum(B.dtype), np.abs(B).max(-2)
     suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
     return suits
 
 
 def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
-    """Return the worst row-wise and normwise backward errors of each system, in n·u."""
+    """Return the worst row-wise and normwise backward errors of each system, in units of n·u."""
     n, u = A.shape[-1], roundoff(A.dtype)
     with np.errstate(all="ignore"):
         sizes, R = np.abs(A), np.abs(B - A @ X)
@@ -154,14 +158,14 @@ def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
 
 
 def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
-    """Return the worst row-wise error of all systems, computed on first use; A is not copied."""
+    """Return the worst row-wise error of all systems, to be computed on first use; A is not copied."""
     if not X.size:
         return Estimates.known((0.0,))
     X, B, eta = X.copy(), B.copy(), eta.copy()
 
     def compute() -> tuple[float]:
         omega, now = _errors(A, X, B)
-        for index, info in infos.items():  # these may have been solved in another range
+        for index, info in infos.items():  # `solve_single` may have solved these in another range
             omega[index], now[index] = info.componentwise_error, eta[index]
         unchanged = bool((now <= CHANGED * (eta + 1.0)).all())
         return (float(omega.max()) if unchanged else nan,)
@@ -172,7 +176,7 @@ def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, So
 def _info(
     infos: dict[Indices, SolveInfo], eta: Array, X: Array, times: dict[str, float], row_error: Estimates
 ) -> SolveInfo:
-    """Return the info of the stack; the message lists the systems that failed."""
+    """Return the diagnostics of the stack, with a message that lists the systems that failed."""
     failed = [(index, info) for index, info in infos.items() if not info.solved or info.ill_conditioned]
     lines = [f"A[{', '.join(map(str, index))}]: {info.message or info.outcome}" for index, info in failed[:LISTED]]
     if len(failed) > LISTED:
@@ -199,12 +203,12 @@ def _info(
 
 
 def _largest(infos: Collection[SolveInfo], name: str) -> Any:
-    """Return the largest value of an attribute, or None if there is no info."""
+    """Return the largest value of an attribute, or None if `infos` is empty."""
     return max((getattr(info, name) for info in infos), default=None)
 
 
 def _as_columns(A: tuple[int, ...], b: Array) -> Array:
-    """Return b as (..., n, k), with NumPy's rules: one dimension is a vector for all systems."""
+    """Return b with the shape (..., n, k), with NumPy's rules: a one-dimensional b is a vector for all systems."""
     n = A[-1]
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:
@@ -223,7 +227,7 @@ def _as_columns(A: tuple[int, ...], b: Array) -> Array:
 
 
 def _check_finite(X: Array, name: str) -> None:
-    """Raise a UsageError if an entry of a stack is NaN or Inf."""
+    """Raise a UsageError if any entry of the stack X is NaN or Inf."""
     finite = np.isfinite(X)
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])

@@ -15,7 +15,7 @@ LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 def opened(path: Path, dataset: str | None) -> Any:
-    """Return an array in a file that reads only the requested entries."""
+    """Open a file and return an array object that reads only the requested entries."""
     library = LIBRARIES.get(path.suffix.lower())
     if library is None:
         return _mapped(path, dataset)
@@ -35,7 +35,7 @@ def opened(path: Path, dataset: str | None) -> Any:
 
 
 def _mapped(path: Path, dataset: str | None) -> Any:
-    """Return the memory-mapped array of a .npy file."""
+    """Return the memory-mapped array of a .npy file; raise an error if a dataset is named."""
     _check_single(path, dataset)
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -47,7 +47,7 @@ def _mapped(path: Path, dataset: str | None) -> Any:
 
 
 def _check_single(path: Path, dataset: str | None) -> None:
-    """Raise a UsageError if a dataset is named although the file contains a single array."""
+    """Raise a UsageError if a dataset is named although the file contains only one array."""
     if dataset is not None:
         raise UsageError(
             f"dataset={dataset!r} applies only to files with several arrays, but {path} contains one array; "
@@ -56,7 +56,7 @@ def _check_single(path: Path, dataset: str | None) -> None:
 
 
 def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
-    """Return the dataset with this name, or the only dataset."""
+    """Return the dataset with this name, or the only dataset of the store."""
     if hasattr(store, "shape"):  # a Zarr array outside a group
         _check_single(path, dataset)
         return store
