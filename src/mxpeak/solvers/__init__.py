@@ -1,1 +1,3 @@
-"""The algorithms as the papers tell them: no backend, no device, no message passing library is named here."""
+"""Numerical algorithms in the form of the cited papers, independent of backends, devices and message passing
+libraries.
+"""

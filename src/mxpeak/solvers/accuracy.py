@@ -11,10 +11,10 @@ from __future__ import annotations
 from math import inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
-#: Plain LU seldom exceeds these backward errors, normwise and row-wise, or 4/n and 16/n if those are larger.
+#: Normwise and row-wise backward errors that plain LU rarely exceeds; the limits are 4/n and 16/n if those are larger.
 PLAIN_LU, PLAIN_LU_BY_ROWS = 2.0**-7, 2.0**-4
-#: More right-hand sides than this are checked by one random combination, because a residual per column would cost as
-#: much as the solves.
+#: If there are more right-hand sides, a random combination of them is checked, because a residual for each column
+#: would cost as much as the solves.
 SAMPLED = 8
 
 
@@ -32,25 +32,25 @@ class Accuracy(NamedTuple):
 
 
 def plain_lu(n: int, rhs: int = 1, *, is_complex: bool) -> float:
-    """Return the backward error that plain LU seldom exceeds: max(4/n, 2^-7), or 2·sqrt(2) times that if complex.
+    """Return the backward error that plain LU rarely exceeds: max(4/n, 2^-7), or 2·sqrt(2) times that if complex.
 
     To first order, the rounding error of a complex product is up to 2·sqrt(2)·u and that of a real product u (Higham
-    2002, section 3.6). The bound is twice as large for many right-hand sides, because their worst error scatters more.
+    2002, section 3.6). The bound is twice as large for many right-hand sides, because their worst error varies more.
     """
     bound = max(4.0 / n, PLAIN_LU) * (2.0 * sqrt(2.0) if is_complex else 1.0)
     return bound * (2.0 if rhs > SAMPLED else 1.0)
 
 
 def plain_lu_by_rows(n: int, *, is_complex: bool) -> float:
-    """Return the row-wise backward error that plain LU seldom exceeds, in n·u: max(16/n, 1/16).
+    """Return the row-wise backward error that plain LU rarely exceeds, in n·u: max(16/n, 1/16).
 
-    Measured for n = 200 to 2000: 2 to 80 roundings u for dense matrices, up to 500 for sparse ones.
+    Measured for n = 200 to 2000: 2 to 80 roundings u for dense matrices, up to 500 for sparse matrices.
     """
     return max(16.0 / n, PLAIN_LU_BY_ROWS) * (2.0 * sqrt(2.0) if is_complex else 1.0)
 
 
 def row_errors(xp: Any, R: Any, D: Any, n: int) -> Any:
-    """Return |r_ij| / d_ij; residuals of n + 1 roundings of subnormal numbers count as zero, for the order n."""
+    """Return |r_ij| / d_ij for order n; residuals of at most n + 1 roundings of subnormal numbers count as zero."""
     info = xp.finfo(R.dtype)
     floor = (n + 1) * float(info.smallest_normal) * float(info.eps)
     sizes = xp.abs(R)
@@ -59,5 +59,5 @@ def row_errors(xp: Any, R: Any, D: Any, n: int) -> Any:
 
 
 def worst(errors: Any) -> float:
-    """Return the largest error, or inf if one is not finite."""
+    """Return the largest error, or inf if any error is not finite."""
     return max(errors, default=0.0) if all(map(isfinite, errors)) else inf

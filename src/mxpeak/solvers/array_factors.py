@@ -1,4 +1,4 @@
-"""LU factors of a matrix in the memory of one process: LAPACK's, a device's, or those of the compiled elimination."""
+"""LU factors of a matrix on one process, computed by LAPACK, a GPU library or the compiled elimination."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ BF16_FROM, DOMINATED = 4000, 0.9
 #: exponents of fp32, scale if the sums of rows or columns differ by more than COARSE_SPREAD: columns of sizes 0.1 to 10
 #: cost five more steps or prevent convergence (n = 300, condition 1000).
 SHORT_OF_RANGE, COARSE_SPREAD = 2.0**64, 2.0**4
-#: Entries of U that are examined at a time.
+#: Number of entries of U that are examined at a time.
 STRIP = 1 << 20
-#: Entries of |A| that are formed at a time, on the host and on a device.
+#: Number of entries of |A| that are computed at a time, on the host and on a device.
 ABS_STRIP, DEVICE_ABS_STRIP = 1 << 17, 1 << 24
-#: If an elimination produces numbers below this, a pivot of zero may have underflowed.
+#: Size of intermediate numbers below which a zero pivot may be the result of underflow.
 TINY = 2.0**-900
-#: A, x or b changed after a solve if their eta exceeds this many times the recorded one plus one rounding, n·u.
+#: A, x or b changed after a solve if eta exceeds the recorded eta times this factor, plus one rounding, n·u.
 CHANGED = 16.0
-#: Parts of the unknowns, the smallest ones, that a lower bound of |A||x| omits.
+#: Fractions of the unknowns, the smallest ones, that a lower bound of |A||x| omits.
 SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 
 
 class Backend(NamedTuple):
-    """Kernels, the type of A and the types of factors; `prepare` compiles products, `check` rejects NaN and Inf."""
+    """Kernels, the type of A and the types of its factors; `prepare` compiles products, `check` rejects NaN."""
 
     kernels: DenseKernels
     own: DType
@@ -58,7 +58,7 @@ class Backend(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """||A_s||_inf, ||A_s||_1 and max |a_ij| of A_s."""
+    """The norms ||A_s||_inf and ||A_s||_1, and max |a_ij| of A_s."""
 
     inf: float
     one: float
@@ -67,7 +67,7 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScaledMatrix:
-    """A and A_s = R A C.
+    """The matrix A and the scaled matrix A_s = R A C.
 
     W_is_A      whether the matrix W that is factored is A_s rather than A_s^T, which depends on the memory order
     balance     R and C; None if A is not scaled
@@ -95,7 +95,7 @@ class ScaledMatrix:
         return bool(self.kernels.xp.isdtype(self.A.dtype, "complex floating"))
 
     def transposed(self) -> ScaledMatrix:
-        """Return A^T and A_s^T; one pass over A if it is scaled."""
+        """Return the matrices A^T and A_s^T; this takes one pass over A if A is scaled."""
         balance, (A_s_inf, A_s_one, largest), A_one = self.balance, self.norms, self.norms.one
         if balance is not None:
             R = self.A if self.W_is_A else self.A.T
@@ -139,7 +139,7 @@ class ArrayEquations:
         return B - self.multiply(X)
 
     def solve(self, R: Block) -> Block:
-        """Return A^-1 R, a new block in the type of R; each column is brought near 1 for the range of the factors."""
+        """Return A^-1 R as a new block in the type of R; columns are scaled to fit the range of the factors."""
         xp, factors, balance = self.xp, self._factors, self._of_factors
         if balance is not None:
             R = scale_rows(xp, balance.R, R)
@@ -151,7 +151,7 @@ class ArrayEquations:
         return Z if balance is None else scale_rows(xp, balance.C, Z)
 
     def column(self, V: Block, j: int) -> Vector:
-        """Return column j as a block of one column, as the kernels multiply it."""
+        """Return column j as a block of one column, in the layout that the kernels multiply."""
         return V[:, j : j + 1]
 
     def scale(self, B: Block) -> Block:
@@ -163,11 +163,11 @@ class ArrayEquations:
         return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
 
     def sampled_error(self, B: Block, X: Block) -> float | None:
-        """Return eta of B w = A (X w), with random weights w over the scales of the columns.
+        """Return eta of B w = A (X w) for random weights w, divided by the scales of the columns.
 
-        It is about the root mean square of the errors of the columns, at the cost of one column: each is weighted so
-        that ||A||·||x|| + ||b|| is ||A||, times 1 to 2. Returns None for few columns and for coarser factors, whose
-        columns need a residual of their own.
+        The result is about the root mean square of the errors of the columns, at the cost of one column. The weights
+        make ||A||·||x|| + ||b|| equal to 1 to 2 times ||A|| for each column. Return None if there are few columns, or
+        if the factors are coarser than A, because each column then needs its own residual.
         """
         k, xp, space = B.shape[1], self.xp, self.unknowns
         if k <= SAMPLED or self._factors.dtype != B.dtype:
@@ -181,11 +181,11 @@ class ArrayEquations:
         return backward_error(space.max_abs(self.residual(b, x)), A_inf, 1.5 * sqrt(k), 0.0, self.n, self.u)
 
     def row_errors(self, X: Block, R: Block, B: Block) -> list[float]:
-        """Return the row-wise backward error of each column, in n·u; one pass over A."""
+        """Return the row-wise backward error of each column, in n·u, with one pass over A."""
         return self._worst_rows(R, sizes_of_terms(self._kernels, self._matrix.A, X, B))
 
     def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float]:
-        """Return upper bounds of the row-wise errors, from the sums of A_s's rows and its largest entry."""
+        """Return upper bounds of the row-wise errors, computed from the row sums of A_s and its largest entry."""
         balance = self._matrix.balance
         if balance is not None:
             X = scale_rows(self.xp, 1.0 / balance.C, X)
@@ -206,7 +206,7 @@ class ArrayEquations:
 class ArrayFactors(Factorization):
     """The factors of W, which is A_s or A_s^T.
 
-    emulated    whether operands of products were rounded in software
+    emulated    whether the operands of products were rounded in software
     """
 
     def __init__(self, matrix: ScaledMatrix, lu: PivotedLU, precision: str, *, emulated: bool = False):
@@ -243,17 +243,17 @@ class ArrayFactors(Factorization):
         return self.kernels.solve(self.lu, B, transposed=transposed)
 
     def random(self) -> Vector:
-        """Return random numbers of either sign, 1 to 2 in size, in the type of A; exact in fp32."""
+        """Return random numbers of either sign and size 1 to 2, in the type of A; they are exact in fp32."""
         xp = self.xp
         return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
 
     def transposed(self) -> ArrayFactors:
-        """Return the same numbers as the factors of A^T."""
+        """Return the factors of A^T, which are the same arrays."""
         return ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
 
     @cached_property
     def growth(self) -> float:
-        """max |u_ij| / max |a_ij|; inf if an entry is not finite."""
+        """Return max |u_ij| / max |a_ij|, or inf if an entry is not finite."""
         LU, xp, largest = self.lu.LU, self.xp, 0.0
         rows, height = by_rows(LU), max(1, STRIP // self.n)
         for i in range(0, self.n, height):
@@ -266,15 +266,15 @@ class ArrayFactors(Factorization):
 
     @property
     def pivots_balanced(self) -> bool:
-        """Return whether U's diagonal shows no sign of singularity."""
+        """Return whether the diagonal of U shows no sign of singularity."""
         diagonal = abs(self.lu.LU.diagonal())
         return bool(diagonal.min() >= DOUBT * diagonal.max())
 
     def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
-        """Return whether refinement leaves open if A is singular to working precision.
+        """Return whether A may be singular to working precision after refinement.
 
         For coarser factors, refinement to a residual of one roundoff proves that condition·u is far below 1. For
-        factors in the precision of A, one correction shows it. Finer factors always refine that far.
+        factors in the precision of A, one correction proves it. Finer factors always refine that far.
         """
         if self.dtype == self.matrix.A.dtype:
             return hints_at_singularity(self, equations, columns)
@@ -282,7 +282,7 @@ class ArrayFactors(Factorization):
         return finer or any(not eta <= enough for eta in columns.etas)
 
     def least_size(self) -> float:
-        """Return the smallest |lu_ij| of the eliminated rows that is not zero; 1 if none is smaller."""
+        """Return the smallest nonzero |lu_ij| of the eliminated rows, or 1 if none is smaller."""
         return min(1.0, _least_size(self.xp, self.lu.LU, self.singular))
 
 
@@ -296,11 +296,11 @@ def factor(
     scale: bool = True,
     across: bool = False,
 ) -> ArrayFactors | None:
-    """Factor A, scaled if necessary, in one copy of the factors' type; None if the pivots decay.
+    """Factor A, scaled if necessary, in one copy of the factors' type; return None if the pivots decay.
 
     unless_decayed  stop if the pivots of fp32 factors decay; use bf16 instead of fp32 if that is fast and accurate
     scale           False: never scale A
-    across          factor the transpose of what the memory order suggests
+    across          factor the transpose of the matrix that suits the memory order
     """
     kernels, xp = backend.kernels, backend.kernels.xp
     n, rows = A.shape[0], by_rows(A) != across
@@ -342,10 +342,11 @@ def factor(
 def factor_in_fp64(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
     """Return fp64 factors of A.
 
-    If scaling may have made entries, and so a pivot, underflow, factor A and then A^T without scaling.
+    If the factors of the scaled A have a zero pivot, which may be due to underflow, factor A and then A^T without
+    scaling.
     """
     factors = factor(backend, A, "fp64", spans)
-    assert factors is not None  # fp64 factors are never given up early
+    assert factors is not None  # fp64 factorizations never stop early
     if factors.singular and _may_underflow(factors.matrix):
         for across in (False, True):
             plain = factor(backend, A, "fp64", spans, scale=False, across=across)
@@ -362,7 +363,7 @@ def by_rows(A: Any) -> bool:
 
 
 def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Block:
-    """Return |A||X| + |B|, the sizes of the terms of a residual; one pass over A."""
+    """Return |A||X| + |B|, the sizes of the terms of a residual, with one pass over A."""
     xp, rows, n = kernels.xp, by_rows(A), A.shape[1]
     D, Y = -xp.abs(B), xp.abs(X)
     height = max(1, (ABS_STRIP if kernels.device is None else DEVICE_ABS_STRIP) // n)
@@ -376,7 +377,7 @@ def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Bloc
 
 
 def row_error_if_unchanged(kernels: DenseKernels, A: Matrix, X: Block, B: Block, eta: float) -> float:
-    """Return the worst row-wise error of A X = B, in n·u; NaN if A, X or B changed since their error was eta."""
+    """Return the worst row-wise error of A X = B in n·u, or NaN if A, X or B changed after their error was eta."""
     xp, n = kernels.xp, len(A)
     A = A if by_rows(A) or by_rows(A.T) else xp.asarray(A, copy=True)
     X, B = xp.reshape(X, (n, -1)), xp.reshape(B, (n, -1))
@@ -392,10 +393,11 @@ def row_error_if_unchanged(kernels: DenseKernels, A: Matrix, X: Block, B: Block,
 
 
 def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> Block:
-    """Return a lower bound of |A_s||Y| + |B_s| from the sums of A_s's rows and its largest entry.
+    """Return a lower bound of |A_s||Y| + |B_s| from the row sums of A_s and its largest entry.
 
-    In a row, all but m entries meet a |y_j| of at least the m-th smallest, t, and these m are at most max |a_ij|:
-    (|A||y|)_i >= t·(Σ_j |a_ij| - m·max |a_ij|). It is also at least |A y|_i = |b - r|_i.
+    Let t be the m-th smallest |y_j|. All but m entries of a row are multiplied by |y_j| >= t, and each of the m
+    entries is at most max |a_ij|. Therefore, (|A||y|)_i >= t·(Σ_j |a_ij| - m·max |a_ij|). It is also at least |A y|_i
+    = |b - r|_i.
     """
     xp = matrix.kernels.xp
     size, least = xp.abs(B), xp.abs(B - R)
@@ -409,32 +411,33 @@ def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> 
 
 
 def _needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
-    """Return whether the smallest and largest sums of rows and columns suit a precision."""
+    """Return whether a precision needs no scaling for the smallest and largest sums of rows and columns."""
     most = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
     return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, most))
 
 
 def _dominates(xp: Any, W: Matrix, *sums: Vector) -> bool:
-    """Return whether each diagonal entry sufficiently exceeds the others of its row, or those of its column."""
+    """Return whether each diagonal entry sufficiently exceeds the sum of the others in its row, or in its column."""
     size = xp.astype(abs(W.diagonal()), xp.float64)
     return any(bool(xp.all(of - size <= DOMINATED * size)) for of in sums)
 
 
 def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:
-    """Return max_j |w_ij| of as many rows as there are pivots to examine.
+    """Return max_j |w_ij| of the first rows, one for each pivot that is examined.
 
-    Not their sums: those of kernel and Toeplitz matrices grow from the border inwards, however good the condition is.
+    Maxima are used because the row sums of kernel and Toeplitz matrices grow from the border inwards, even if the
+    condition number is small.
     """
     count, step = int(PART * W.shape[0]), max(STRIP // W.shape[1], 1)
     return xp.concat([xp.max(abs(W[i : min(i + step, count)]), axis=1) for i in range(0, count, step)])
 
 
 def _pivots_decay(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
-    """Return a test of the first eighth of the pivots: whether their mean, relative to their rows of W, decays.
+    """Return a test whether the mean of the first eighth of the pivots, relative to their rows of W, decays.
 
-    The pivots of random matrices double. They decay if the singular values fall steadily by 10^8 or more, and fp32
-    factors are useless then: the test shows it after 2 % of the flops. A single small singular value appears in the
-    last pivot only.
+    The pivots of random matrices double. They decay if the singular values decrease steadily by a factor of 10^8 or
+    more. fp32 factors are useless in this case, and the test detects it after 2 % of the flops. A single small
+    singular value appears only in the last pivot.
     """
 
     def decay(pivots: Vector) -> bool:
@@ -446,7 +449,7 @@ def _pivots_decay(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
 
 
 def _inf_norm(kernels: DenseKernels, R: Matrix, *, by_rows: bool) -> float:
-    """Return the largest sum of absolute values over a row of R, or over a column."""
+    """Return the largest sum of absolute values over a row of R (`by_rows`), or over a column."""
     xp = kernels.xp
     row_sums, column_sums = xp.empty(R.shape[0], dtype=xp.float64), xp.empty(R.shape[1], dtype=xp.float64)
     kernels.abs_sums(R, row_sums, column_sums)
@@ -454,7 +457,7 @@ def _inf_norm(kernels: DenseKernels, R: Matrix, *, by_rows: bool) -> float:
 
 
 def _may_underflow(matrix: ScaledMatrix) -> bool:
-    """Return whether scaling may bring an entry of A below the range."""
+    """Return whether scaling may make an entry of A underflow."""
     balance, xp = matrix.balance, matrix.kernels.xp
     if balance is None:
         return False
@@ -463,7 +466,7 @@ def _may_underflow(matrix: ScaledMatrix) -> bool:
 
 
 def _least_size(xp: Any, A: Matrix, rows: int) -> float:
-    """Return the smallest nonzero |a_ij| of the first rows; inf if there is none."""
+    """Return the smallest nonzero |a_ij| of the first rows, or inf if all are zero."""
     least, height = inf, max(1, STRIP // A.shape[1])
     for i in range(0, rows, height):
         sizes = abs(A[i : i + height])

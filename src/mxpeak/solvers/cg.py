@@ -1,12 +1,13 @@
-"""Preconditioned conjugate gradients (Kashi et al., algorithm 1), in the operations that HPCG counts.
+"""Preconditioned conjugate gradients (Kashi et al., algorithm 1), with the operations that HPCG counts.
 
     r = b - A x
     z = M^-1 r
-    p = z + β p                    β = rᵀz / (rᵀz of the step before), 0 in the first
+    p = z + β p                    β = rᵀz / (rᵀz of the previous step), 0 in the first step
     α = rᵀz / pᵀA p
     x = x + α p,  r = r - α A p
 
-The residual is that of the last line.  HPCG's tests do not detect its difference from b - A x by rounding.
+The residual is the recurrence in the last line. The tests of HPCG do not detect that it differs from b - A x because
+of rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mxpeak.errors import Outcome
 
 
 class System(Protocol):
-    """A x = b with a preconditioner M, and the vectors r, z, p and A p.  All methods are collective."""
+    """A system A x = b with a preconditioner M, and the vectors r, z, p and A p. All methods are collective."""
 
     def residual(self) -> float:
         """Compute r = b - A x; return ||r||."""
@@ -29,7 +30,7 @@ class System(Protocol):
         """Compute z = M^-1 r; return rᵀz."""
 
     def update_direction(self, beta: float) -> None:
-        """Compute p = z + β p, without a read of p if β = 0."""
+        """Compute p = z + β p; p is not read if β = 0."""
 
     def pAp(self) -> float:
         """Compute A p; return pᵀA p."""
@@ -40,7 +41,7 @@ class System(Protocol):
 
 @dataclass(slots=True)
 class CgSolve:
-    """The course of a solve; `residual` and `history` are relative to the first residual, `initial`."""
+    """The history of a solve; `residual` and `history` are relative to the first residual, `initial`."""
 
     outcome: Outcome = Outcome.NOT_CONVERGED
     steps: int = 0
@@ -52,10 +53,10 @@ class CgSolve:
 def conjugate_gradients(
     system: System, *, most: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
 ) -> CgSolve:
-    """Solve A x = b until ||r|| <= tolerance·||r_0||, or for `most` steps; call `watch` after each step.  Collective.
+    """Solve A x = b until ||r|| <= tolerance·||r_0||, or for `most` steps. Collective.
 
-    The outcome reports breakdown and NaN.  A tolerance of 0 takes all steps; an A or M that is not positive definite
-    ends the solve early.
+    `watch` is called after each step. The outcome reports breakdown and NaN. With a tolerance of 0, all steps run,
+    unless A or M is not positive definite, which ends the solve early.
     """
     solve = CgSolve()
     rho = solve.initial = system.residual()

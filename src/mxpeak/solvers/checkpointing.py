@@ -1,18 +1,18 @@
-"""Checkpoints of an LU between two of its steps, when no work is pending."""
+"""Interface for checkpoints of an LU between two steps, when no operation is pending."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-#: The state of a factorization without the matrix: numbers by name.  The maximum over the ranks is used.
+#: The state of a factorization in addition to the matrix: numbers by name. The maximum over the ranks is used.
 Notes = Mapping[str, Sequence[float]]
 
 
 class Checkpointer(Protocol):
-    """Copies the matrix of a factorization between its steps.
+    """Interface that copies the matrix of a factorization between steps.
 
-    first   the first step to run: the matrix is in the state after the steps before it
+    first   the first step to run: the matrix is in the state after the previous steps
     notes   the state after those steps
     """
 
@@ -23,18 +23,18 @@ class Checkpointer(Protocol):
         """Return whether to copy the matrix after this step of `count`.  Collective."""
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy the matrix after `done` steps, with these notes; the matrix may change after the return."""
+        """Copy the matrix after `done` steps, together with the notes; the caller may change the matrix afterwards."""
 
 
 class NoCheckpoints:
-    """A checkpointer that copies nothing and starts with the first step."""
+    """A checkpointer that copies nothing, so that the factorization starts with the first step."""
 
     def __init__(self) -> None:
         self.first = 0
         self.notes: Notes = {}
 
     def due(self, step: int, count: int) -> bool:
-        """Return False."""
+        """Return False, because nothing is ever copied."""
         return False
 
     def keep(self, done: int, notes: Notes) -> None:

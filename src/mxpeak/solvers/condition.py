@@ -19,9 +19,9 @@ from mxpeak.kernels.arrays import PROBE_SEED as PROBE_SEED
 
 Vector = Any
 
-#: Estimate the condition if condition·u, as a solve for random numbers shows it, exceeds this.
+#: Estimate the condition number if a solve for random numbers indicates that condition·u exceeds this value.
 PROBED = 2.0**-10
-#: Largest number of points x that are visited; two or three are usual.
+#: Largest number of points x of the iteration; two or three are usual.
 MOST_POINTS = 5
 
 
@@ -31,7 +31,7 @@ def _identity(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reductions:
-    """The sum and the maximum of a number over the ranks of a vector; copies of entries count once."""
+    """The sum and the maximum of a number over the ranks of a vector; copies of entries are counted once."""
 
     total: Callable[[float], float] = _identity
     maximum: Callable[[float], float] = _identity
@@ -41,7 +41,7 @@ SERIAL = Reductions()
 
 
 def reductions_over(space: DistSpace) -> Reductions:
-    """Return the reductions over the ranks of a distributed space."""
+    """Return the sum and the maximum over the ranks of a distributed space."""
 
     def total(value: float) -> float:
         return space.sum_of([value])[0]
@@ -63,10 +63,10 @@ def inverse_one_norm(
     X: Reductions = SERIAL,
     Y: Reductions = SERIAL,
 ) -> float:
-    """Return a lower bound of ||B||_1, B = A^-1, that is rarely 3 times too small; inf if it overflows.
+    """Return a lower bound of ||B||_1, B = A^-1, that is rarely too small by a factor of 3; inf if it overflows.
 
-    B maps x to a new vector y, and B_H = B^H maps back. `indices` are those of this rank's entries of x; X and Y reduce
-    over the ranks of x and y. Usually takes two or three products with each. Collective.
+    B maps x to a new vector y, and B_H = B^H maps y back. `indices` are the indices of this rank's entries of x; X and
+    Y reduce over the ranks of x and y. The estimate usually takes two or three products with each. Collective.
     """
     best, vertex = 0.0, inf
     x = xp.full(indices.shape, 1.0 / n, dtype=dtype)
@@ -95,7 +95,7 @@ def _one_norm(y: Vector, xp: Any) -> float:
 
 
 def _signs(y: Vector, xp: Any) -> Vector:
-    """Return y_i / |y_i|, and 1 for a zero."""
+    """Return y_i / |y_i|, or 1 if y_i is zero."""
     if not xp.isdtype(y.dtype, "complex floating"):
         return xp.astype(xp.where(y < 0, -1.0, 1.0), y.dtype, copy=False)
     size = xp.abs(y)
@@ -103,7 +103,7 @@ def _signs(y: Vector, xp: Any) -> Vector:
 
 
 def _largest_entry(z: Vector, indices: Vector, xp: Any, X: Reductions) -> tuple[float, float]:
-    """Return max |z_j| and the first j that attains it, inf for a NaN; the same on every rank."""
+    """Return max |z_j| and the first j that attains it, or inf for NaN; the result is the same on every rank."""
     largest, first = 0.0, inf
     if z.shape[0]:
         size = xp.abs(z)

@@ -1,12 +1,13 @@
-"""Deflation: remove one small singular value from low-precision factors of a matrix whose condition is far beyond 1/u.
+"""Deflation: remove one small singular value from low-precision factors of a matrix whose condition number far exceeds
+1/u.
 
-1/u_nn is an entry of the inverse, so one small singular value shows in the last pivot. With a larger pivot in its place
-the factors are those of a matrix that differs from A_s in one entry and is well conditioned; that matrix is refined
-(Chan 1984, "Deflated decomposition of solutions of nearly singular systems"; Sherman and Morrison 1950):
+1/u_nn is an entry of the inverse, so one small singular value appears in the last pivot. If that pivot is replaced by
+a larger one, the factors are those of a well-conditioned matrix A' that differs from A_s in one entry. Refinement then
+uses A' (Chan 1984, "Deflated decomposition of solutions of nearly singular systems"; Sherman and Morrison 1950):
 
     A' = A_s + τ e_i e_j^T,    A' z = e_i,    A_s^-1 = (I + ρ z e_j^T) A'^-1,    ρ = τ / (1 - τ z_j)
 
-z costs a few residuals and solves, and saves the n³/3 flops of an LU in fp64.
+Computing z takes a few residuals and solves, but saves the n³/3 flops of an LU in fp64.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mxpeak.solvers.refine import Columns, refine_columns
 
 
 class DeflatedFactors(Factorization):
-    """Factors of A' that solve with A_s; with A' itself while rho is zero.
+    """Factors of A' that solve systems with A_s, or with A' while rho is zero.
 
     inner        factors of A' = A_s + tau e_i e_j^T
     z, rho       A'^-1 e_i in the type of A, and tau / (1 - tau z_j)
@@ -39,7 +40,7 @@ class DeflatedFactors(Factorization):
 
     @property
     def growth(self) -> float:
-        """Return the growth of the pivots of A'."""
+        """Return the pivot growth of the factors of A'."""
         return self.inner.growth
 
     @property
@@ -54,12 +55,12 @@ class DeflatedFactors(Factorization):
 
     @property
     def may_hide_singularity(self) -> bool:
-        """False, because `deflated` has examined the factors."""
+        """Return False, because `deflated` has examined the factors."""
         return False
 
     @property
     def usable_for_gmres(self) -> bool:
-        """True: A_s with these factors is A' with its own factors, which `deflated` has examined."""
+        """Return True: A_s with these factors is A' with its own factors, which `deflated` has examined."""
         return True
 
     def computing(self) -> AbstractContextManager[Any]:
@@ -67,7 +68,7 @@ class DeflatedFactors(Factorization):
         return self.inner.computing()
 
     def random(self) -> Vector:
-        """Return random numbers of either sign, 1 to 2 in size."""
+        """Return random numbers of either sign, with absolute values of 1 to 2."""
         return self.inner.random()
 
     def equations(self, *, scaled: bool) -> ArrayEquations:
@@ -75,7 +76,7 @@ class DeflatedFactors(Factorization):
         return ArrayEquations(self, scaled=scaled)
 
     def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
-        """Return whether refinement leaves open if A is singular to working precision."""
+        """Return whether A may be singular to working precision after refinement."""
         return self.inner.is_doubtful(equations, columns, enough)
 
     def solve(self, B: Block) -> Block:
@@ -90,7 +91,7 @@ class DeflatedFactors(Factorization):
         return self.inner.solve_transposed(self._narrow(C))
 
     def transposed(self) -> DeflatedFactors | None:
-        """Return the factors for A_s^T with their own z; None if z lacks the accuracy of plain LU."""
+        """Return the factors of A_s^T with their own z, or None if z is less accurate than plain LU."""
         with self.computing():
             return _with_z(DeflatedFactors(self.inner.transposed(), self.j, self.i, self.tau, self.z))
 
@@ -99,7 +100,7 @@ class DeflatedFactors(Factorization):
 
 
 class _DeflatedEquations(ArrayEquations):
-    """A' Y = B."""
+    """The equations A' Y = B."""
 
     def residual(self, B: Block, X: Block) -> Block:
         """Return B - A_s X - τ e_i x_j."""
@@ -109,10 +110,11 @@ class _DeflatedEquations(ArrayEquations):
 
 
 def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
-    """Overwrite the last pivot and return factors for A_s; None if they are not safe.
+    """Replace the last pivot and return factors of A_s, or None if these factors are not safe.
 
-    They are safe if A' is not ill-conditioned for their precision, z has the accuracy of plain LU, and the condition of
-    A_s, as they show it, is well below 1/u of A's type. Beyond that, fp64 factors must decide whether A is singular.
+    The factors are safe if A' is not ill-conditioned for their precision, z is as accurate as plain LU, and their
+    estimate of the condition number of A_s is well below 1/u of A's type. Otherwise, fp64 factors must decide whether
+    A is singular.
     """
     kernels, xp, LU, n, matrix = factors.kernels, factors.xp, factors.lu.LU, factors.n, factors.matrix
     with kernels.computing():
@@ -129,7 +131,7 @@ def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
 
 
 def _with_z(factors: DeflatedFactors) -> DeflatedFactors | None:
-    """Return the factors of A', which have no ρ yet, with z and ρ; None if z lacks the accuracy of plain LU."""
+    """Return the factors of A' with z and ρ added, or None if z is less accurate than plain LU."""
     xp, n, matrix = factors.xp, factors.n, factors.matrix
     e = xp.zeros((n, 1), dtype=matrix.A.dtype)
     e[factors.i] = 1.0

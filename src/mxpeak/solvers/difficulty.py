@@ -1,6 +1,7 @@
-"""The difficulty of a generated system: the condition of A, and the convergence of GMRES without the factors.
+"""Measure the difficulty of a generated system: the condition number of A, and the convergence of GMRES without
+factors.
 
-Both are part of the result of a benchmark but not of its time.
+Both are part of the result of a benchmark but are not included in its time.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from mxpeak.solvers.krylov import LeastSquares, cycle, started
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.refine import backward_error
 
-#: Steps of unpreconditioned GMRES over which its factor is measured, after the first ones, which differ.
+#: Steps between which the convergence factor of unpreconditioned GMRES is measured; the first steps differ.
 FIRST, STEPS = 2, 8
 
 
 def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | None:
     """Return the residual reduction per step of GMRES without a preconditioner, (||r_8|| / ||r_2||)^(1/6).
 
-    Returns None if GMRES ends earlier.
-
-    8 products with A.  Collective over the grid.
+    Return None if GMRES ends earlier. The computation takes 8 products with A. Collective over the grid.
     """
     if system.n <= STEPS:
         return None
@@ -35,9 +34,9 @@ def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | 
 
 
 def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, threshold: float) -> int | None:
-    """Return the number of steps of GMRES without a preconditioner, from x = 0, to an eta below `threshold`.
+    """Return the number of steps of GMRES without a preconditioner, from x = 0, until eta is below `threshold`.
 
-    Returns None if that takes more than `most` steps. Each step takes one product with A, and r = b - (A Q) t as in
+    Return None if more than `most` steps are necessary. Each step takes one product with A, and r = b - (A Q) t as in
     `refine`. Collective over the grid.
     """
     Q, rho = started(mxp.unknowns, system.on_columns(system.b), most)
@@ -57,9 +56,9 @@ def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, t
 
 
 def condition_estimate(mxp: MxpSystem) -> float:
-    """Return ||A||_inf · ||A^-1||_inf, the latter estimated with the factors of A: ||A^-1||_inf = ||A^-T||_1.
+    """Return ||A||_inf · ||A^-1||_inf, where the factors of A are used to estimate ||A^-1||_inf = ||A^-T||_1.
 
-    2·N² flops a solve, four to six solves.  Collective over the grid.
+    The estimate takes four to six solves of 2·N² flops each. Collective over the grid.
     """
     xp, indices = mxp.unknowns.kernels.xp, mxp.indices()
     X, Y = reductions_over(mxp.unknowns), reductions_over(mxp.equations)

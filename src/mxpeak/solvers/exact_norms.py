@@ -1,4 +1,4 @@
-"""Norms of rows, columns and matrices that are bitwise independent of grid, tiles, threads and storage order.
+"""Compute norms of rows, columns and matrices that are bitwise independent of grid, tiles, threads and storage order.
 
 A power of two f scales each column so that |f·f·a_ij| <= 1. Each scaled entry is split into K pieces, and the k-th
 pieces of all entries (a fold) add up without rounding in fp64 (Rump 2009; Demmel and Nguyen 2013, "pre-rounding"):
@@ -20,12 +20,12 @@ from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import DIAGONAL, Structure
 from mxpeak.solvers.norms import NormMatrix, diagonal_tiles, fp64, global_indices, largest, ones_before, whole
 
-#: The part of a sum with largest term 1 that the folds may omit.
+#: Part of a sum with largest term 1 that the folds may omit.
 LEFT_OUT = 2.0**-58
 
 
 def sigmas(terms: int) -> list[float]:
-    """Return the constants σ of the folds for sums of this many terms of at most 1."""
+    """Return the constants σ of the folds for sums of `terms` numbers of at most 1."""
     N = float(2 << max(1, (terms - 1).bit_length()))
     constants, bound = [1.5 * N], N * 2.0**-52  # the remainder of a term
     while N * bound > LEFT_OUT:
@@ -37,7 +37,8 @@ def sigmas(terms: int) -> list[float]:
 def vector_norms(A: NormMatrix, S: Structure, kind: str, by: str, kernels: NormKernels) -> Vector:
     """Return the norm of every row or column (`by`) on every rank. Collective.
 
-    The norm `one` of a vector is the sum, `fro` is the root of the sum of squares, `max` and `inf` are the maximum.
+    The norm `one` of a vector is its sum, `fro` is the root of its sum of squares, and `max` and `inf` are its
+    maximum.
     """
     by, xp = "rows" if S.mirrored else by, kernels.xp  # rows and columns of a mirrored matrix are equal
     maxima = _maxima(A, S, by, kernels)
@@ -103,5 +104,5 @@ def _folds(A: NormMatrix, S: Structure, by: str, squared: bool, factors: Vector,
 
 
 def _wants(S: Structure, by: str) -> set[str]:
-    """Return the partial results of a pass: both for a mirrored matrix, because a_ij also defines a_ji."""
+    """Return the names of the partial results of a pass: both for a mirrored matrix, because a_ij also defines a_ji."""
     return {"rows", "columns"} if S.mirrored else {by}

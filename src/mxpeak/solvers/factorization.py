@@ -1,10 +1,10 @@
-"""LU factors of a matrix, in any precision and on any number of ranks: the protocol, and estimates by a few solves.
+"""LU factors of a matrix, in any precision and on any number of ranks: the interface, and estimates from a few solves.
 
     A_s = R A C,    P A_s = L U,    A^-1 = C A_s^-1 R
 
-R and C are powers of two. `ArrayFactors` are those of one process, from LAPACK, a device or the compiled elimination of
-small systems; `GridFactors` are those of a process grid. `DeflatedFactors` wrap the former if one singular value of A
-is small.
+R and C are powers of two. `ArrayFactors` are the factors on one process, from LAPACK, a device or the compiled
+elimination of small systems. `GridFactors` are the factors on a process grid. `DeflatedFactors` wrap `ArrayFactors` if
+one singular value of A is small.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBED, SERIAL, Reductions, inverse_one_norm
 from mxpeak.solvers.refine import Columns, Equations, solution_growth
 
-#: If condition·u exceeds this, with u the roundoff of the factors, 50 steps of GMRES were never enough (experiments
-#: with n = 300).
+#: If condition·u exceeds this value, with the roundoff u of the factors, 50 steps of GMRES were never enough
+#: (experiments with n = 300).
 HOPELESS = 2.0**10
-#: Relative size of the smallest pivot, or of a correction, that hints at an ill-conditioned matrix.
+#: Relative size of the smallest pivot, or of a correction, that indicates an ill-conditioned matrix.
 DOUBT = 2.0**-16
 
 
 def largest_useful_condition(precision: str) -> float:
-    """Return the largest condition for which GMRES converges with factors in this precision."""
+    """Return the largest condition number for which GMRES converges with factors in this precision."""
     return HOPELESS / PRECISIONS[precision].u
 
 
 def coarser_than_fp32(precision: str) -> bool:
-    """Return whether a precision is coarser than fp32; a single solve then does not show a large condition."""
+    """Return whether a precision is coarser than fp32; a single solve then does not reveal a large condition number."""
     return PRECISIONS[precision].u > PRECISIONS["fp32"].u
 
 
 class Factorization(ABC):
-    """LU factors of A_s, and estimates of its condition; on a grid, all methods are collective.
+    """LU factors of A_s, and estimates of its condition number; on a grid, all methods are collective.
 
     n, precision    order of A, precision of the factors
-    dtype       type of the factors
+    dtype           type of the factors
     A_inf, A_one    ||A_s||_inf and ||A_s||_1
-    singular    the first zero pivot, counted from 1; 0 if there is none
-    scaled      whether rows and columns are scaled
+    singular        the first zero pivot, counted from 1; 0 if there is none
+    scaled          whether rows and columns are scaled
     """
 
     kernels: Any
@@ -55,14 +55,14 @@ class Factorization(ABC):
     A_one: float
     singular: int
     scaled: bool
-    # Not `cached_property`, which holds a lock: thread ranks compute these together.
+    # Not a `cached_property`, which holds a lock: ranks that are threads compute the value together.
     _condition: float | None = None
     _probe: float | None = None
     _by_gmres: float | None = None
 
     @abstractmethod
     def solve(self, B: Block) -> Block:
-        """Return A_s^-1 B, for a vector or for the columns of a block of the factors' type."""
+        """Return A_s^-1 B, for a vector or a block of columns in the type of the factors."""
 
     @abstractmethod
     def solve_transposed(self, B: Block) -> Block:
@@ -74,21 +74,21 @@ class Factorization(ABC):
 
     @abstractmethod
     def random(self) -> Vector:
-        """Return random numbers of either sign, 1 to 2 in size, over the rows of A."""
+        """Return random numbers of either sign, with absolute values of 1 to 2, over the rows of A."""
 
     @abstractmethod
     def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
-        """Return whether refinement leaves open if A is singular to working precision."""
+        """Return whether A may be singular to working precision after refinement."""
 
     @property
     @abstractmethod
     def growth(self) -> float:
-        """Return max |u_ij| / max |a_ij|; inf if an entry of U is not finite."""
+        """Return max |u_ij| / max |a_ij|, or inf if an entry of U is not finite."""
 
     @property
     @abstractmethod
     def pivots_balanced(self) -> bool:
-        """Return whether the pivots show no sign of singularity; not every singular matrix shows one there."""
+        """Return whether the pivots show no sign of singularity; some singular matrices also have such pivots."""
 
     @property
     @abstractmethod
@@ -111,7 +111,7 @@ class Factorization(ABC):
 
     @property
     def condition(self) -> float:
-        """Return ||A_s||_1·||A_s^-1||_1, the latter estimated by four to six solves; kept."""
+        """Return ||A_s||_1·||A_s^-1||_1, with ||A_s^-1||_1 estimated by four to six solves; the result is cached."""
         if self._condition is None:
             self._condition = inf if self.singular else self.A_one * self._inverse_one_norm()
         return self._condition
@@ -130,12 +130,12 @@ class Factorization(ABC):
 
     @property
     def probe(self) -> float:
-        """Return ||A_s||·||z|| / 2, A_s z = random numbers of size 1 to 2, in infinity norms; kept.
+        """Return ||A_s||·||z|| / 2 in infinity norms, with A_s z = random numbers of size 1 to 2, cached.
 
-        It is a lower bound of ||A_s||·||A_s^-1|| that is seldom far below it.
+        It is a lower bound of ||A_s||·||A_s^-1|| that is rarely far below it.
 
-        If A is singular and b is in its range, neither the residual nor a correction shows that x is arbitrary. This
-        solve does, and suggests an estimate of the condition.
+        If A is singular and b is in its range, neither the residual nor a correction reveals that x is arbitrary. This
+        solve does, and then the condition number is estimated.
         """
         if self._probe is None:
             with self.computing():
@@ -146,7 +146,7 @@ class Factorization(ABC):
     def condition_by_gmres(self, steps: int) -> float:
         """Return ||A_s||·||z|| / ||s||, with A_s z = s solved by GMRES for random s; inf if GMRES does not converge.
 
-        Factors coarser than fp32 cannot distinguish a large condition from an infinite one.
+        Factors coarser than fp32 cannot distinguish a large condition number from infinity.
         """
         if self._by_gmres is None:
             with self.computing():
@@ -154,7 +154,7 @@ class Factorization(ABC):
         return self._by_gmres
 
     def singular_to(self, u: float) -> bool:
-        """Return whether the condition is at least 1/u; estimate it only if the probe is large."""
+        """Return whether the condition number is at least 1/u; estimate it only if the probe is large."""
         return not self.probe * u <= PROBED / 2.0 and (self.probe * u >= 1.0 or self.condition * u >= 1.0)
 
     @property
@@ -164,12 +164,12 @@ class Factorization(ABC):
 
     @property
     def may_hide_singularity(self) -> bool:
-        """Whether the factors are in fp32 and cannot distinguish A from a singular matrix."""
+        """Return whether the factors are in fp32 and cannot distinguish A from a singular matrix."""
         return self.precision == "fp32" and self.singular_to(PRECISIONS["fp32"].u)
 
 
 def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:
-    """Return whether the pivots, or one more correction of the worst column, hint at a condition near 1/u."""
+    """Return whether the pivots, or one more correction of the worst column, indicate a condition number near 1/u."""
     if columns.R is None or not factors.pivots_balanced:
         return not factors.pivots_balanced
     j = columns.etas.index(max(columns.etas))

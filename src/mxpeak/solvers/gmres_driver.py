@@ -1,7 +1,8 @@
-"""GMRES for one matrix and any number of right-hand sides: scaling, rounds in low precision, fp64 and factors.
+"""GMRES for one matrix and any number of right-hand sides: scaling, rounds in low precision, fp64 and complete
+factors.
 
-A round is one cycle of GMRES-IR.  If the rounds stall in low precision, the solve continues in fp64.  If an automatic
-choice of the preconditioner turns out to be slow or to stall, complete factors are the last resort.
+A round is one cycle of GMRES-IR. If the rounds stall in low precision, the solve continues in fp64. If an
+automatically selected preconditioner is slow or stalls, complete factors are the last resort.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from mxpeak.solvers.precond.schwarz import overlapping
 from mxpeak.solvers.precond.setup import PreconditionerSetup, set_up
 from mxpeak.spans import Spans
 
-#: Steps before a restart; more for preconditioners that need many cheap steps.  The loss by restarts varies by chance,
-#: and therefore with the number of ranks.
+#: Number of steps before a restart; it is larger for preconditioners that need many cheap steps. The number of
+#: additional steps due to restarts varies by chance, and therefore with the number of ranks.
 RESTART, RESTARTS = 30, {"sgs": 50}
-#: A round of steps in a low precision must gain this share of the expected digits; otherwise fp64 takes over.
+#: Fraction of the expected digits that a round of steps in a low precision must gain; otherwise, fp64 is used.
 WORTHWHILE = 0.25
-#: The smallest target of a residual, relative to the right-hand side as scaled.
+#: Smallest target of a residual, relative to the scaled right-hand side.
 LEAST = 2.0**-52
-#: `auto` switches to a factorization after LEAST_STEPS steps or more, when the steps have taken about as long as the
-#: factorization would.  A step counts as 4 operations per entry and 90 per row, each as slow as two of SuperLU's.
+#: `auto` switches to a factorization after LEAST_STEPS steps or more, when the steps have taken about as long as a
+#: factorization takes. A step counts as 4 operations per entry and 90 per row, each as slow as two operations of
+#: SuperLU.
 LEAST_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
-#: The residual, times sqrt(n), to which GMRES solves for random numbers: well below one null vector's part of them.
+#: Residual, times sqrt(n), to which GMRES solves for random numbers: well below their component in one null vector.
 PROBE_RESIDUAL = 2.0**-6
-#: A residual of this many roundings of the largest terms in b - A x is as small as fp64 permits.
+#: Number of roundings of the largest terms in b - A x at which a residual is as small as fp64 permits.
 ROUNDINGS = 8.0
 
 
@@ -64,7 +66,7 @@ class GmresOptions:
 
 
 class Ending(StrEnum):
-    """The reason for the end of the rounds."""
+    """The reason why the rounds ended."""
 
     CONVERGED = "converged"
     OUT_OF_STEPS = "out of steps"
@@ -78,7 +80,7 @@ class Ending(StrEnum):
 
 @dataclass(slots=True)
 class SolveResult:
-    """The solution for one right-hand side; `note` is advice, and `finite` whether x is finite."""
+    """The solution for one right-hand side; `note` contains advice, and `finite` is whether x is finite."""
 
     x: Vector
     residual: float = 0.0
@@ -89,14 +91,14 @@ class SolveResult:
     finite: bool = True
 
     def add(self, solve: Solve) -> None:
-        """Add the steps of a round."""
+        """Add the steps and the residuals of a round."""
         self.history += solve.history[1:] if self.history else solve.history
         self.steps += solve.steps
         self.cycles += len(solve.cycles)
 
 
 class GmresDriver:
-    """One matrix, or the rows of one rank, set up for any number of right-hand sides.  All methods are collective."""
+    """The solver for one matrix, or for the rows of one rank, and many right-hand sides. All methods are collective."""
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
@@ -126,12 +128,12 @@ class GmresDriver:
         self._install(setup)
 
     def _formats_for(self, A: Csr, choice: Choice) -> Formats:
-        """Return the formats of the precision; rounding A would show with factors, which are so close to A^-1."""
+        """Return the formats of the precision; with factors, A is not rounded, because they are very close to A^-1."""
         rows, precision = rows_of(self._kernels, A), self._options.precision
         return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
 
     def _sweep_order(self, choice: Choice) -> str:
-        """Return the order of sweeps: the natural one suits sweeps that end at the borders of ranks."""
+        """Return the order of sweeps: the natural order is best for sweeps that end at the borders of ranks."""
         if self._options.smoother != "auto":
             return self._options.smoother
         return "coloured" if self.group.is_serial or choice.name == "amg" else "natural"
@@ -145,7 +147,8 @@ class GmresDriver:
     ) -> tuple[MatrixForms, PreconditionerSetup]:
         """Set up the preconditioner while another thread stores the matrix.
 
-        This thread makes the factors because it will drop them: on any other thread SciPy keeps SuperLU's memory.
+        This thread computes the factors because it later frees them: SciPy frees SuperLU's memory only on the same
+        thread.
         """
         compile_for(self._kernels, self.plan, self._formats)
         with ThreadPoolExecutor(1) as executor:
@@ -154,16 +157,16 @@ class GmresDriver:
         return matrix.result(), setup
 
     def _compiled_and_stored(self, A: Csr) -> MatrixForms:
-        """Compile the kernels of the plan and store the matrix."""
+        """Compile the kernels of the plan and return the stored matrix."""
         compile_for(self._kernels, self.plan, self._formats)
         return self._stored(A)
 
     def _stored(self, A: Csr) -> MatrixForms:
-        """Return the matrix in the forms of the plan."""
+        """Return the matrix stored in the forms of the plan."""
         return self.group.collectively(lambda: MatrixForms(self._kernels, A, self.plan, self._formats, self.spans))
 
     def _install(self, setup: PreconditionerSetup) -> None:
-        """Make the problem with a preconditioner, and store the matrix again if its order or formats change."""
+        """Create the problem with a preconditioner, and store the matrix again if its order or formats change."""
         if setup.name:
             self.spans.add(setup.name, setup.time_s)
         choice, A = setup.choice, self._matrix.A
@@ -187,7 +190,7 @@ class GmresDriver:
         self.problem = self.group.collectively(lambda: PreconditionedProblem(self._matrix, self.plan))
 
     def _restart_problem(self) -> None:
-        """Make the problem again with new vectors, which contain only finite numbers."""
+        """Create the problem again with new vectors, which contain only finite numbers."""
         del self.problem
         self.problem = PreconditionedProblem(self._matrix, self.plan)
 
@@ -197,7 +200,7 @@ class GmresDriver:
         return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
 
     def solve(self, b: Vector, x0: Vector, tol: float) -> SolveResult:
-        """Return x for one right-hand side, or the best x found."""
+        """Solve for one right-hand side and return the result with the best x found."""
         xp, group, scaling = self._kernels.xp, self.group, self.plan.scaling
         if group.all(not xp.any(b != 0)):
             return SolveResult(xp.zeros_like(b), history=[0.0])
@@ -230,17 +233,17 @@ class GmresDriver:
         return result
 
     def _begin(self, b: Vector, y: Vector) -> None:
-        """Start with another right-hand side from y, both in the user's order of rows."""
+        """Start with another right-hand side b from y, both in the user's order of rows."""
         self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
 
     def _residual_of(self, y: Vector, b: Vector) -> float:
-        """Return ||b - A x|| / ||b|| of the unscaled system for some y."""
+        """Return ||b - A x|| / ||b|| of the unscaled system for a scaled solution y."""
         self._begin(b, y)
         self.problem.system.residual()
         return self._relative(self.problem.system.residual_vector, b)
 
     def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
-        """Continue from the x of the system until the rounds end."""
+        """Run cycles from the current x until the solve converges or must change; return the reason."""
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
         b_norm, target, first, best_unscaled = system.norm_of_b(), tol, len(result.history), inf
         stall = Ending.STALLED_IN_LOW_PRECISION if low else Ending.STALLED
@@ -259,7 +262,7 @@ class GmresDriver:
                 unscaled = self._relative(system.residual_vector, b)
                 if unscaled <= tol:
                     return Ending.CONVERGED
-                if target <= LEAST:  # rows that are large in A's own units may be small in the scaled system
+                if target <= LEAST:  # rows that are large in the units of A may be small in the scaled system
                     if isinf(unscaled) or not unscaled <= 0.5 * best_unscaled:
                         return Ending.DIFFERENT_SCALES
                     best_unscaled = unscaled
@@ -271,7 +274,7 @@ class GmresDriver:
         return Ending.OUT_OF_STEPS
 
     def _is_slow(self) -> bool:
-        """Return whether the steps so far have taken about as long as a factorization would."""
+        """Return whether the steps so far have taken about as long as a factorization takes."""
         if not self._may_factor or self.plan.choice.name == "lu" or self._steps < LEAST_STEPS:
             return False
         step = (STEP_OF_ENTRY * self.nnz + STEP_OF_ROW * self.n) / self.group.comm.size
@@ -279,13 +282,13 @@ class GmresDriver:
         return self._steps * step >= work_of(self.n, self.nnz, entries)
 
     def _fill(self) -> tuple[float, str]:
-        """Return an estimate of the entries of factors, or infinity and the reason why it is unknown."""
+        """Return an estimate of the number of entries of the factors, or infinity and the reason why it is unknown."""
         if self._estimated_fill is None:
             self._estimated_fill = estimated_fill(self._matrix.A, self.group)
         return self._estimated_fill
 
     def _relative(self, r: Vector, b: Vector) -> float:
-        """Return ||b - A x|| / ||b|| of the unscaled system from a residual in the order of the matrix."""
+        """Return ||b - A x|| / ||b|| of the unscaled system, given a residual in the order of the matrix."""
         return self.plan.scaling.relative(self._matrix.unordered(r), b)
 
     def _promote_to_fp64(self, result: SolveResult, b: Vector) -> bool:
@@ -306,7 +309,7 @@ class GmresDriver:
     def _change_to_factors(self, b: Vector, ending: Ending) -> bool:
         """Continue with complete factors, the last resort of `auto`; return whether the solve can continue.
 
-        It cannot if the residual is as small as fp64 permits, because factors would not reduce it.
+        Return False if the residual is as small as fp64 permits, because factors would not reduce it.
         """
         name, A = self.plan.choice.name, self._matrix.A
         if not self._may_factor or name == "lu":
@@ -331,7 +334,7 @@ class GmresDriver:
         return True
 
     def condition(self) -> float | None:
-        """Return an estimate of the scaled matrix's condition if its factors show that it is large."""
+        """Return an estimate of the condition number of the scaled matrix if its factors indicate that it is large."""
         factors, A = self.problem.factors, self._matrix.A
         if factors is None:
             return None
@@ -348,7 +351,7 @@ class GmresDriver:
             return condition_estimate(factors, A, self.group)
 
     def _solves_for_probe(self, A: Csr) -> bool:
-        """Return whether GMRES solves for random numbers, so that the condition is far from 1/u."""
+        """Return whether GMRES solves for random numbers, which shows that the condition number is far below 1/u."""
         xp, group, first = self._kernels.xp, self.group, self.group.first
         s = xp.asarray(probe(self.n)[first : first + A.shape[0]])
         self._begin(s, xp.zeros_like(s))
@@ -359,7 +362,7 @@ class GmresDriver:
         return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
-        """Return why the residual is not smaller, and the remedy."""
+        """Return an explanation why the residual is not smaller, and the remedy."""
         terms = self.plan.scaling.relative_terms(self._matrix.A, y, b)
         if ending is not Ending.ROUNDED_X and _is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""
@@ -396,7 +399,7 @@ def _worthwhile(before: float, solve: Solve) -> bool:
 
 
 def _scaling(kernels: SparseKernels, A: Csr, precision: str, group: RankGroup) -> Equilibration:
-    """Return powers of two if the sums of rows or columns, or a 16-bit format, require them.  Collective."""
+    """Return a scaling by powers of two if row or column sums, or a 16-bit format, require it. Collective."""
     if balanced(A, group) and not out_of_range(kernels, rows_of(kernels, A), precision, group):
         return Equilibration(group=group)
     return equilibrate(A, group)

@@ -1,8 +1,8 @@
-"""LU factors of a user's matrix on a process grid, and the systems A X = B and A^T X = B that they solve.
+"""LU factors of a user's matrix on a process grid, and the systems A X = B and A^T X = B.
 
     P (R A C) = L U,    M^-1 = C U^-1 L^-1 P R
 
-R and C are powers of two; A is scaled only if the range or the spread of its rows and columns requires it.
+R and C are powers of two. A is scaled only if the range or the spread of its rows and columns requires it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mxpeak.solvers.refine import Columns, U, columns_of
 from mxpeak.solvers.scaling import Balance, balance, balanced, scale_rows
 from mxpeak.spans import Spans
 
-#: Matrices of a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
+#: Matrices with a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
 LEAST32 = 2.0**-60
-#: The golden ratio, whose multiples give the sizes of the random numbers.
+#: The golden ratio, whose multiples determine the sizes of the random numbers.
 GOLDEN = 0.6180339887498949
 
 
 class GridMatrix(NamedTuple):
-    """A user's matrix, as a real one, and what row-wise errors of the user's own matrix need.
+    """A user's matrix in real form, and the data for the row-wise errors of the user's own matrix.
 
     A           the matrix, or the real form of a complex one
     sizes       the matrix of all |a_ij| of the user's matrix
@@ -52,7 +52,7 @@ class GridFactors(Factorization):
     """The factors of a matrix on a grid. The constructor and all methods are collective over the grid.
 
     LU          contains a copy of A, which is overwritten with its factors
-    norms       ||A||_inf and ||A||_1, of A without scaling
+    norms       ||A||_inf and ||A||_1 of the unscaled A
     """
 
     dtype: Any
@@ -67,7 +67,7 @@ class GridFactors(Factorization):
         *,
         scale: bool = True,
     ):
-        """Factor the copy of A in LU; scale it, if it needs that, only if `scale` is given."""
+        """Factor the copy of A in LU, scaled if necessary and if `scale` is True."""
         A, grid, xp = matrix.A, matrix.A.grid, kernels.xp
         self.matrix, self.LU, self.kernels, self.n = matrix, LU, kernels, A.n
         self.precision, self.dtype = options.operands or LU.precision, xp.float64
@@ -90,7 +90,7 @@ class GridFactors(Factorization):
 
     @property
     def growth(self) -> float:
-        """Return max |u_ij| / max |a_ij|, as scaled."""
+        """Return max |u_ij| / max |a_ij| of the scaled matrix."""
         return self._growth
 
     @property
@@ -112,7 +112,7 @@ class GridFactors(Factorization):
 
     @property
     def usable_for_gmres(self) -> bool:
-        """True: GMRES itself shows whether it converges, for less than an estimate of the condition."""
+        """Return True: GMRES shows whether it converges, at a lower cost than a condition estimate."""
         return True
 
     def _balance_if_needed(self, scale: bool) -> None:
@@ -145,7 +145,7 @@ class GridFactors(Factorization):
         return bool(balanced((-of_rows_low, of_rows_high), (-low, high)))
 
     def least_size(self) -> float:
-        """Return the smallest |lu_ij| that is not zero; 1 if none is smaller."""
+        """Return the smallest nonzero |lu_ij|, or 1 if none is smaller."""
         xp, least = self.xp, 1.0
         for row in self.LU.local:
             sizes = xp.abs(row)
@@ -154,7 +154,7 @@ class GridFactors(Factorization):
         return -allreduce_scalar(self.matrix.A.grid.all, -least, "max", xp)
 
     def random(self) -> Vector:
-        """Return ±(1 + frac(i·φ)) over the rows, with random signs."""
+        """Return ±(1 + frac(i·φ)) for the rows i of this rank, with random signs."""
         xp, rows = self.xp, self.matrix.A.rows
         z = xp.zeros(rows.local_size)
         self.kernels.signs(z, rows, PROBE_SEED)
@@ -173,7 +173,7 @@ class GridFactors(Factorization):
         return -minus_least >= DOUBT * largest
 
     def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
-        """Return whether refinement leaves open if A is singular to working precision."""
+        """Return whether A may be singular to working precision after refinement."""
         hidden = self.precision == "fp32" and not self.probe * PRECISIONS["fp32"].u <= PROBED / 2.0
         return hidden or hints_at_singularity(self, equations, columns)
 
@@ -182,7 +182,7 @@ class GridFactors(Factorization):
         return GridEquations(self, scaled=scaled, transposed=transposed)
 
     def scales(self, *, transposed: bool) -> Vector | None:
-        """Return the whole vector R, or C for the rows of A^T; None if A is not scaled."""
+        """Return the global vector R, or C for the rows of A^T; return None if A is not scaled."""
         if self.balance is None:
             return None
         return self.gathered(self.balance.C if transposed else self.balance.R, over_rows=not transposed)
@@ -196,11 +196,11 @@ class GridFactors(Factorization):
         return self._permuted(self._solver.solve_transposed(B), self._back)
 
     def _permuted(self, r: Matrix, sources: Vector) -> Matrix:
-        """Return r with entry sources[i] as its i-th; every rank gathers the whole vector, 8·N bytes per column."""
+        """Return the vector with the entries r[sources[i]]; every rank gathers all of r, 8·N bytes per column."""
         return self.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
 
     def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
-        """Return the whole of a vector over the columns, or over the rows."""
+        """Return the global vector for a vector distributed over the columns, or over the rows."""
         A, whole = self.matrix.A, self.xp.zeros((self.n, *x.shape[1:]))
         layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
         for local, everywhere in layout.blocks():
@@ -210,7 +210,7 @@ class GridFactors(Factorization):
 
 
 class GridEquations:
-    """`refine.Equations` on a grid: the unknowns are distributed over one of its dimensions, B over the other."""
+    """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other."""
 
     def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):
         self._factors, self._transposed, self.n, self.u, self.xp = factors, transposed, factors.n, U, factors.xp
@@ -254,13 +254,13 @@ class GridEquations:
         return Y
 
     def sampled_error(self, B: Matrix, X: Matrix) -> None:
-        """Return None: the row-wise errors need the residual of every column."""
+        """Return None, because the row-wise errors need the residual of every column."""
 
     def row_error_bounds(self, X: Matrix, R: Matrix, B: Matrix) -> None:
-        """Return None: `info` contains the row-wise errors themselves."""
+        """Return None, because `info` contains the row-wise errors themselves."""
 
     def row_errors(self, X: Matrix, R: Matrix, B: Matrix) -> list[float]:
-        """Return the row-wise error of each column of the user's system, in n·u; one product with |A|."""
+        """Return the row-wise error of each column of the user's system, in n·u, with one product with |A|."""
         _, sizes, moduli = self._factors.matrix
         x, r, b = (moduli(V) for V in (X, R, B))
         D = (sizes.multiply_transposed if self._transposed else sizes.multiply)(x) + b
@@ -269,7 +269,7 @@ class GridEquations:
         return [error / (sizes.n * U) if isfinite(error) else inf for error in worst]
 
     def random_signs(self, columns: int) -> tuple[Vector, Matrix]:
-        """Return random signs over the unknowns, as one column, and over the equations."""
+        """Return random signs over the unknowns, as one column, and over the equations, as a block."""
         A = self._factors.matrix.A
         of_unknowns, of_equations = (A.rows, A.cols) if self._transposed else (A.cols, A.rows)
         s, signs = self.xp.zeros(of_unknowns.local_size), self.xp.zeros((of_equations.local_size, columns))

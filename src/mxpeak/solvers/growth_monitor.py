@@ -1,8 +1,9 @@
-"""Diagonal blocks as witnesses of an LU: how large their entries became, and where numbers ceased to be finite.
+"""Record the largest entry of each diagonal block of an LU, and locate the first entry that is not finite.
 
-What is not finite in block (i, j) is so in all of row i, or column j, behind step min(i, j), and comes to a diagonal
-block in the end.  So nothing but the diagonal blocks is looked at on the way, jb² entries a step by the rank that has
-them in hand; which block it came from is looked for afterwards, and only if there is something to look for.
+If an entry of block (i, j) is not finite, all later entries of row i or column j are not finite after step min(i, j),
+and the error reaches a diagonal block. Therefore, only the diagonal blocks are examined during the factorization: jb²
+entries per step, on the rank that factors the block. The block of origin is located after the factorization, only if
+necessary.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 @dataclass(frozen=True, slots=True)
 class GrowthReport:
-    """What the diagonal blocks say; blocks are numbered from 0.
+    """The largest entry and the first error of an LU; blocks are numbered from 0.
 
-    largest    the largest |entry| of a finite one, and which it is
-    not_finite the block (i, j) in which an entry was first not finite, as far as is known; None: all are finite
-    step       the step that came upon it
+    largest     the largest |entry| of the finite diagonal blocks, and `block`, the number of its block
+    not_finite  the block (i, j) in which an entry was first not finite, as far as is known; None: all are finite
+    step        the step that detected this
     """
 
     largest: float
@@ -33,7 +34,7 @@ class GrowthReport:
 
 
 class DiagonalBlocks:
-    """The largest |entry| of each diagonal block, noted by the ranks that have it in hand; nobody waits for it."""
+    """The largest |entry| of each diagonal block, recorded without a wait by the ranks that factor the blocks."""
 
     def __init__(self, A: DistMatrix, kernels: Kernels):
         self._A, self._kernels = A, kernels
@@ -41,21 +42,24 @@ class DiagonalBlocks:
         self._largest = kernels.xp.zeros(len(self._steps))
 
     def note(self, k: int, D: Matrix) -> None:
-        """Block k is factored: D = L U, one over the other."""
+        """Record the largest |entry| of block k after its factorization; D contains L and U."""
         xp = self._kernels.xp
         self._largest[k : k + 1] = xp.max(xp.abs(D))
 
     def noted(self) -> list[float]:
-        """What this rank has noted, by block."""
+        """Return the values that this rank has recorded, by block."""
         return list(self._largest.tolist())
 
     def recall(self, noted: Sequence[float]) -> None:
-        """Take up what was noted of some blocks before."""
+        """Restore values that `noted` has returned, such as those of a checkpoint."""
         xp = self._kernels.xp
         self._largest[:] = xp.asarray(noted, dtype=xp.float64)
 
     def witness(self, *, with_l: bool) -> GrowthReport:
-        """What they say, once all is done; `with_l`: L lies below the diagonal of A.  Collective over the grid."""
+        """Return the report on all blocks after the factorization.
+
+        `with_l` means that L is stored below the diagonal of A. Collective over the grid.
+        """
         found = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
         values = [value if isfinite(value) else -1.0 for value in found]
         block = values.index(max(values)) if values else 0
@@ -65,7 +69,7 @@ class DiagonalBlocks:
         return GrowthReport(max(0.0, values[block]), block, self._origin(bad, with_l), bad + 1)
 
     def _origin(self, k: int, with_l: bool) -> tuple[int, int]:
-        """The first block that is not finite, above block (k, k) or, where L is kept, to the left of it."""
+        """Return the first block that is not finite, above block (k, k) or, if L is stored, to the left of it."""
         here, before = self._steps[k], self._steps[:k]
         above = next((b.k for b in before if not self._finite(b, here)), k)
         left = next((b.k for b in before if with_l and not self._finite(here, b)), k)
@@ -75,7 +79,7 @@ class DiagonalBlocks:
         return (above, k) if above <= left else (k, left)
 
     def _finite(self, row: LuStep, column: LuStep) -> bool:
-        """Whether this rank's part of a block is finite."""
+        """Return whether this rank's part of a block is finite."""
         block = self._A[row.j0 : row.j1, column.j0 : column.j1]
         xp = self._kernels.xp
         return 0 in block.shape or isfinite(float(xp.max(xp.abs(block))))

@@ -1,6 +1,7 @@
 """GMRES: one cycle, one loop of restarts, and M on either side of A.
 
-A cycle finds d with B d near z, in the letters of Kashi et al., algorithm 3 (Saad and Schultz 1986: V, y for Q, t):
+A cycle finds d such that B d is near z, in the notation of Kashi et al., algorithm 3 (Saad and Schultz 1986 use V, y
+for Q, t):
 
     q_1 = z / rho                      rho = ||z||
     w = B q_k
@@ -8,18 +9,19 @@ A cycle finds d with B d near z, in the letters of Kashi et al., algorithm 3 (Sa
     min || rho e_1 - H t ||            by Givens rotations
     d = Q t
 
-Every cycle starts with a new residual r = b - A x in the working precision, and may itself run in a lower one: GMRES as
-iterative refinement.  In fp64 throughout it is restarted GMRES.  M is on one of two sides:
+Every cycle starts with a new residual r = b - A x in the working precision. The cycle itself may use a lower
+precision, which makes GMRES an iterative refinement. In fp64 throughout, it is restarted GMRES. M is on one of two
+sides:
 
                           B         z         x = x + …    stops on
     left   `refine`       M^-1 A    M^-1 r    d            ||r|| / ((||A||·||x|| + ||b||)·n·u), infinity norm
     right  `gmres_ir`     A M^-1    r         M^-1 d       ||r|| / ||b||, 2-norm
 
-Why two?  With a dense A a vector costs nothing compared with a product, and what counts is the backward error.  From
-the left GMRES minimizes M^-1 r, nearly the error of x, so it works where A is almost singular (Carson and Higham 2017);
-but that norm says nothing about r: so the products A q_k are kept, and r - (A Q) t predicts the residual.  With a
-sparse A every vector counts.  From the right GMRES minimizes r itself and knows ||r|| without another vector; and
-HPG-MxP's rules and `mxpeak.gmres` stop on ||r|| / ||b||.
+For a dense A, the cost of a vector is negligible compared with a product, and the backward error is the criterion.
+GMRES with M on the left minimizes M^-1 r, which is nearly the error of x, so it also works if A is almost singular
+(Carson and Higham 2017). This norm does not determine ||r||. Therefore, the products A q_k are kept, and r - (A Q) t
+predicts the residual. For a sparse A, every vector adds to the cost. GMRES with M on the right minimizes r itself and
+computes ||r|| without another vector; the rules of HPG-MxP and `mxpeak.gmres` stop on ||r|| / ||b||.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ class Basis(Protocol):
         """Append q_{k+1} = factor · w."""
 
     def orthogonalize(self, w: Vector) -> tuple[list[Scalar], float]:
-        """Compute w = w - Q h with h = Q^H w, twice and append w / ||w||; return the sum of both h, and ||w||.
+        """Compute w = w - Q h with h = Q^H w twice, and append w / ||w||; return the sum of both h, and ||w||.
 
-        Two passes are enough: Q is orthonormal to working precision (Giraud et al. 2005).  w is overwritten.
+        Two passes are enough: Q is orthonormal to working precision (Giraud et al. 2005). w is overwritten.
         """
 
     def combine(self, t: list[Scalar]) -> Vector:
-        """Return Σ t_k q_k for the first len(t) vectors."""
+        """Return Σ t_k q_k over the first len(t) vectors."""
 
 
 class Space(Protocol):
@@ -69,11 +71,11 @@ class Space(Protocol):
         """Return ||w||_2."""
 
     def max_abs(self, w: Vector) -> float:
-        """Return ||w||_inf, NaN if w has one."""
+        """Return ||w||_inf, or NaN if w contains NaN."""
 
 
 class LeastSquares:
-    """min || rho e_1 - H t ||, with one more column of H per step; R t = g after all rotations."""
+    """The problem min || rho e_1 - H t ||, to which each step adds a column of H; R t = g after all rotations."""
 
     def __init__(self, rho: float):
         self.R: list[list[Scalar]] = []  # the columns of R
@@ -86,9 +88,9 @@ class LeastSquares:
         return float(abs(self.g[-1]))
 
     def append(self, h: list[Scalar], below: float) -> None:
-        """Append the column h, with `below` under it, to H.
+        """Append the column h, followed by the entry `below`, to H.
 
-        All rotations so far are applied to it, then one more that turns (h_k, below) to (r_kk, 0).
+        All previous rotations are applied to the column, and then a new rotation that maps (h_k, below) to (r_kk, 0).
         """
         column = list(h)
         for k, (c, s) in enumerate(self._rotations):
@@ -101,7 +103,7 @@ class LeastSquares:
         self.g[-1:] = [c * last, -s.conjugate() * last]
 
     def solve(self) -> list[Scalar]:
-        """Return t = R^-1 g, with t_k = 0 if r_kk = 0, as for a singular B whose Krylov space is exhausted."""
+        """Return t = R^-1 g, with t_k = 0 if r_kk = 0, as for a singular B with an exhausted Krylov space."""
         t: list[Scalar] = []
         for k in reversed(range(len(self.R))):
             above = sum(self.R[k + 1 + i][k] * t_i for i, t_i in enumerate(t))
@@ -112,14 +114,14 @@ class LeastSquares:
 
 def _rotation(a: Scalar, b: float) -> tuple[float, Scalar, Scalar]:
     """Return (c, s, r) with c·a + s·b = r and -conj(s)·a + c·b = 0, for real b >= 0."""
-    if abs(a) == 0.0:  # b is zero too: no t changes this row, and the residual does not change
+    if abs(a) == 0.0:  # b is also zero: no t changes this row or the residual
         return 0.0, 1.0, b
     size, phase = hypot(abs(a), b), a / abs(a)
     return abs(a) / size, phase * b / size, phase * size
 
 
 def started(space: Space, z: Vector, steps: int) -> tuple[Basis, float]:
-    """Return a basis of q_1 = z / rho with memory for `steps` more vectors, and rho = ||z||.  Collective."""
+    """Return a basis with q_1 = z / rho and memory for `steps` more vectors, and rho = ||z||. Collective."""
     rho = space.norm(z)
     Q = space.basis(steps + 1)
     Q.append(z, 1.0 / rho if rho else 0.0)
@@ -134,9 +136,9 @@ def cycle(
     enough: float,
     estimate: Callable[[LeastSquares], float] = lambda H: H.residual,
 ) -> tuple[Vector, list[float]]:
-    """Return d = Q t after at most `steps` steps from q_1 = z / rho, and the estimate of each step.  Collective.
+    """Return d = Q t after at most `steps` steps from q_1 = z / rho, and the estimate of each step. Collective.
 
-    B           the function q -> B q, which may overwrite its result at the next call
+    B           the function q -> B q, which may overwrite its result in the next call
     estimate    the expected residual after the correction by d; a cycle ends if it is at most `enough`
     """
     H, estimates = LeastSquares(rho), list[float]()
@@ -151,7 +153,7 @@ def cycle(
 
 @dataclass(slots=True)
 class Solve:
-    """The course of a solve; all residuals except `initial` are relative to the unit of the stopping criterion.
+    """The history of a solve; all residuals except `initial` are relative to the unit of the stopping criterion.
 
     cycles      the number of steps of each cycle
     history     the residual at the start and after each cycle
@@ -186,13 +188,13 @@ def restarted(
     may_stall: bool = False,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
-    """Correct x until its residual is at most tolerance·unit, for at most `most` steps; call `watch` after each cycle.
+    """Correct x until its residual is at most tolerance·unit, for at most `most` steps. Collective.
 
     residual    computes r = b - A x and returns its norm
     correct     corrects x by at most the given number of steps and returns their estimates
     may_stall   whether to stop after cycles without progress
 
-    The outcome reports NaN and stagnation.  Collective.
+    `watch` is called after each cycle. The outcome reports NaN and stagnation.
     """
     done = Solve(initial=residual())
     done.residual = done.initial / unit
@@ -220,10 +222,10 @@ def stalled(history: list[float]) -> bool:
 
 
 class System(Protocol):
-    """A x = b with M on the right: x and r in fp64, the rest in the inner precision.  All methods are collective."""
+    """A x = b with M on the right: x and r in fp64, the rest in the inner precision. All methods are collective."""
 
     def residual(self) -> float:
-        """Compute and keep r = b - A x; return ||r||."""
+        """Compute and store r = b - A x; return ||r||."""
 
     def basis(self) -> tuple[Basis, float]:
         """Return the basis of q_1 = r / ||r||, and ||r||."""
@@ -244,9 +246,11 @@ def gmres_ir(
     tolerance: float,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
-    """Solve A x = b by GMRES-IR, M on the right, to ||b - A x|| <= tolerance·||b||, or to r = 0 if b = 0.  Collective.
+    """Solve A x = b by GMRES-IR with M on the right, until ||b - A x|| <= tolerance·||b||, or r = 0 if b = 0.
 
-    It ends after `most` steps, or if it stalls; a tolerance of 0 takes all steps.
+    Collective.
+
+    The solve ends after `most` steps, or if it stalls. With a tolerance of 0, all steps run.
     """
     unit = b_norm if b_norm > 0 else 1.0
 

@@ -1,11 +1,11 @@
-"""One cycle of multigrid, the preconditioner of HPG-MxP and HPCG (Kashi et al., §2, figure 1).
+"""Multigrid cycle, the preconditioner of HPG-MxP and HPCG (Kashi et al., §2, figure 1).
 
     x   smoothed once from zero          A x ≈ b on this level
     r   (b - A x) at the coarser points  restriction by injection
     x   += the coarser level's x         prolongation, its transpose
     x   smoothed once more
 
-The coarsest level is smoothed once and no more.
+The coarsest level is smoothed only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Vector = Any
 
 
 class Level(Protocol):
-    """One level: its matrix, its smoother, and its transfers to the next coarser level."""
+    """A multigrid level: its matrix, its smoother, and its transfers to the next coarser level."""
 
     @property
     def x(self) -> Vector:
@@ -37,14 +37,14 @@ class Level(Protocol):
         """Compute r = (b - A x) at the coarser points."""
 
     def correct(self, coarse: Any) -> None:
-        """Add the coarser x to x."""
+        """Add the correction of the coarser level to x."""
 
     def postsmooth(self, b: Vector) -> None:
-        """Sweep again from x."""
+        """Improve x by another sweep, which starts from x."""
 
 
 def cycle(level: Level, b: Vector) -> Vector:
-    """Return x ≈ A^-1 b in a vector that the next cycle overwrites.  Collective."""
+    """Run one cycle and return x ≈ A^-1 b in a vector that the next cycle overwrites. Collective."""
     level.presmooth(b)
     if level.coarser is not None:
         level.restrict(b)

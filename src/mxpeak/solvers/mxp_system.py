@@ -1,6 +1,6 @@
-"""The system of HPL-MxP for refinement: A is regenerated for every product, and M^-1 = U^-1 L^-1.
+"""The system of HPL-MxP for refinement: A is generated again for every product, and M^-1 = U^-1 L^-1.
 
-With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 = C (LU)^-1 R.
+With balancing, the factors are those of R A C (R and C are diagonal), so that M^-1 = C (LU)^-1 R.
 """
 
 from __future__ import annotations
@@ -62,6 +62,6 @@ class MxpSystem:
         return xp.multiply(self._balance.R, self._factors.solve_transposed(scaled))
 
     def indices(self) -> Vector:
-        """The unknowns that this rank's entries of a vector over the columns are."""
+        """Return the global indices of this rank's entries of a vector over the columns."""
         cols = self._system.cols
         return cols.to_global(self._kernels.xp.arange(cols.local_size))

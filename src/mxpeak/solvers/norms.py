@@ -22,12 +22,12 @@ from mxpeak.kernels.contract.norms import DOWN, UP, NormKernels, NormParts, Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import DIAGONAL, Structure
 
-#: The partial result of a pass whose maximum, or whose root for squares, is the norm.
+#: Partial results of a pass. Each norm is the maximum of its partial result, or the root of the sum for squares.
 PARTIAL = {"max": "max", "one": "columns", "inf": "rows", "fro": "squares"}
 
 
 class NormMatrix(Protocol):
-    """A matrix of tiles that are distributed over ranks.
+    """Interface of a matrix of tiles that are distributed over ranks.
 
     row_map, column_map   the global row (column) of each entry of this rank's row (column) sums
     """
@@ -42,25 +42,25 @@ class NormMatrix(Protocol):
     def comm(self) -> Communicator: ...  # noqa: D102
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add row sums in place over the ranks with parts of the same rows."""
+        """Add up row sums in place over the ranks that store parts of the same rows."""
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add column sums in place over the ranks with parts of the same columns."""
+        """Add up column sums in place over the ranks that store parts of the same columns."""
 
 
 def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
-    """Return each kind of norm of A from one pass over the entries of S. Collective over A's ranks."""
+    """Compute each kind of norm of A in one pass over the entries of S. Collective over A's ranks."""
     xp, wants = kernels.xp, {PARTIAL[kind] for kind in kinds}
     values: dict[str, float] = {}
 
-    parts, diagonal = _passes(A, S, wants, kernels)  # (1) and (2)
+    parts, diagonal = _passes(A, S, wants, kernels)  # stages (1) and (2)
     if wants & {"rows", "columns"}:
-        A.sum_rows(parts.by_row)  # (3)
+        A.sum_rows(parts.by_row)  # stage (3)
         A.sum_columns(parts.by_column)
         values["inf"], values["one"] = _largest_sums(A, S, parts, diagonal, kernels)
     values["max"] = largest(fp64([parts.top, diagonal.top, 1.0 if S.ones and S.diagonal else 0.0], xp), xp)
     tops = fp64(list(values.values()), xp)
-    A.comm.allreduce(tops, "max")  # (4)
+    A.comm.allreduce(tops, "max")  # stage (4)
     values = dict(zip(values, tops.tolist()))
 
     if "fro" in kinds:
@@ -74,8 +74,8 @@ def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKern
 def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) -> tuple[NormParts, NormParts]:
     """Return the partial results of the band, and those of a diagonal that is read separately.
 
-    Entry a_ij of a mirrored matrix counts in row i and column j, and as a_ji in row j and column i. The row sums of the
-    matrix are therefore the row sums plus the column sums of the band.
+    Entry a_ij of a mirrored matrix is added to row i and column j, and as a_ji to row j and column i. The row sums of
+    the matrix are therefore the row sums plus the column sums of the band.
     """
     rows, columns = A.row_map.size, A.column_map.size
     if S.mirrored and wants & {"rows", "columns"}:
@@ -111,16 +111,16 @@ def _largest_sums(
 
 
 def _sums_of_both(A: NormMatrix, by_row: Vector, by_column: Vector, xp: Any) -> Vector:
-    """Return by_row[i] + by_column[i] for each global index i that is a row and a column of this rank."""
+    """Return by_row[i] + by_column[i] for each global index i that is both a row and a column of this rank."""
     rows, columns = global_indices(A.row_map, xp), global_indices(A.column_map, xp)
     if not len(rows) or not len(columns):
         return fp64([], xp)
-    k = xp.minimum(xp.searchsorted(columns, rows), xp.asarray(len(columns) - 1))  # both are sorted
+    k = xp.minimum(xp.searchsorted(columns, rows), xp.asarray(len(columns) - 1))  # both arrays are sorted
     return (by_row + by_column[k])[columns[k] == rows]
 
 
 def fp64(values: Sequence[Any], xp: Any) -> Vector:
-    """Return Python numbers, or rows of them, as an array."""
+    """Return an fp64 array of Python numbers, or of rows of numbers."""
     return xp.asarray(values, dtype=xp.float64)
 
 
@@ -135,7 +135,7 @@ def global_indices(index_map: IndexMap, xp: Any) -> Indices:
 
 
 def whole(values: Matrix, index_map: IndexMap, size: int, xp: Any) -> Matrix:
-    """Return a vector of full length with this rank's values at their global indices, and zeros otherwise."""
+    """Return a vector of full length with this rank's values at their global indices, and zeros at all others."""
     full = xp.zeros((*values.shape[:-1], size), dtype=xp.float64)
     full[..., global_indices(index_map, xp)] = values
     return full

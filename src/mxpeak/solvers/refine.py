@@ -1,14 +1,15 @@
-"""Iterative refinement: an approximate inverse M^-1 from LU factors, residuals in the working precision.
+"""Iterative refinement with an approximate inverse M^-1 from LU factors, and residuals in the working precision.
 
     classical   d = M^-1 r, x = x + d                              (Wilkinson; OLCF Algorithm 1, lines 33-49)
     gmres       left-preconditioned GMRES on M^-1 A d = M^-1 r     (Carson and Higham 2017; the rules of HPL-MxP)
 
-Both start from x_0 = M^-1 b and stop on the scaled backward error of a freshly computed residual:
+Both start from x_0 = M^-1 b and stop on the scaled backward error of a newly computed residual:
 
     eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
 
 HPL-MxP refines one vector with `refine`. `solve_equations` solves for all columns of a block: classical refinement of
-each column as long as it pays, GMRES for the columns that remain, and a few more steps for rows with a large residual.
+each column as long as it is effective, GMRES for the remaining columns, and a few more steps for rows with a large
+residual.
 """
 
 from __future__ import annotations
@@ -29,33 +30,32 @@ from mxpeak.solvers.scaling import centered, loses_digits, shifted
 
 Vector = Any
 
-#: Steps that the rules of HPL-MxP allow.
+#: Number of steps that the rules of HPL-MxP allow.
 MOST_STEPS = 50
 #: Target of the backward error: a sixteenth of the threshold of HPL-MxP.
 TARGET = 1.0
-#: GMRES stops when the residual that it predicts is below this part of the target.
+#: Fraction of the target below which the predicted residual ends GMRES.
 SAFETY = 0.5
-#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed: this, or the cube root
-#: of u if that is larger. Random numbers have a part of about 1/sqrt(n) along the null vector of a singular matrix of
-#: order n, which GMRES must not leave; it leaves condition·u in any case, because residuals are rounded.
+#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed: this value, or the
+#: cube root of u if that is larger. The component of random numbers along the null vector of a singular matrix of
+#: order n is about 1/sqrt(n), which GMRES must not leave; it leaves condition·u in any case, because residuals are
+#: rounded.
 LEFT_BY_GMRES = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53
 #: Classical refinement continues while each step divides the error by at least GAIN, for at most CLASSICAL_STEPS steps.
 GAIN, CLASSICAL_STEPS = 4.0, 10
-#: Restart length of GMRES, which predicts no more digits of the residual than the factors have.
+#: Restart length of GMRES. Longer cycles are useless, because the predicted residual has no more digits than the
+#: factors.
 RESTART = 8
-#: Number of sign patterns with which roundings are tried, over all right-hand sides.
+#: Number of random sign patterns for the rounding errors, over all right-hand sides.
 PATTERNS = 8
-#: A column x has lost its digits if a rounding or one more correction changes it by more than this part of its size.
+#: A column x has no correct digits if a rounding or one more correction changes it by more than this part of its size.
 LOST = 2.0**-4
 
 
-# --- one vector
-
-
 class System(Protocol):
-    """A x = b with M^-1; vectors over the unknowns and over the equations may be distributed differently."""
+    """A system A x = b with M^-1; vectors over unknowns and vectors over equations may be distributed differently."""
 
     n: int
     A_inf: float
@@ -81,7 +81,7 @@ class System(Protocol):
 
 
 def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
-    """Return eta for a residual of this norm; 0 for a system of zeros. Collective."""
+    """Return eta for a residual with this norm, or 0 if all entries of the system are zero. Collective."""
     x_inf = system.unknowns.max_abs(x)
     return normwise_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
 
@@ -97,7 +97,7 @@ def refine(
 ) -> tuple[Vector, Solve]:
     """Solve A x = b to an eta of `target` and return x and the history; u is the roundoff of the working precision.
 
-    Reports breakdown, stagnation and NaN in the outcome; never raises for them. Collective.
+    The outcome reports breakdown, stagnation and NaN; the function never raises an error for them. Collective.
     """
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
@@ -106,7 +106,7 @@ def refine(
 
 
 class _Refinement:
-    """x, its residual r, and two ways to correct x."""
+    """The current x and its residual r, and two methods to correct x."""
 
     def __init__(self, system: System, enough: float, u: float):
         self._system, self._enough, self._u = system, enough, u
@@ -139,7 +139,7 @@ class _Refinement:
         return estimates
 
     def by_one_solve(self, steps: int) -> list[float]:
-        """Set x = x + M^-1 r in one step, which expects a residual of zero."""
+        """Set x = x + M^-1 r in one step, whose predicted residual is zero."""
         self.x += self._system.precondition(self._r)
         return [0.0]
 
@@ -151,18 +151,15 @@ class _SolutionGrowth(_Refinement):
         return self._system.equations.max_abs(r) / self._system.b_inf
 
 
-# --- the columns of a block
-
-
 class Space(krylov.Space, Protocol):
     """Vectors of one length and distribution, and blocks with such vectors as columns."""
 
     def max_abs_of_each(self, W: Block) -> list[float]:
-        """Return ||w_j||_inf of each column, NaN if it contains one. Collective."""
+        """Return ||w_j||_inf of each column, or NaN if the column contains NaN. Collective."""
 
 
 class Equations(Protocol):
-    """A X = B, or A_s Y = B_s, with the factors of A: residuals in the working precision of roundoff u."""
+    """A system A X = B, or A_s Y = B_s, with the factors of A and residuals in the working precision of roundoff u."""
 
     @property
     def n(self) -> int:
@@ -207,13 +204,13 @@ class Equations(Protocol):
         """Return X = C Y."""
 
     def sampled_error(self, B: Block, X: Block) -> float | None:
-        """Return eta of a random combination of all columns; None if each column needs its own residual."""
+        """Return eta of a random combination of all columns, or None if each column needs its own residual."""
 
     def row_errors(self, X: Block, R: Block, B: Block) -> list[float]:
         """Return the row-wise backward error of each column, in n·u."""
 
     def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float] | None:
-        """Return upper bounds of the row-wise errors without a pass over A; None if there are none."""
+        """Return upper bounds of the row-wise errors without a pass over A, or None if no bounds are available."""
 
     def random_signs(self, columns: int) -> tuple[Vector, Block]:
         """Return random signs as one vector over the unknowns and as a block over the equations."""
@@ -239,7 +236,7 @@ class Columns:
 
 
 class RefinedFactors(Protocol):
-    """The part of a `factorization.Factorization` that refinement uses."""
+    """The part of the `factorization.Factorization` interface that refinement uses."""
 
     precision: str
     scaled: bool
@@ -249,17 +246,17 @@ class RefinedFactors(Protocol):
         """Return whether GMRES may converge with these factors."""
 
     def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
-        """Return whether refinement leaves open if A is singular to working precision."""
+        """Return whether A may be singular to working precision after refinement."""
 
 
 @dataclass(slots=True)
 class Solution:
-    """X of A X = B, and the errors of the worst column.
+    """The solution X of A X = B, and the errors of the worst column.
 
     Y, B        the solution and the right-hand sides in the range in which the system was solved
     eta         worst normwise backward error
     rows        worst row-wise backward error; None if a bound was small enough
-    even_rows   whether it is at the level of plain LU; True if the factors are in the working precision
+    even_rows   whether `rows` is at the level of plain LU; True if the factors are in the working precision
     doubtful    whether A may be singular to working precision
     moved       by how much of its size one more correction would move a column, if A is scaled
     underflows  whether a column lost all digits when it was rounded to subnormal numbers
@@ -294,7 +291,7 @@ def solve_in_range(
     """Solve with right-hand sides in the middle of the range, and return X in the range of B.
 
     R scales the rows of A, and A was multiplied by 2^exponent. If X is not finite, solve again with right-hand sides
-    that are farther down (`lower`), and return whether that was necessary.
+    that are scaled down further (`lower`), and return whether that was necessary.
     """
     xp = equations.xp
     while True:
@@ -304,7 +301,7 @@ def solve_in_range(
             break
         lower = True
     solution = _restored(equations, solution, [exponent - e for e in exponents])
-    if loses_digits(xp, B, centered_B, exponents):  # an entry of b may have a different value
+    if loses_digits(xp, B, centered_B, exponents):  # an entry of b may have a different value after scaling
         solution.rows = max(solution.rows or 0.0, 1.0 / (equations.n * equations.u))
     return solution, lower
 
@@ -312,7 +309,7 @@ def solve_in_range(
 def solve_equations(
     factors: RefinedFactors, B: Block, accuracy: Accuracy, gmres_steps: int, *, equations: Equations, first: Equations
 ) -> Solution:
-    """Solve A X = B: classical refinement of all columns, GMRES for those that it leaves, then single rows.
+    """Solve A X = B: classical refinement of all columns, GMRES for columns that do not converge, then single rows.
 
     `first` is the scaled system, which is refined before A X = B itself, or `equations` again.
     """
@@ -376,13 +373,13 @@ def refine_columns(
 def gmres_columns(
     equations: Equations, B: Block, columns: Columns, enough: float, steps: int, *, all_columns: bool
 ) -> None:
-    """Solve for the columns whose error is not `enough` by GMRES, and overwrite them in `columns`.
+    """Solve by GMRES for the columns whose error exceeds `enough`, and overwrite them in `columns`.
 
-    GMRES starts from M^-1 b: its residual falls faster than that of any classical refinement. Stops at the first column
-    that GMRES does not solve, unless `all_columns` is given.
+    GMRES starts from M^-1 b: its residual decreases faster than that of the result of classical refinement. Stop at
+    the first column that GMRES does not solve, unless `all_columns` is given.
     """
     xp, X, R = equations.xp, columns.X, columns.R
-    assert R is not None  # a combination of columns with a small error is not refined
+    assert R is not None  # if the error of a combination of columns is small, the columns are not refined
     for j in [j for j, eta in enumerate(columns.etas) if not eta <= enough]:
         system = _Column(equations, equations.column(B, j))
         x, done = refine(system, restart=RESTART, most=steps, target=enough, u=equations.u)
@@ -396,9 +393,9 @@ def gmres_columns(
 def refine_rows(
     equations: Equations, B: Block, X: Block, R: Block, enough: float
 ) -> tuple[float | None, bool, list[float]]:
-    """Correct the columns whose row-wise error is not `enough`, while a step halves it; overwrites X and R.
+    """Correct the columns whose row-wise error exceeds `enough`, while a step halves it; overwrite X and R.
 
-    Usually bounds show that all errors are small, and no error is computed. Return the worst error, or None if it was
+    Usually, bounds show that all errors are small, and no error is computed. Return the worst error, or None if it was
     not computed for every column, whether it is small enough, and the worst eta after each step. (Skeel 1980,
     Mathematics of Computation 35, 817; LAPACK's gerfs does the same.)
     """
@@ -430,12 +427,12 @@ def refine_rows(
 
 
 def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
-    """Return ||A||·||x|| / ||s||, A x = s, by GMRES: for random s seldom far below the condition of A.
+    """Return ||A||·||x|| / ||s|| with A x = s, by GMRES: for random s, rarely far below the condition number.
 
-    Returns inf if GMRES does not solve the system. Factors in 16 bits cannot distinguish a condition of 10^5 from an
-    infinite one, and neither can an eta of A x = b: if A is singular and b is in its range, GMRES converges to an
-    arbitrary x; otherwise x grows until ||A||·||x|| hides the part of b that is left. So the residual is compared with
-    ||s|| alone here. Collective.
+    Return inf if GMRES does not solve the system. Factors in 16 bits cannot distinguish a condition number of 10^5
+    from infinity. An eta of A x = b cannot either: if A is singular and b is in its range, GMRES converges to an
+    arbitrary x; otherwise, x grows until ||A||·||x|| hides the remaining part of b. Therefore, the residual is
+    compared with ||s|| alone. Collective.
     """
     system, left = _Column(equations, equations.column(s[:, None], 0)), max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0))
     refinement = _SolutionGrowth(system, SAFETY * left, equations.u)
@@ -446,7 +443,7 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
 
 
 class _Column:
-    """A `System` of one column."""
+    """The refinement `System` for one column."""
 
     def __init__(self, equations: Equations, b: Vector):
         self.n, self.A_inf, self.b, self.r = equations.n, equations.A_inf, b, b
@@ -455,13 +452,13 @@ class _Column:
         self.multiply, self.precondition, self._residual = equations.multiply, equations.solve, equations.residual
 
     def residual(self, x: Vector) -> Vector:
-        """Return r = b - A x and keep it."""
+        """Compute, store and return r = b - A x."""
         self.r = self._residual(self.b, x)
         return self.r
 
 
 def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]) -> Solution:
-    """Set X = 2^e_j y_j; if that rounds, return the errors of the rounded columns."""
+    """Set X = 2^e_j y_j; if that rounds, update the errors of the rounded columns."""
     solution.X = solution.Y
     if not any(exponents):
         return solution
@@ -483,12 +480,12 @@ def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]
 
 
 def _movement(equations: Equations, B: Block, X: Block, R: Block) -> float:
-    """Return by how much of its size one more correction may move a column of X.
+    """Return the change, relative to its size, that one more correction may make to a column of X.
 
     The scaled unknowns may be accurate although x is not: y = C^-1 x is known to condition·u of its largest entry, and
-    x has that error times the largest entry of C, which exceeds x itself if the large entries of x belong to small
-    columns of A. A residual is sometimes small by chance, so one roundoff of its terms, u·(|A (s∘x)| + |b|), is added
-    with random signs; s are the signs of the terms of a row.
+    x has that error times the largest entry of C. This error exceeds x itself if the large entries of x belong to
+    small columns of A. A residual is sometimes small by chance. Therefore, one roundoff of its terms, u·(|A (s∘x)| +
+    |b|), is added with random signs; s are the signs of the terms of a row.
     """
     xp, k = equations.xp, B.shape[1]
     patterns = -(-PATTERNS // k)
@@ -508,7 +505,7 @@ def _backward_errors(equations: Equations, R: Block, X: Block, b_infs: Sequence[
 
 
 def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
-    """Return some columns as a block; V itself if these are all of them."""
+    """Return some columns as a block, or V itself if all columns are selected."""
     return V if len(which) == V.shape[1] else xp.take(V, xp.asarray(which), axis=1)
 
 
@@ -520,7 +517,7 @@ def _accept(
     errors: list[float],
     before: list[float],
 ) -> tuple[Block, Block]:
-    """Return the blocks with those changed columns whose errors are smaller than before."""
+    """Return the blocks with the changed columns whose errors are smaller than before."""
     better = [k for k in range(len(which)) if errors[k] < before[k]]
     if len(better) == blocks[0].shape[1]:
         return changed

@@ -1,4 +1,4 @@
-"""The norms of HPL's check, on a regenerated [A | b] that is independent of the factorization."""
+"""Compute the norms for HPL's check, with a newly generated [A | b] that is independent of the factorization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import Kernels
 
 @dataclass(frozen=True, slots=True)
 class ResidualNorms:
-    """||Ax-b||_inf and the norms that scale it; NaN if the solution is not finite."""
+    """The norm ||Ax-b||_inf and the norms that scale it; NaN if the solution is not finite."""
 
     residual: float
     A_inf: float
@@ -30,9 +30,9 @@ class ResidualNorms:
 def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: int, u: float) -> float:
     """Return eta = ||r|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm, or ||r|| for a system of zeros.
 
-    r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms.  Rounded to u, by a solver or by its check, it has an error of up
-    to about n·u·(||A||·||x|| + ||b||), and so has the residual of the best x of this precision.  In these units the
-    error of a stable solver is of order 1 or less for all n and u, and a threshold needs neither.
+    r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms. Rounding to u, in a solver or in its check, causes an error of up
+    to about n·u·(||A||·||x|| + ||b||) in r_i, even for the best x of this precision. In these units, the error of a
+    stable solver is of order 1 or less for all n and u, so that a threshold need not depend on n and u.
 
     All terms are divided by ||A||, because the product of norms may overflow.
     """
@@ -44,8 +44,8 @@ def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: in
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     """Return norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution over the columns.
 
-    x has the entries of this rank's own columns, as `triangular.solve_augmented` returns them.  Nothing is overwritten.
-    It takes 4·N² flops and two passes over A.  Collective.
+    x has the entries of this rank's own columns, as `triangular.solve_augmented` returns them. No argument is
+    overwritten. The computation takes 4·N² flops and two passes over A. Collective.
     """
     grid, N = A.grid, A.rows.n
     own = slice(0, A.cols.local_start(N))

@@ -1,9 +1,9 @@
-"""Scaling by powers of two, which rounds nothing: rows and columns of A, and right-hand sides near the ends of a range.
+"""Scale rows and columns of A, and right-hand sides near the limits of the range, by powers of two, without rounding.
 
     A_s = R A C,    b_s = R b p,    A_s y = b_s,    x = C y / p
 
-Below the smallest normal number, a number has fewer digits the smaller it is, and products of such numbers have none.
-Sums of the largest numbers overflow. Each right-hand side has its own power of two p.
+Below the smallest normal number, smaller numbers have fewer digits, and products of such numbers have none. Sums of
+the largest numbers overflow. Each right-hand side has its own power of two p.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from typing import Any
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import DenseKernels, Kernels, Matrix, Vector
 
-#: Scale a matrix if the sums of its rows or columns differ by more than SPREAD, or are outside 1/RANGE to RANGE.
+#: Scale a matrix if its row or column sums differ by more than SPREAD, or are outside 1/RANGE to RANGE.
 SPREAD, RANGE = 2.0**10, 2.0**60
-#: Numbers below this are scaled by its reciprocal.
+#: Numbers below this value are multiplied by its reciprocal.
 LEAST = 2.0**-1000
-#: Products of two scales are computed while they and their reciprocals are smaller than this.
+#: Products of two scales are computed only while they and their reciprocals are smaller than this value.
 FARTHEST = 2.0**1000
 #: The largest e for which 2^e and 2^-e are normal numbers, by the bytes of a real number.
 LARGEST = {8: 1022, 4: 126}
-#: The smallest and the largest of some numbers.
+#: The smallest and the largest of several numbers.
 Ends = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Powers of two that scale the rows (R) and the columns (C) of a matrix."""
+    """The powers of two that scale the rows (R) and the columns (C) of a matrix."""
 
     R: Vector
     C: Vector
 
 
 def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:
-    """Return whether the sums of absolute values need no scaling; they need it if one is NaN or infinite.
+    """Return whether the sums of absolute values need no scaling; they need scaling if one is NaN or infinite.
 
-    `rows` and `columns` are the smallest and largest sums, as numbers or as arrays; their quotient may be `spread`.
+    `rows` and `columns` are the smallest and largest sums, as numbers or as arrays; their quotient may be up to
+    `spread`.
     """
     suits: Any = True
     for low, high in (rows, columns):
@@ -53,7 +54,7 @@ def ends(sums: Vector) -> tuple[float, float]:
 
 
 def powers(largest: Vector, xp: Any) -> Vector:
-    """Return the power of two, at most 2^1000, that brings each x >= 0 to [1/2, 1), and 1 for a zero.
+    """Return the power of two, at most 2^1000, that scales each x >= 0 to [1/2, 1), and 1 for x = 0.
 
     With x = m·2^e and m in [1/2, 1), the power is 2^-e = m / x, without rounding.
     """
@@ -63,18 +64,15 @@ def powers(largest: Vector, xp: Any) -> Vector:
 
 
 def spread(largest: Vector, xp: Any) -> int:
-    """Return the difference of the largest and the smallest binary exponent of the nonzero entries."""
+    """Return the difference between the largest and the smallest binary exponent of the nonzero entries."""
     exponents = xp.frexp(largest[largest > 0])[1]
     return int(xp.max(exponents)) - int(xp.min(exponents)) if exponents.shape[0] else 0
 
 
-# --- rows and columns
-
-
 def balance(A: DistMatrix, kernels: Kernels) -> Balance:
-    """Scale the rows of A, then its columns, by powers of two to largest entries in (1/2, 1].
+    """Scale the rows of A and then its columns by powers of two, so that their largest entries are in (1/2, 1].
 
-    Overwrites A with R A C; exact except for underflow and overflow. Collective over the grid; 4·N² flops.
+    Overwrite A with R A C, which is exact except for underflow and overflow. Collective over the grid; 4·N² flops.
     """
     xp, (m, n) = kernels.xp, A.local.shape
     rows, columns = xp.zeros(m), xp.zeros(n)
@@ -132,9 +130,6 @@ def scale_rows(xp: Any, diagonal: Vector, X: Matrix) -> Matrix:
     return xp.astype((diagonal if X.ndim == 1 else diagonal[:, None]) * X, X.dtype, copy=False)
 
 
-# --- numbers near the ends of the range
-
-
 def safe_minimum(xp: Any, dtype: Any) -> float:
     """Return the number below which products with numbers of size u may lose digits.
 
@@ -156,8 +151,8 @@ def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
 def centered(xp: Any, B: Matrix, R: Vector | None, *, lower: bool = False) -> tuple[Matrix, list[int]]:
     """Return 2^k_j b_j for the columns b_j, and k; k_j is 0 if b_j is well within the range.
 
-    The exponents are as small as possible, so that small entries of a huge column are not lost. R will scale the rows
-    afterwards, so that R b_j must be well within the range too. `lower` moves the largest columns farther down, to the
+    The exponents are as small as possible, so that small entries of a huge column are not lost. R scales the rows
+    afterwards, so R b_j must also be well within the range. `lower` scales the largest columns down further, to the
     middle of the range; use it if x overflowed.
     """
     sizes, tiny = _largest_of_columns(xp, B), safe_minimum(xp, B.dtype)
@@ -183,7 +178,7 @@ def loses_digits(xp: Any, B: Matrix, centered_B: Matrix, exponents: Sequence[int
 
 
 def shifted(xp: Any, X: Matrix, exponents: Sequence[int]) -> Matrix:
-    """Return 2^e_j x_j for the columns x_j, rounded once; 2^e_j itself may be beyond the range of the type."""
+    """Return 2^e_j x_j for the columns x_j, rounded once; 2^e_j itself may be outside the range of the type."""
     dtype, remaining = X.dtype, list(exponents)
     largest = LARGEST[xp.finfo(dtype).bits // 8]
     while any(remaining):
@@ -202,7 +197,7 @@ def _largest_of_columns(xp: Any, X: Matrix) -> list[float]:
 def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
     """Return the largest e with |r_i b_ij| >= 2^(e-1) in each column, and 0 for a zero column.
 
-    The product itself may be beyond the range.
+    The product itself may be outside the range.
     """
     columns, lowest = [], -(1 << 20)
     for sizes in _absolute_parts(xp, B):
@@ -214,7 +209,7 @@ def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
 
 
 def _absolute_parts(xp: Any, X: Matrix) -> list[Matrix]:
-    """Return |x|, or |Re x| and |Im x|: near the end of the range, |x| of a complex x may overflow."""
+    """Return |x|, or |Re x| and |Im x|, because |x| of a complex x may overflow near the end of the range."""
     if not xp.isdtype(X.dtype, "complex floating"):
         return [xp.abs(X)]
     return [xp.abs(part(X)) for part in (xp.real, xp.imag)]

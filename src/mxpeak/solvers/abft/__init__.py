@@ -1,1 +1,1 @@
-"""Checks that detect flipped bits in factorizations and iterative solves."""
+"""Detect flipped bits in factorizations and iterative solves (algorithm-based fault tolerance)."""

@@ -1,17 +1,18 @@
-"""Checksums of an LU, which detect flipped bits and correct single ones (Huang & Abraham 1984).
+"""Checksums of an LU factorization, which detect flipped bits and correct single errors (Huang and Abraham 1984).
 
-Every row of the trailing matrix has two sums over the whole row, on all its ranks, weighted by w and by w':
+Two sums are kept for every row of the trailing matrix. Each runs over the whole row, on all ranks that store it:
 
     s_i = Σ_j a_ij w_j        s'_i = Σ_j a_ij w'_j        w_j = ±1,   w'_j = w_j·(1 + (j+1)/N)
 
-A step of LU is linear in the rows, so it transforms old sums to new ones.  Every EVERY steps, and at the end, these are
-compared with sums of the matrix in memory; s' only if s differs.  If a_ij is wrong by δ, the differences are δ·w_j and
-δ·w'_j.  They are in row i, their quotient gives column j, and the row's sum gives the correct a_ij.  If a wrong entry
-has been used between two checks, the error has spread; it is detected but cannot be corrected.
+A step of LU is linear in the rows, so it transforms the old sums to the new sums. Every EVERY steps, and at the end,
+the carried sums are compared with sums of the matrix in memory; s' is compared only if s differs. If a_ij is wrong by
+δ, the differences are δ·w_j and δ·w'_j in row i. Their quotient gives column j, and the sum of the row gives the
+correct a_ij. If a wrong entry has been used between two checks, the error has spread; it is detected but cannot be
+corrected.
 
-A difference counts if it exceeds the effect of rounding on a sum of that size.  The size is at least the root mean
-square of all rows so far, because a sum of random signs may be near zero by chance, and the rest of a matrix by
-cancellation.  The two subclasses define the effect of rounding.
+A difference is a fault if it exceeds the effect of rounding on a sum of that size. The size is at least the root mean
+square of all rows so far, because a sum with random signs may be near zero by chance, and the trailing matrix may be
+small by cancellation. The two subclasses define the effect of rounding.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ from mxpeak.solvers.abft.lu_faults import Checked, Differing, Fault
 from mxpeak.solvers.checkpointing import Checkpointer, Notes
 from mxpeak.spans import Spans
 
-#: Steps between two checks.  A check reads the trailing matrix once, a small part of the work of a step.
+#: Number of steps between two checks. A check reads the trailing matrix once, which is a small part of the work of a
+#: step.
 EVERY = 10
-#: The seed of the weights' signs.
+#: Seed of the random signs of the weights.
 SEED = 1984
-#: The ratio below which one difference is negligible: those of a wrong entry are within a factor of two.
+#: Ratio of the two differences below which one is negligible. The differences of a wrong entry are within a factor of
+#: two.
 APART = 1e-3
-#: The number of faults per rank in the result, first those that could not be corrected.
+#: Largest number of faults per rank in the result; faults that could not be corrected come first.
 MOST_TOLD = 8
 
 
 class Checks(ABC):
-    """A checkpointer that checks the factorization between steps, and lets another checkpointer write checkpoints.
+    """A checkpointer that checks the factorization between steps, and calls another checkpointer to write checkpoints.
 
     Call `begin` when the matrix exists, `finish` after the factorization, and `checked` while the factors still exist.
     """
@@ -54,7 +57,7 @@ class Checks(ABC):
         self.weights = self._weights()
         self._keeper, self._keeps = keeper, False
         self._checks, self._faults = 0, list[Fault]()
-        # The largest size of the sums so far: the trailing matrix may be small by cancellation.
+        # The largest size of the sums so far, because the trailing matrix may be small by cancellation.
         self._typical = self._seen = 0.0
 
     def due(self, step: int, count: int) -> bool:
@@ -63,11 +66,14 @@ class Checks(ABC):
         return self._keeps or (step + 1) % EVERY == 0
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Check the matrix after `done` steps, and let it be kept if no fault remains.  Collective over the grid."""
+        """Check the matrix after `done` steps, and write a checkpoint if no uncorrected fault exists.
+
+        Collective over the grid.
+        """
         with self.spans("abft"):
             self.check(done)
             self._checks += 1
-            # Sums are reset after a fault, so a fault in a checkpoint could not be detected later.
+            # Sums are recomputed after a fault, so a fault in a checkpoint could not be detected later.
             keeps = (
                 self._keeps
                 and allreduce_scalar(self.A.grid.all, float(self._unmended()), "sum", self.kernels.xp) == 0.0
@@ -76,7 +82,7 @@ class Checks(ABC):
             self._keeper.keep(done, notes)
 
     def begin(self) -> None:
-        """Sum the rows.  Collective over the grid."""
+        """Compute the sums of the rows. Collective over the grid."""
         with self.spans("abft"):
             self.baseline(self.first)
 
@@ -88,9 +94,9 @@ class Checks(ABC):
             self._checks += 1
 
     def checked(self) -> Checked:
-        """Return all faults, including those in the factors after the clock; complete on the grid's rank 0.
+        """Check the factors again and return all faults; the list is complete on rank 0 of the grid.
 
-        Collective over the grid.
+        The time of this check is not part of the factorization. Collective over the grid.
         """
         begin = perf_counter()
         self.look_back()
@@ -108,28 +114,26 @@ class Checks(ABC):
 
     @abstractmethod
     def baseline(self, done: int) -> None:
-        """Set the sums to those of the matrix after `done` steps.  Collective over the grid."""
+        """Compute the sums of the matrix after `done` steps. Collective over the grid."""
 
     @abstractmethod
     def check(self, done: int) -> None:
-        """Compare carried sums with those of the matrix after `done` steps.  Collective over the grid."""
+        """Compare the carried sums with those of the matrix after `done` steps. Collective over the grid."""
 
     @abstractmethod
     def check_end(self) -> None:
-        """Compare the sums after the last step.  Collective over the grid."""
+        """Compare the carried sums with those of the factors after the last step. Collective over the grid."""
 
     @abstractmethod
     def look_back(self) -> None:
-        """Compare the factors with their state when they were checked.  Collective over the grid."""
-
-    # --- sums
+        """Compare the factors with their sums at the time of the last check. Collective over the grid."""
 
     def column_after(self, done: int) -> int:
         """Return the first column of the trailing matrix after `done` steps."""
         return self.steps[done].j0 if done < len(self.steps) else self.A.rows.n
 
     def _weights(self) -> list[Vector]:
-        """Return w and w' over this rank's columns."""
+        """Return the weights w and w' of this rank's columns."""
         kernels, xp, cols, n = self.kernels, self.kernels.xp, self.A.cols, self.A.rows.n
         w = xp.zeros(cols.local_size)
         kernels.signs(w, cols, SEED)
@@ -137,38 +141,36 @@ class Checks(ABC):
         return [w, xp.multiply(w, positions)]
 
     def zeros(self) -> Vector:
-        """Return zeros over this rank's rows."""
+        """Return a vector of zeros over this rank's rows."""
         return self.kernels.xp.zeros(self.A.rows.local_size)
 
     def sums_from(self, j: int, k: int = 0) -> Vector:
-        """Return sums over rows and columns from j on, weighted by w or w'.  Collective over the process row."""
+        """Return the sums over rows and columns from j on, weighted by w or w'. Collective over the process row."""
         A, sums = self.A, self.zeros()
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
         self.kernels.add_matvec(sums[rows], A.local[rows, cols], self.weights[k][cols])
         return self.along_row(sums)
 
     def both_sums_from(self, j: int) -> tuple[Vector, Vector]:
-        """Return the sums by w and by w', reading the matrix once.  Collective over the process row."""
+        """Return the sums weighted by w and by w', reading the matrix once. Collective over the process row."""
         A, (sums, others), (w, w2) = self.A, (self.zeros(), self.zeros()), self.weights
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
         self.kernels.add_two_matvecs(sums[rows], others[rows], A.local[rows, cols], w[cols], w2[cols])
         return self.along_row(sums), self.along_row(others)
 
     def triangle(self, part: str, k: int = 0) -> Vector:
-        """Return row sums of the strict lower or of the upper triangle.  Collective over the process row."""
+        """Return the row sums of the strict lower or of the upper triangle. Collective over the process row."""
         A, sums = self.A, self.zeros()
         self.kernels.add_triangle_matvec(sums, A.local, self.weights[k], A.rows, A.cols, part)
         return self.along_row(sums)
 
     def along_row(self, sums: Vector) -> Vector:
-        """Add the sums of all ranks of the process row.  Collective over the process row."""
+        """Add up the sums of all ranks of the process row. Collective over the process row."""
         self.A.grid.row.allreduce(sums, "sum")
         return sums
 
-    # --- judging
-
     def no_less_than_typical(self, size: Vector) -> Vector:
-        """Return the sizes of rows, raised to the root mean square of all rows at any check without faults."""
+        """Return the sizes of rows, raised to the root mean square of all rows in any check without faults."""
         xp = self.kernels.xp
         self._seen = max(self._typical, root_mean_square(xp, size))
         return xp.maximum(size, xp.full_like(size, self._seen))
@@ -182,13 +184,13 @@ class Checks(ABC):
         others: Callable[[], tuple[Vector, Vector]],
         mendable: tuple[int, int] | None = None,
     ) -> list[int]:
-        """Compare carried sums with those of the matrix, note differences above the limit, and correct single ones.
+        """Compare the carried sums with those of the matrix, record large differences, and correct single errors.
 
         carried    the sums kept since the last check, from which the first of `sums` are computed
         others     returns both sums weighted by w'; all ranks call it, only if something differs
         mendable   the first row and column from which on a single wrong entry has not spread
 
-        Return the local rows that were corrected.  Collective over the grid.
+        Return the local rows that were corrected. Collective over the grid.
         """
         xp, row = self.kernels.xp, self.A.grid.row
         right = xp.logical_and(xp.abs(xp.subtract(*sums)) <= limit, xp.isfinite(limit))
@@ -198,19 +200,19 @@ class Checks(ABC):
             return []
         (want, actual), (want2, actual2) = sums, others()
         off, off2 = xp.abs(xp.subtract(want, actual)), xp.abs(xp.subtract(want2, actual2))
-        # If the other difference is negligible, the sum is wrong, and not the matrix.
+        # If the other difference is negligible, the sum is wrong and the matrix is correct.
         apart = xp.logical_and(off2 < xp.multiply(off, APART), xp.isfinite(xp.add(off, off2)))
         lost = xp.logical_and(xp.isfinite(xp.add(actual, actual2)), xp.logical_not(xp.isfinite(carried)))
         sum_only = xp.logical_or(apart, lost)
         rows = xp.multiply(wrong, xp.astype(xp.logical_not(sum_only), xp.float64))
-        row.allreduce(rows, "max")  # if a rank's copy of the sums is wrong, only this rank differs
+        row.allreduce(rows, "max")  # if a rank's copy of the sums is wrong, the sums differ only on this rank
         hit = xp.multiply(wrong, xp.astype(sum_only, xp.float64)) - rows
         row.allreduce(hit, "max")
         hit_rows = [i for i, value in enumerate(hit.tolist()) if value > 0]
         return self._note(done, Differing([want, want2], [actual, actual2], limit, _marked(rows), hit_rows), mendable)
 
     def _note(self, done: int, differing: Differing, mendable: tuple[int, int] | None) -> list[int]:
-        """Record wrong rows as a fault; return the local row that was corrected.  Collective over the grid."""
+        """Record rows with wrong sums as a fault; return the corrected local rows. Collective over the grid."""
         A, rows = self.A, differing.rows
         alone = allreduce_scalar(A.grid.column, float(len(rows)), "sum", self.kernels.xp) == 1.0
         column = self._column(rows[0], differing) if rows else None
@@ -219,7 +221,7 @@ class Checks(ABC):
             inside = A.rows.to_global(rows[0]) >= mendable[0] and column >= mendable[1]
             mended = inside and self._mend(rows[0], column, differing, mendable[1])
         for part, which in (("matrix", rows), ("checksum", differing.sums)):
-            if which and A.grid.q == 0:  # the ranks of a process row agree
+            if which and A.grid.q == 0:  # all ranks of the process row find the same fault
                 at = column if part == "matrix" else None
                 process = A.grid.p, None if at is None else A.cols.owner(at)
                 first, corrected = A.rows.to_global(which[0]), mended or part == "checksum"
@@ -239,11 +241,11 @@ class Checks(ABC):
         return self._agreed(self._quotient(row, differing))
 
     def _quotient(self, row: int, differing: Differing) -> int | None:
-        """Return the column in which both differences of a local row agree, by this rank's carried sums."""
+        """Return the column that both differences of a local row indicate, according to this rank's carried sums."""
         n = self.A.rows.n
         off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
         limit = float(differing.limit[row])
-        if not all(map(isfinite, off)) or not n * limit <= 0.25 * abs(off[0]):  # or NaN
+        if not all(map(isfinite, off)) or not n * limit <= 0.25 * abs(off[0]):  # true for NaN
             return None  # adjacent columns cannot be distinguished
         column = (off[1] / off[0] - 1.0) * n - 1.0
         return round(column) if -0.5 < column < self.A.cols.n - 0.5 else None
@@ -260,7 +262,10 @@ class Checks(ABC):
         return int(largest) if largest == smallest >= 0.0 else None
 
     def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
-        """Set a_ij = (s_i - the sum of the others) / w_j if this corrects both sums.  Collective along the row."""
+        """Set a_ij = (s_i - the sum of the other entries) / w_j if this corrects both sums.
+
+        Collective along the process row.
+        """
         A, (w, _) = self.A, self.weights
         owner, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
         before = float(A.local[row, jl]) if owner else 0.0
@@ -271,14 +276,14 @@ class Checks(ABC):
             A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
         off = [abs(float(want[row]) - now) for want, now in zip(differing.want, self._row_sums(row, first))]
         right = all(difference <= 2.0 * float(differing.limit[row]) for difference in off)
-        if allreduce_scalar(A.grid.row, float(not right), "sum", self.kernels.xp) == 0.0:  # by the carried sums of all
+        if allreduce_scalar(A.grid.row, float(not right), "sum", self.kernels.xp) == 0.0:  # right on all ranks
             return True
         if owner:
             A.local[row, jl] = before
         return False
 
     def _row_sums(self, row: int, first: int) -> list[float]:
-        """Return both sums over a local row from a column on.  Collective over the process row."""
+        """Return both sums over a local row from a column on. Collective over the process row."""
         part, c0 = self.A.local[slice(row, row + 1)], self.A.cols.local_start(first)
         sums = [self.kernels.xp.zeros(1) for _ in range(2)]
         for y, w in zip(sums, self.weights):
@@ -288,7 +293,7 @@ class Checks(ABC):
 
 @contextmanager
 def checking(checks: Checks | None) -> Iterator[None]:
-    """Check the factorization inside, unless `checks` is None.  Collective over the grid."""
+    """Check the factorization that runs in this context, unless `checks` is None. Collective over the grid."""
     if checks is not None:
         checks.begin()
     yield
@@ -304,5 +309,5 @@ def root_mean_square(xp: Any, size: Vector) -> float:
 
 
 def _marked(mask: Vector) -> list[int]:
-    """Return the indices at which a mask is not zero."""
+    """Return the indices of the nonzero entries of a mask."""
     return [i for i, value in enumerate(mask.tolist()) if value]

@@ -12,8 +12,8 @@ from mxpeak.kernels.contract import Vector
 class Fault:
     """Rows with wrong sums on one process row.
 
-    step      the number of steps before the check that detected it; it happened after the check before
-    process   its position in the grid as far as known: p, and q or None
+    step      the number of steps before the check that detected the fault, which occurred after the previous check
+    process   position of the rank in the grid, if known: p, and q or None
     rows      the number of rows, and `row`, the first of them
     column    the column according to the two differences, or None
     part      `matrix`, or `checksum` if only the sum is wrong and not the matrix
@@ -28,7 +28,7 @@ class Fault:
     corrected: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fault for the JSON result."""
+        """Return the fault as a dictionary for the JSON result."""
         return asdict(self)
 
 
@@ -36,9 +36,9 @@ class Fault:
 class Checked:
     """The result of the checks of one factorization.
 
-    found, corrected    the number of faults, and the number of corrected ones
-    faults              the first faults of each rank, those first that could not be corrected
-    seconds, after_s    the time of the checks within the factorization, and after the clock
+    found, corrected    the number of faults, and the number of corrected faults
+    faults              the first faults of each rank, uncorrected faults first
+    seconds, after_s    the time of the checks within the factorization, and of the check after it
     """
 
     checks: int
@@ -50,13 +50,13 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether no fault remains."""
+        """Return whether all faults were corrected."""
         return self.corrected == self.found
 
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Sums over a rank's rows, their largest valid difference, and the local rows with larger ones.
+    """Sums over a rank's rows, the largest difference caused by rounding, and the local rows with larger differences.
 
     rows    rows with wrong entries
     sums    rows in which only a sum is wrong

@@ -1,35 +1,37 @@
 """HPL-MxP with checksums: compare the sums of the matrix with those predicted from the factors in memory.
 
-The sums s of the rows before some steps are updated with the operands of the update, L_row = CAST(L21) and U_col =
-CAST(U12), which are computed again from L and U (s is either sum, and w either weight):
+The sums s of the rows at the last check are updated with the operands of the update, L_row = CAST(L21) and U_col =
+CAST(U12), which are computed again from L and U. Here s is either sum, and w is either weight:
 
     rows below a step's block      s -= L_row (U_col w) + L21 (U11 w)       the panel has become L21 U11 = A21
     rows of its block              s  = L11 (U11 w + U12 w)
     remaining rows                 s  = A22 w                               is checked, and begins the next sums
 
-L and U are read once for all of this, and rounded meanwhile.  No rounding of operands is between s and A22.  The limit
-of the difference is, for every row,
+L and U are read once for this purpose and rounded at the same time. Therefore, s and A22 differ by no rounding of
+operands. The limit of the difference is, for every row,
 
     limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + EVERY)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
-The weights are random signs, independent of all errors.  So the sum of errors e_ij is as large as the Euclidean norm of
-a row of them, and exceeds eight times that once in 10^14.  The square under the root contains:
+The weights are random signs, independent of all errors. The sum of the errors e_ij in a row is therefore about as
+large as the Euclidean norm of the row of errors, and exceeds eight times this norm with a probability of 10^-14. The
+expression under the root contains:
 
-- Solves, whose own products may have operands of the low precision, each of the two rounded by a variance of u_low²/6:
-  t' is the part of t from the columns that were solved for, U11 for the rows below and U12 for the block's own.
-- Sums in FP32.  NB products that are added one after the other have a variance of NB/6·u_32²·l²t.  The check's own
-  sums over at most N columns with two products each have at most N/6 if the compiler adds in four lanes or more (up to
-  N/2 in rows of a few columns, which 8 sigmas cover).  Each of EVERY steps rounds the remaining matrix once, whose
-  square is s_i² and Σ l²t: u_32²/3.  Together this is at most (N + EVERY)/3.  s_i² represents the squares in a row; it
-  is at least the mean over rows, because a sum of random signs may be near zero by chance.
+- Solves, whose products may have operands of the low precision. Each of the two operands is rounded with a variance of
+  u_low²/6. t' is the part of t from the columns that were solved for: U11 for the rows below, and U12 for the rows of
+  the block.
+- Sums in FP32. NB products that are added sequentially have a variance of NB/6·u_32²·l²t. The sums of the check over
+  at most N columns with two products each have at most N/6 if the compiler adds in four lanes or more (up to N/2 in
+  rows of a few columns, which 8 sigmas cover). Each of EVERY steps rounds the remaining matrix once, with a square of
+  s_i² and Σ l²t: u_32²/3. Together this is at most (N + EVERY)/3. s_i² represents the squares in a row; it is at least
+  the mean over the rows, because a sum with random signs may be near zero by chance.
 
-l_ik² t_k is read together with the sums: if entries grow after a small pivot, terms are much larger than their
-remainder.  If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: errors of
-NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
+l_ik² t_k is computed together with the sums: if entries grow after a small pivot, the terms are much larger than their
+remainder. If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: the errors
+of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
-If operands were wrong on some rank (by a cast, a message, or a flip in their buffers), they differ from those computed
-here, and the difference appears in its A22.  The row sums of L and U when they were checked are kept and compared at
-the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of their rows.
+If operands were wrong on some rank (by a cast, a message, or a flip in their buffers), they differ from the operands
+that the check computes, and the difference appears in A22 of that rank. The row sums of L and U at the time of the
+check are kept and compared at the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of the rows.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ from mxpeak.solvers.abft.checksums import EVERY, Checks, root_mean_square
 from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.spans import Spans
 
-#: The limit in standard deviations, which sums of random signs exceed once in 10^14 (Hoeffding 1963).
+#: Limit in standard deviations. Sums with random signs exceed it with a probability of 10^-14 (Hoeffding 1963).
 SIGMAS = 8.0
 
 
 class USums(NamedTuple):
-    """Sums over rows of U: U_col w, U12 w and U11 w, and the sums of squares in U12 and U11."""
+    """Sums over the rows of U: U_col w, U12 w and U11 w, and the sums of squares in U12 and U11."""
 
     U_col_w: Vector
     U12_w: Vector
@@ -61,12 +63,12 @@ class USums(NamedTuple):
 
     @classmethod
     def of(cls, sums: Matrix) -> USums:
-        """Return the sums from three of U12's rows and three of U11's; the first of U11's is unused."""
+        """Return the sums from an array with three rows for U12 and three for U11; the first row for U11 is unused."""
         return cls(sums[0], sums[1], sums[2], sums[4], sums[5])
 
 
 class Taken(NamedTuple):
-    """The amounts that steps subtract from the rows' sums, the sums of L, and the rounding variance of the former."""
+    """The amounts that steps subtract from the row sums, the sums of L, and the rounding variance of the amounts."""
 
     taken: Vector
     lower: Vector
@@ -74,7 +76,7 @@ class Taken(NamedTuple):
 
 
 class MixedChecks(Checks):
-    """The checks of `lu.factorize` with operands of a given precision."""
+    """The checks of `lu.factorize`, for update operands of a given precision."""
 
     def __init__(
         self,
@@ -94,16 +96,16 @@ class MixedChecks(Checks):
         rounds = low.u > stored.u and not kernels.emulates(precision)
         equal_errors = 1 if system.random else A.nb
         self._solved_variance = equal_errors * low.u**2 / 3.0 if rounds else 0.0
-        # Compile the kernel before the clock runs.
+        # Compile the kernel before the time measurement starts.
         empty = kernels.xp.zeros((4, 0))
         kernels.add_operand_sums(empty[:3], kernels.matrix(0, 0, A.precision), precision, empty)
 
     def make(self) -> None:
-        """Generate A with the first sums of its rows, so that it is not read for them."""
+        """Generate A together with the first sums of its rows, which saves a pass over A."""
         self._made = self._system.store_with_sums(self.A, self.kernels.xp.stack(self.weights))
 
     def baseline(self, done: int) -> None:
-        """Set the sums of the trailing matrix, and of the factors of a run that continues from a checkpoint."""
+        """Compute the sums of the trailing matrix, and those of the factors if the run continues from a checkpoint."""
         j, first_sums = self.column_after(done), self._made
         if first_sums is None or done:
             self._left, self._first_left = self.both_sums_from(j)
@@ -116,7 +118,7 @@ class MixedChecks(Checks):
             self._lower[below] = (self._all_before(j))[below]
 
     def _all_before(self, j: int) -> Vector:
-        """Return sums over all columns before j.  Collective over the process row."""
+        """Return the row sums over all columns before j. Collective over the process row."""
         sums, end = self.zeros(), self.A.cols.local_start(j)
         self.kernels.add_matvec(sums, self.A.local[:, :end], self.weights[0][:end])
         return self.along_row(sums)
@@ -142,28 +144,28 @@ class MixedChecks(Checks):
         self._left, self._at = actual, done
 
     def check_end(self) -> None:
-        """Check the last steps.  Collective over the grid."""
+        """Check the rows of the last steps. Collective over the grid."""
         self.check(len(self.steps))
 
     def look_back(self) -> None:
-        """Compare L and U with their state when they were checked, after refinement has read them."""
+        """Compare the sums of L and U with those at the time of the check, after refinement has read the factors."""
         for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
             sums, limit = (kept, self.triangle(part)), self._limit(self._norms(part))
             self.judge(len(self.steps), sums, limit, kept, partial(_the_same, sums))
 
     def _norms(self, part: str) -> Vector:
-        """Return Euclidean norms of L's or U's rows.  Collective over the process row."""
+        """Return the Euclidean norms of the rows of L or U. Collective over the process row."""
         A, squares, ones = self.A, self.zeros(), self.kernels.xp.ones(self.A.cols.local_size)
         self.kernels.add_triangle_matvec(squares, A.local, ones, A.rows, A.cols, part, "squared")
         return self.kernels.xp.sqrt(self.along_row(squares))
 
     def _from(self, step: LuStep, sums: Vector) -> Vector:
-        """Set the sums of rows above a step to 0."""
+        """Set the sums of the rows above a step to 0."""
         sums[: self.A.rows.local_start(step.j0)] = 0.0
         return sums
 
     def _limit(self, size: Vector, variance: Vector | None = None) -> Vector:
-        """Return the effect of rounding on rows of a given size and on the amounts that steps subtract from them."""
+        """Return the limit of rounding errors for rows of a given size and a variance of the subtracted amounts."""
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
         if variance is not None:  # beyond 1/u² it is the result of a flipped exponent in L and then in U
@@ -171,10 +173,11 @@ class MixedChecks(Checks):
             squares = xp.add(squares, xp.clip(variance, max=largest))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 
-    # --- what steps take from the rows' sums
-
     def _taken(self, steps: list[LuStep], k: int) -> Taken:
-        """Return the amounts that steps subtract, and record the sums of L and U.  Collective over the grid."""
+        """Return the amounts that steps subtract from the row sums, and record the sums of L and U.
+
+        Collective over the grid.
+        """
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
         of_U, own_steps = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
         if k == 0:
@@ -197,10 +200,10 @@ class MixedChecks(Checks):
         return self.A.rows.local_range(step.j0, step.j1)
 
     def _take(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
-        """Add the amounts of this rank's panels: L_row (U_col w) + L21 (U11 w) below a step's block, L11 u in it.
+        """Add this rank's amounts: L_row (U_col w) + L21 (U11 w) below a step's block, and L11 u in the block.
 
-        The columns of all steps are read together row by row; individually they are short pieces, one page apart, which
-        need three times as long.
+        The columns of all steps are read together, row by row. Reading each step separately takes three times as long,
+        because its rows are short pieces that are a page apart.
         """
         A, kernels, xp, low = self.A, self.kernels, self.kernels.xp, self._low
         columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
@@ -211,12 +214,12 @@ class MixedChecks(Checks):
         first, n = A.rows.local_start(steps[0].j0), 0
         for step in steps:
             block, own, n = self._block(step), slice(n, n + step.jb), n + step.jb
-            above = slice(first, block.start)  # rows of blocks whose columns other ranks have
+            above = slice(first, block.start)  # rows of blocks whose columns belong to other ranks
             if above.start < above.stop:
                 kernels.add_operand_sums(sums[:, above], L[above, : own.start], low, vectors[:, : own.start])
             if A.grid.p == step.p:
                 kernels.add_operand_sums(sums[:, block], L[block, :n], low, vectors[:, :n], "lower")
-                for total, vector in ((sums[0], vectors[1]), (sums[2], vectors[3])):  # L11 has ones on its diagonal
+                for total, vector in ((sums[0], vectors[1]), (sums[2], vectors[3])):  # L11 has a unit diagonal
                     kernels.add_scaled(total[block], 1.0, vector[own])
             vectors[:, own], first = below[:, own], block.stop
         kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
@@ -226,15 +229,15 @@ class MixedChecks(Checks):
         return self.kernels.xp.add(U.U11_w, U.U12_w)
 
     def _variance(self, U: USums, solved: Vector) -> Vector:
-        """Return the variance of sums by rounding for an entry 1 of L and each row of U."""
+        """Return the rounding variance that an entry 1 of L contributes to a row sum, for each row of U."""
         xp = self.kernels.xp
         stored = xp.multiply(xp.add(U.U11_squared, U.U12_squared), self._stored_variance)
         return xp.add(stored, xp.multiply(solved, self._solved_variance))
 
     def _u_sums(self, steps: list[LuStep], k: int) -> Matrix:
-        """Return sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid.
+        """Return sums over the rows of U, three of U12 and three of U11, on all ranks. Collective over the grid.
 
-        The first of U11's is sent with the others but not used.
+        The first sum of U11 is sent with the others but is not used.
         """
         A, w, j0 = self.A, self.weights[k], steps[0].j0
         sums = self.kernels.xp.zeros((6, steps[-1].j1 - j0))
@@ -247,5 +250,8 @@ class MixedChecks(Checks):
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-    """Return the sums themselves: of L and U only those weighted by w are kept, which identify the row."""
+    """Return the sums unchanged.
+
+    The sums of L and U weighted by w identify the row, and those weighted by w' are not kept.
+    """
     return sums

@@ -1,14 +1,15 @@
-"""HPL with checksums: LU carries two more columns of [A | b] (Huang & Abraham 1984).
+"""HPL with checksums: LU carries two more columns of [A | b] (Huang and Abraham 1984).
 
     P [A  s] = L [U  U w]      s = A w
 
-Row swaps, solves and updates treat these columns like any others; every process column has them, as sums over whole
-rows.  So s_i is the sum over the remaining part of row i, and the sum over U after the row is finished.  If L21 is
-wrong on one rank (by its panel, a message, or a flip in its buffer), sums and rows differ there.
+Row swaps, solves and updates treat these columns in the same way as all others. Every process column has a copy of
+them, with sums over whole rows. Therefore, s_i is the sum over the remaining part of row i, and the sum over U after
+the row is finished. If L21 is wrong on one rank (because of its panel, a message, or a flip in its buffer), sums and
+rows differ on this rank.
 
-Sums and entries are rounded in the same way, u·size at each of N columns that are eliminated, and L^-1 transfers the
-differences to the remaining rows; summing rows adds sqrt(N)·u·size.  If N is small, a few roundings do not average out:
-c = TOLERANCE·(N + FEW).
+Sums and entries are rounded in the same way, with an error of u·size for each of the N eliminated columns, and L^-1
+transfers the differences to the remaining rows. The summation of the rows adds sqrt(N)·u·size. If N is small, the few
+roundings do not average out: c = TOLERANCE·(N + FEW).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mxpeak.solvers.abft.checksums import Checks
 from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.spans import Spans
 
-#: Several times the largest value of a thousand runs without faults.
+#: Constants of the limit, which is several times the largest value of a thousand runs without faults.
 TOLERANCE, FEW = 16.0, 10
 
 
@@ -37,14 +38,14 @@ def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tup
 
 
 class PivotedChecks(Checks):
-    """The checks of `pivoted_lu.factorize`, which is called with the wide matrix."""
+    """The checks of `pivoted_lu.factorize`, which factors the matrix with the two checksum columns."""
 
     def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
         super().__init__(A, kernels, spans, keeper)
         self._carried = [wide.local[:, A.cols.local_size + k] for k in range(2)]
 
     def baseline(self, done: int) -> None:
-        """Set the sums over U of finished rows, and the sums over the rest of other rows."""
+        """Compute the sums over U for finished rows, and over the trailing matrix for the other rows."""
         j = self.column_after(done)
         first = self.A.rows.local_start(j)
         for k, (carried, sums) in enumerate(zip(self._carried, self.both_sums_from(j))):
@@ -67,7 +68,7 @@ class PivotedChecks(Checks):
     def _compare(
         self, done: int, sums_by: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None
     ) -> None:
-        """Check carried sums from a local row on, and reset those that were wrong."""
+        """Check the carried sums from a local row on, and recompute wrong sums."""
         xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
         actual: dict[int, Vector] = {}
 

@@ -1,15 +1,15 @@
-"""Iterative solves with checks: does the residual that their steps carry agree with b - A x?
+"""Check iterative solves: compare the residual of the recurrence with b - A x.
 
-CG      Every EVERY steps and at the end, r by the recurrence is compared with b - A x.  In every step, the direction p
-        is checked to be conjugate to the one before.  A wrong x, r or A p permanently changes the former.  A wrong z or
-        p does not, but pᵀ(A p of the step before) = 0 holds only for a symmetric M and correct steps.  If pᵀA p is not
-        positive, which ends the solve, it is computed once more.
-GMRES   Every cycle predicts its residual, Q (ρ e_1 - H t), and the next begins with b - A x.  Any error in between, in
-        a vector of the basis, a product or a sweep, breaks A M^-1 Q = Q H or x = x + M^-1 Q t.
+    CG      Every EVERY steps and at the end, r from the recurrence is compared with b - A x. In every step, the new
+            direction p is checked to be conjugate to the previous one. An error in x, r or A p permanently changes
+            r - (b - A x). An error in z or p does not, but violates pᵀ(A p of the previous step) = 0, which holds
+            for a symmetric M. If pᵀA p is not positive, which ends the solve, it is computed once more.
+    GMRES   Every cycle predicts its residual, Q (ρ e_1 - H t), and the next cycle begins with b - A x. An error in
+            a vector of the basis, a product or a sweep violates A M^-1 Q = Q H or x = x + M^-1 Q t.
 
-A difference counts if it exceeds a few times the effect of rounding: u·|A| of all terms that were multiplied and added.
-|A| is the largest entry of A s for some vectors of signs s, and norms are those of the whole vectors.
-The checks do not change a solve: its numbers, its steps and its counts are those of a solve without checks.
+A difference is a fault if it exceeds a few times the effect of rounding: u·|A| times all terms that were multiplied
+and added. |A| is the largest entry of A s for some vectors of signs s, and norms are those of the global vectors. The
+checks do not change a solve: its numbers, steps and operation counts are those of a solve without checks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.abft.solve_faults import SolveChecks
 from mxpeak.spans import Spans
 
-#: Steps of CG between two checks of b - A x.  A check needs one product, and a step of HPCG about ten.
+#: Number of CG steps between two checks of b - A x. A check needs one product, and a step of HPCG needs about ten.
 EVERY = 25
-#: Factors on the average effect of rounding: for residuals in fp64, and for a cycle in its precision.
+#: Limits relative to the average effect of rounding: for residuals in fp64, and for a cycle in its precision.
 LARGE, LARGE_INSIDE = 16.0, 4.0
 #: The largest cosine between conjugate directions: half of the digits of fp64.
 COSINE = 2.0**-26
@@ -39,7 +39,7 @@ U = PRECISIONS["fp64"].u
 
 
 class CheckedCg(CgSystem):
-    """Conjugate gradients with checks."""
+    """A system for conjugate gradients with checks."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class CheckedCg(CgSystem):
         """Reset the state for a new solve."""
         self._steps = self._compared = 0
         self._rz = self._next_rz = 0.0
-        self._right, self._turned = True, False  # turned: p is new, and x and r have not been updated
-        # Of the steps since the last check: p^T A p, from the step before on, and p^T (A p of the step before).
+        self._right, self._turned = True, False  # turned: p is new, but x and r are not yet updated
+        # For the steps since the last check: p^T A p, including the step before, and p^T (A p of the previous step).
         self._curvatures, self._across = list[float](), list[float]()
 
     def residual(self) -> float:
-        """See `CgSystem`."""
+        """Compute r = b - A x and return ||r||; see `CgSystem`."""
         self._forget()
         return super().residual()
 
     def precondition(self) -> float:
-        """See `CgSystem`."""
+        """Compute z = M^-1 r and return rᵀz; see `CgSystem`."""
         self._next_rz = super().precondition()
         return self._next_rz
 
     def update_direction(self, beta: float) -> None:
-        """See `CgSystem`; A p is still that of the step before."""
+        """Compute p = z + β p; A p remains that of the previous step, see `CgSystem`."""
         super().update_direction(beta)
         self._rz, self._turned = self._next_rz, True
         if self._steps:
@@ -84,12 +84,12 @@ class CheckedCg(CgSystem):
                 self._across.append(self._kernels.dot(self.direction, self._Ap))
 
     def pAp(self) -> float:
-        """See `CgSystem`."""
+        """Compute A p and return pᵀA p; see `CgSystem`."""
         self._curvatures.append(super().pAp())
         return self._curvatures[-1]
 
     def step(self, alpha: float) -> float:
-        """See `CgSystem`."""
+        """Compute x = x + α p and r = r - α A p, and return ||r||; see `CgSystem`."""
         rho = super().step(alpha)
         self._steps, self._turned = self._steps + 1, False
         if self._steps % EVERY == 0:
@@ -97,7 +97,7 @@ class CheckedCg(CgSystem):
         return rho
 
     def ended(self) -> None:
-        """Check the solve once more, and the matrices."""
+        """Check the solve and the stored matrices at the end."""
         if self._turned:
             self._look_at_curvature()
         if self._steps > self._compared:
@@ -105,9 +105,9 @@ class CheckedCg(CgSystem):
         self._checks.end(self._comm, self._steps)
 
     def _look_at_curvature(self) -> None:
-        """Compute again a p^T A p that has ended the solve because it is not positive.  Collective.
+        """Compute pᵀA p again if the solve ended because it was not positive. Collective.
 
-        The step was not taken, so conjugacy and orthogonality after a step are not checked for its direction.
+        The step was not taken, so conjugacy and orthogonality are not checked for its direction.
         """
         kernels, true, carried = self._kernels, self._true, self._curvatures[-1]
         with self._checks.timed():
@@ -130,17 +130,17 @@ class CheckedCg(CgSystem):
             share = kernels.dot(true, true)
             others = [kernels.dot(self.solution, self.solution), kernels.dot(self._r, self.direction)]
             square, x2, rp, *across = allreduce_scalars(self._comm, [share, *others, *self._across], "sum", kernels.xp)
-            if self._right:  # an error persists for the rest of this solve, and is reported once
+            if self._right:  # an error persists for the rest of this solve, so it is reported once
                 self._right = self._judge_directions(across, rp) & self._judge_residual(square, x2, share)
         self._compared, self._across, self._curvatures = self._steps, [], self._curvatures[-1:]
 
     def _judge_residual(self, square: float, x2: float, share: float) -> bool:
-        """Return whether |b - A x - r| is within the effect of rounding after so many steps."""
+        """Return whether |b - A x - r| is within the effect of rounding of the steps so far."""
         limit = LARGE * U * sqrt(self._steps) * (self._size * root(x2) + self._b_norm)
         return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, share)
 
     def _judge_directions(self, across: list[float], rp: float) -> bool:
-        """Return whether each direction is conjugate to the one before, and the last one orthogonal to r."""
+        """Return whether each direction is conjugate to the previous one, and the last direction is orthogonal to r."""
         first = self._steps - len(across)
         for k, (value, lengths) in enumerate(zip(across, zip(self._curvatures, self._curvatures[1:]))):
             limit = COSINE * root(lengths[0]) * root(lengths[1])
@@ -152,30 +152,30 @@ class CheckedCg(CgSystem):
 
 
 class RecordingBasis(SparseBasis):
-    """A basis that records its cycle: H, and the t of its last combination."""
+    """A basis that records the matrix H of its cycle and the coefficients t of its last combination."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
         self._H, self.t = list[list[float]](), list[float]()
 
     def clear(self) -> None:
-        """See `SparseBasis`."""
+        """Remove all vectors; see `SparseBasis`."""
         super().clear()
         self._H, self.t = [], []
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """See `SparseBasis`."""
+        """Append w by CGS2, and record its column of H; see `SparseBasis`."""
         h, below = super().orthogonalize(w)
         self._H.append([*h, below])
         return h, below
 
     def combine(self, t: list[Any]) -> Vector:
-        """See `SparseBasis`."""
+        """Return Q t or M^-1 Q t, and record t; see `SparseBasis`."""
         self.t = list(t)
         return super().combine(t)
 
     def left(self, rho: float) -> Vector:
-        """Return Q (ρ e_1 - H t) in the memory of the combination."""
+        """Return Q (ρ e_1 - H t), which overwrites the last combination."""
         coefficients = [rho, *([0.0] * len(self.t))]
         for t, column in zip(self.t, self._H):
             for i, h in enumerate(column):
@@ -185,7 +185,7 @@ class RecordingBasis(SparseBasis):
 
 
 class CheckedMixed(MixedSystem):
-    """GMRES-IR with checks."""
+    """A system for GMRES-IR with checks."""
 
     _basis: RecordingBasis
 
@@ -210,25 +210,25 @@ class CheckedMixed(MixedSystem):
         return RecordingBasis(*shared)
 
     def restart_from_zero(self) -> None:
-        """See `MixedSystem`."""
+        """Set x = 0; see `MixedSystem`."""
         super().restart_from_zero()
         self._steps = 0
         self._basis.clear()
 
     def residual(self) -> float:
-        """See `MixedSystem`; after a cycle, compare the residual with the cycle's prediction."""
+        """Return ||b - A x||, compared with the prediction of the cycle after a cycle; see `MixedSystem`."""
         rho = super().residual()
         if self._basis.t:
             self._compare()
         return rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """See `MixedSystem`."""
+        """Return the basis of q_1 = r / ||r||, and ||r||; see `MixedSystem`."""
         self._before, self._squares = self._rho, []
         return super().basis()
 
     def step(self, q: Vector) -> Vector:
-        """See `MixedSystem`; record ||M^-1 q||, which determines the effect of rounding."""
+        """Return A M^-1 q, and record ||M^-1 q||, which determines the effect of rounding; see `MixedSystem`."""
         w = self._basis.next
         z = self._precondition(q)
         with self._checks.timed():
@@ -237,12 +237,12 @@ class CheckedMixed(MixedSystem):
         return w
 
     def ended(self) -> None:
-        """Check the matrices."""
+        """Check the stored matrices at the end of the solve."""
         self._checks.end(self._comm, self._steps)
         self._steps = 0
 
     def _compare(self) -> None:
-        """Compare b - A x with the cycle's prediction.  Collective."""
+        """Compare b - A x with the prediction of the cycle. Collective."""
         kernels, true, basis = self._kernels, self._true, self._basis
         with self._checks.timed():
             self._checks.checks += 1
@@ -270,7 +270,7 @@ def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> floa
 
 
 def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
-    """Return ||x||.  Collective."""
+    """Return ||x||_2 over all ranks. Collective."""
     return sqrt(allreduce_scalar(comm, kernels.dot(x, x), "sum", kernels.xp))
 
 

@@ -1,4 +1,4 @@
-"""The results of checks of iterative solves: matrices whose bits have changed, and residuals that contradict x.
+"""The results of checks of iterative solves: changed bits of matrices, and residuals that contradict x.
 
 The bits of the matrices of all levels and of b are summed after their generation, and again at the end of every solve.
 A flipped bit changes the sum of its array, whatever its effect on the solve.
@@ -16,13 +16,13 @@ from mxpeak.comm.base import Communicator
 from mxpeak.distributed.stencil import StencilProblem
 from mxpeak.spans import Spans
 
-#: The number of faults in the result of a run.
+#: Largest number of faults in the result of a run.
 MOST_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SolveFault:
-    """Numbers that have changed without a step, or that a step has computed wrong.
+    """A change of stored numbers, or a wrong result of a step.
 
     solve        the name of the solve, and its number
     step         the number of steps of that solve before the detection
@@ -42,7 +42,7 @@ class SolveFault:
     corrected: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fault for the JSON result, with None for numbers that are not finite."""
+        """Return the fault as a dictionary for the JSON result, with None for numbers that are not finite."""
         facts = asdict(self)
         return {name: None if value != value or value in (INF, -INF) else value for name, value in facts.items()}
 
@@ -51,7 +51,7 @@ INF = float("inf")
 
 
 class SolveChecks:
-    """The checks of all solves of a run; rank 0 has all faults."""
+    """The checks of all solves of a run; rank 0 records all faults."""
 
     def __init__(self, spans: Spans):
         self.spans = spans
@@ -61,19 +61,19 @@ class SolveChecks:
         self._known: list[tuple[str, Any, int]] = []
 
     def begin(self, label: str) -> None:
-        """Begin the solves with this name."""
+        """Set the name of the following solves."""
         self._label, self._number = label, 1
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Time a check."""
+        """Measure the time of a check."""
         begin = perf_counter()
         with self.spans("abft"):
             yield
         self.seconds += perf_counter() - begin
 
     def know(self, problem: StencilProblem) -> None:
-        """Sum the bits of these matrices and of b, which may not change from now on."""
+        """Record the sums of the bits of the matrices and of b, which must not change afterwards."""
         seen = dict[int, tuple[str, Any]]()
         for k, hierarchy in enumerate(problem.hierarchies):
             levels = problem.levels(k)
@@ -85,7 +85,7 @@ class SolveChecks:
         self._known = [(name, array, bits_of(array)) for name, array in seen.values()]
 
     def forget(self) -> None:
-        """Release the matrices before others are generated, because both may not fit in memory."""
+        """Release the matrices before other matrices are generated, because both may not fit in memory."""
         self._known = []
 
     def end(self, comm: Communicator, step: int) -> None:
@@ -96,7 +96,7 @@ class SolveChecks:
             for k, (name, array, before) in enumerate(self._known):
                 if (now := bits_of(array)) != before:
                     changed.append(name)
-                    self._known[k] = name, array, now  # report it once
+                    self._known[k] = name, array, now  # report the change once
             for rank, names in enumerate(comm.gather_objects(changed) or []):
                 for name in names:
                     self._note(SolveFault(self.solve, step, "matrix", name, rank))
@@ -105,7 +105,7 @@ class SolveChecks:
     def judge(
         self, comm: Communicator, step: int, part: str, difference: float, limit: float, share: float | None = None
     ) -> bool:
-        """Return whether a difference, equal on all ranks, is within its limit; if not, record it.  Collective.
+        """Return whether a difference, equal on all ranks, is within its limit; if not, record a fault. Collective.
 
         share   this rank's share of the difference, if ranks have shares
         """
@@ -119,7 +119,7 @@ class SolveChecks:
 
     @property
     def solve(self) -> str:
-        """The name and number of the current solve."""
+        """Return the name and number of the current solve."""
         return f"{self._label}, solve {self._number}"
 
     def _note(self, fault: SolveFault) -> None:
@@ -129,7 +129,7 @@ class SolveChecks:
 
 
 def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield every array of a stored matrix once, in any backend's format, with its name."""
+    """Yield each array of a stored matrix once with its name, for the format of any backend."""
     seen = set[int]()
     for part, array in _arrays(stored, name):
         if id(array) not in seen:

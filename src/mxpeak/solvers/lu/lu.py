@@ -1,15 +1,15 @@
 """HPL-MxP's factorization: blocked LU without pivoting, in mixed precision, on a P×Q grid (OLCF Algorithm 1).
 
-A is stored in FP32.  Step k, with A11 the diagonal block (lines 7-29 of the algorithm):
+A is stored in FP32. Step k has the diagonal block A11 (lines 7-29 of the algorithm):
 
     A11 = L11 U11                                       factored in place, sent along its process row and column
     L21 = A21 U11^-1,   L_row = CAST(L21)               sent along the process rows
     U12 = L11^-1 A12,   U_col = CAST(U12)               sent along the process columns
     A22 = A22 - L_row U_col                             operands in the low precision, sums in FP32
 
-L and U replace A and stay in FP32.  The operands of the update are rounded to the low precision.  If a backend solves
+L and U replace A and stay in FP32. The operands of the update are rounded to the low precision. If a backend solves
 for L21 and U12 by products, it also rounds the operands of these products, unless `panel_solves` is "fp32".
-`PanelSolves` records which method and precision each solve used.
+`PanelSolves` records the method and precision of each solve.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from mxpeak.spans import Spans
 class MixedLuOptions:
     """The precision of the update's operands, and options that change the result by no more than rounding.
 
-    forwards       whether ranks forward panels in this broadcast; then updates poll for messages until both panels have
-                   arrived, and otherwise until this rank has made its own part of them
+    forwards       whether ranks forward panels in this broadcast; if so, updates poll for messages until both panels
+                   have arrived, and otherwise until this rank has computed its own part of the panels
     panel_solves   "low" lets backends round the operands of products in the solves for L21 and U12 to the precision of
                    the update; "fp32" keeps them in the precision in which A is stored
     """
@@ -51,7 +51,7 @@ class MixedLuOptions:
 
     @property
     def solve_precision(self) -> str:
-        """The lowest precision that backends may use in the solves for L21 and U12."""
+        """Return the lowest precision that backends may use in the solves for L21 and U12."""
         return self.precision if self.panel_solves == "low" else stored_as(self.precision)
 
 
@@ -62,15 +62,15 @@ class PanelSolves:
         self.flops: Counter[PanelSolve] = Counter()
 
     def note(self, how: PanelSolve, flops: float) -> None:
-        """Add the flops of one solve."""
+        """Add the flops of one solve with its method and precision."""
         self.flops[how] += int(flops)
 
 
 def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
-    """Return the method of all ranks' solves that has the lowest precision, and its share of their flops.
+    """Return the lowest precision in any rank's solves, with its method and its share of the flops.
 
-    Return None if no rank solved anything.  The lowest precision counts, not the most frequent one: a claim that all
-    operands were in fp32 must hold for every solve.
+    Return None if no rank solved for a panel. The lowest precision is reported, not the most frequent one: a claim
+    that all operands were in fp32 must hold for every solve.
     """
     flops: Counter[PanelSolve] = Counter()
     for part in parts:
@@ -93,20 +93,20 @@ def factorize(
 ) -> int:
     """Overwrite A by L (unit, below the diagonal) and U; return 0, or 1 + the first column with a zero pivot.
 
-    `blocks` records the diagonal blocks, `solves` how this rank's panels were solved.  `keeper` may copy A between
-    steps, and determines the first step.
-    |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.  Collective over the grid.
+    `blocks` records the diagonal blocks, and `solves` records the method of this rank's panel solves. `keeper` may
+    copy A between steps, and determines the first step. |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.
+    Collective over the grid.
     """
     lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
     spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
     lu.run(LuOverlap(lu.lookahead))
-    # The first column is the largest of the negatives.
+    # The negatives are reduced by "max", so the result is the first column.
     first = -int(allreduce_scalar(A.grid.all, -float(lu.singular() or A.rows.n + 1), "max", kernels.xp))
     return first if first <= A.rows.n else 0
 
 
 class _MixedLu(Pipeline):
-    """The operations of the factorization, and its buffers."""
+    """The operations of the factorization without pivoting, and its buffers."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _MixedLu(Pipeline):
     ):
         super().__init__(A, kernels, spans, blocks, keeper)
         self.options, self.solves = options, solves
-        self.zero_pivots = kernels.xp.zeros(len(self.steps))  # read only at the end, so that no step waits for them
+        self.zero_pivots = kernels.xp.zeros(len(self.steps))  # read only at the end, so that no step waits for it
         if "zero_pivots" in keeper.notes:
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
@@ -128,13 +128,13 @@ class _MixedLu(Pipeline):
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.lookahead)]
         self.panels: dict[int, Panels] = {}
 
-    # --- lines 7-28: the panels
-
     def make_panels(self, step: LuStep, to: Panels) -> Steps:
-        """Make L_row and U_col of a step, or receive them from the ranks that make them.  Collective over the grid.
+        """Compute L_row and U_col of a step, or receive them from the ranks that compute them.
 
-        Receives are posted at once, because a rank may have to forward panels while it waits for A11.  A11 is first,
-        because all ranks of a communicator begin its broadcasts in one order.
+        Collective over the grid.
+
+        Receives are posted immediately, because a rank may have to forward panels while it waits for A11. A11 is the
+        first message, because all ranks of a communicator must start its broadcasts in the same order.
         """
         A11, A21, A12 = self.A.partition(step)
         if to.in_row and to.in_column:
@@ -143,7 +143,7 @@ class _MixedLu(Pipeline):
         yield from together(self.make_L_row(step, A21, to), self.make_U_col(step, A12, to), all_of([to.block]))
 
     def factor_block(self, step: LuStep, A11: Matrix, D: Matrix) -> None:
-        """Factor the diagonal block in place and copy it to its message."""
+        """Factor the diagonal block in place and copy it to its message buffer."""
         with self.spans("factor", flops=2.0 / 3.0 * step.jb**3):
             self.kernels.copy(A11, D)
             self.kernels.factor_block(D, self.zero_pivots[step.k : step.k + 1])
@@ -178,7 +178,7 @@ class _MixedLu(Pipeline):
         yield from broadcast(self.options.bcast, self.A.grid.column, to.U_message, step.p)
 
     def factor(self, event: LuEvent) -> None:
-        """Make and send a step's panels as far as possible without waiting."""
+        """Compute and send a step's panels as far as possible without waiting."""
         step = self.steps[event.k]
         panels = Panels(self.A, step, self.buffers[event.k % len(self.buffers)], self.options.precision, self.kernels)
         with self.kernels.side_stream():
@@ -195,8 +195,6 @@ class _MixedLu(Pipeline):
         pivots = self.zero_pivots.tolist()
         return next((step.j0 + int(column) for step, column in zip(self.steps, pivots) if column), 0)
 
-    # --- line 29: the update
-
     def prepare(self, event: LuEvent) -> None:
         """Update the step's block column on its process column, and its block row on its process row."""
         step, panels = self.steps[event.k], self.panels[event.k - 1]
@@ -207,10 +205,10 @@ class _MixedLu(Pipeline):
             self.subtract(panels, rows.local_range(step.j0, step.j1), cols.local_range(step.j1, cols.n))
 
     def update(self, event: LuEvent) -> None:
-        """Update all rows and columns that `prepare` has left.
+        """Update all rows and columns that `prepare` did not update.
 
-        Between two pieces, a rank that waits for the next diagonal block makes its part of the next panels once the
-        block has arrived, because other ranks may wait for it.
+        Between two pieces, a rank that waits for the next diagonal block computes its part of the next panels once the
+        block has arrived, because other ranks may wait for this part.
         """
         upcoming = next((self.panels[other.k] for other in event.overlaps), None)
 
@@ -231,20 +229,18 @@ class _MixedLu(Pipeline):
         with self.spans("gemm", flops=2.0 * A22.shape[0] * A22.shape[1] * panels.step.jb):
             self.kernels.subtract_product(A22, L_row, U_col)
 
-    # --- between steps
-
     def end_step(self, event: LuEvent) -> None:
-        """Report a step and release its panels."""
+        """Report the end of a step and release its panels."""
         super().end_step(event)
         del self.panels[event.k]
 
     def notes(self) -> Mapping[str, Sequence[float]]:
-        """Return the zero pivots, by step."""
+        """Return the zero pivots by step, which a checkpoint stores."""
         return {"zero_pivots": list(self.zero_pivots.tolist())}
 
 
 def _casts(A: DistMatrix, low: str, kernels: Kernels) -> tuple[bool, bool]:
-    """Return whether L_row and U_col are copies, or L21 and U12 themselves, which no later step changes."""
+    """Return whether L_row and U_col are copies, rather than L21 and U12 themselves, which no later step changes."""
     in_place = low == stored_as(low) and not kernels.background
     return A.grid.Q > 1 or not in_place, A.grid.P > 1 or not in_place
 
@@ -263,7 +259,7 @@ class _Buffers:
 class Panels:
     """A step's diagonal block D and panels L_row and U_col, each as a matrix and as the message that contains it.
 
-    in_row, in_column    whether this rank is in the process row that makes U_col, and in the column that makes L_row
+    in_row, in_column    whether this rank is in the process row (column) that computes U_col (L_row)
     casts_L, casts_U     whether L_row and U_col are copies
     block                the broadcasts of D along that row and column
     under_way            all computation and communication of the panels
@@ -299,7 +295,7 @@ class Panels:
         return [broadcast("ilib", comm, self.D_message, root) for comm, root in lines]
 
     def progress(self) -> bool:
-        """Make and send more of the panels without waiting; return whether both are complete on this rank."""
+        """Compute and send more of the panels without waiting; return whether both are complete on this rank."""
         if not self.under_way.done:
             with self._kernels.side_stream():
                 self.under_way.test()
@@ -313,7 +309,7 @@ class Panels:
 
     @property
     def made(self) -> bool:
-        """Whether this rank's part is made: at once on the owner of the diagonal block, on others once it arrives."""
+        """Return whether this rank's part is computed; all ranks except the owner of D need D for this."""
         return self.block.done or (self.in_row and self.in_column)
 
     def L_row_at(self, rows: slice) -> Matrix:

@@ -1,4 +1,4 @@
-"""FACT and LBCAST: factor a panel in its process column and broadcast it along process rows (rocHPL §II, fig. 2)."""
+"""Factor a panel in its process column (FACT), and broadcast it along process rows (LBCAST; rocHPL §II, fig. 2)."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class PanelOptions:
     bcast: str = "1ringM"
 
 
-#: The number of entries in a cache line.
+#: Number of entries in a cache line.
 _LINE = {"fp64": 8, "fp32": 16}
 
 
 def _whole_lines(size: int, precision: str) -> int:
-    """Round a size up to whole cache lines, so that the data after it begins on one."""
+    """Return a size rounded up to whole cache lines, so that the data after it starts on a cache line."""
     return -(-size // _LINE[precision]) * _LINE[precision]
 
 
 class FactoredPanel:
-    """A panel that is being sent to this rank, and after its arrival L11 (with U11), L21_row and the row moves.
+    """A panel that is broadcast to this rank: after its arrival, L11 (with U11), L21_row and the row moves.
 
     One message contains everything: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows
-    of this process row, column by column.  On the owner of the block row the first jb of these rows are unused; L21 is
-    below.  Pivots are row numbers in A's type: fp32 represents those below 2^24.
+    of this process row, in column-major order. On the owner of the block row, the first jb of these rows are unused,
+    and L21 follows them. Pivots are row numbers in A's type: fp32 represents row numbers below 2^24.
 
     ahead   whether the host, which factors the panel for a device, sends the pivots first, so that row swaps can begin
     """
@@ -62,7 +62,7 @@ class FactoredPanel:
         self._message = buffer[: head + kernels.panel_size(m, jb, A.precision)]
         self._broadcast: Task | None = None
         self._numbers = kernels.host_numbers(jb + 1)
-        self._messenger: Task | None = None  # the broadcast of the pivots, ahead of the panel
+        self._messenger: Task | None = None  # the broadcast of the pivots, before that of the panel
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
         self._work: Panel | None = None
@@ -75,12 +75,12 @@ class FactoredPanel:
         return square + _whole_lines(jb + 1, stored) + rows
 
     def load(self, spans: Spans) -> None:
-        """Copy the panel's columns of A to the message, where they are factored; local to its process column."""
+        """Copy the panel's columns of A to the message buffer on the ranks that factor the panel."""
         with spans("copy"):
             self._kernels.copy(self._A[self.step.j0 :, self.step.j0 : self.step.j1], self.rows)
 
     def bring(self, options: PanelOptions, spans: Spans) -> None:
-        """Begin to copy the loaded panel to the processor that factors it."""
+        """Begin to copy the loaded panel to the processor that factors the panel."""
         A, step = self._A, self.step
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
         il0 = A.rows.local_start(step.j0)
@@ -90,10 +90,10 @@ class FactoredPanel:
             )
 
     def factor(self, spans: Spans, look: Callable[[], object] = lambda: None) -> None:
-        """Factor the loaded panel in the message.  Collective over the process column that owns it.
+        """Factor the loaded panel in the message buffer. Collective over the process column that owns the panel.
 
-        Call `look` at every column, when a pivot is exchanged.  Overwrite the block row in A by L11 and U11; A's L21 is
-        not needed again.
+        Call `look` at every column, during the exchange of the pivot. Overwrite the block row in A by L11 and U11; L21
+        in A is not needed afterwards.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
@@ -115,7 +115,7 @@ class FactoredPanel:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
 
     def keep_l(self, spans: Spans) -> None:
-        """Copy L21 of the factored panel to A, for right-hand sides that follow later."""
+        """Copy L21 of the factored panel to A, for right-hand sides that are solved later."""
         A, step = self._A, self.step
         with spans("copy"):
             self._kernels.copy(self.L21_row, A[step.j1 :, step.j0 : step.j1])
@@ -129,16 +129,16 @@ class FactoredPanel:
             self._broadcast = Task(broadcast(options.bcast, row, self._message, q))
 
     def progress(self) -> bool:
-        """Drive the broadcast without waiting; return whether it has ended on this rank."""
+        """Continue the broadcast without waiting; return whether it is complete on this rank."""
         return all([task is None or task.test() for task in (self._messenger, self._broadcast)])
 
     def wait(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
-        """Wait for the panel, and call `look` meanwhile."""
+        """Wait for the panel, and call `look` repeatedly during the wait."""
         self.wait_for_pivots(spans, look)
         self._wait_for(self._broadcast, spans, look)
 
     def wait_for_pivots(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
-        """Wait for the pivots, which arrive before the panel or with it, and call `look` meanwhile."""
+        """Wait for the pivots, which arrive before the panel or with it, and call `look` repeatedly during the wait."""
         self._wait_for(self._messenger if self._ahead else self._broadcast, spans, look)
         if self._pivots is None:
             self.fetch_pivots()
@@ -153,24 +153,24 @@ class FactoredPanel:
                     task.wait_beside(look)
 
     def fetch_pivots(self) -> None:
-        """Begin to copy the pivots to the host, which needs them while the device continues with other work."""
+        """Begin to copy the pivots to the host, which processes them while the device continues with other work."""
         self._pivots = self._numbers.tolist if self._ahead else self._kernels.fetch(self._tail)
 
     @property
     def pivots(self) -> list[int]:
-        """The source rows of the pivots, followed by 1 + the first column of the panel without a pivot, or 0."""
+        """Return the source rows of the pivots, followed by 1 + the first column of the panel without a pivot, or 0."""
         assert self._pivots is not None, "the panel is here"
         return [int(row) for row in self._pivots()]
 
     @property
     def singular(self) -> int:
-        """1 + the global column without a non-zero pivot; 0 if all columns have one."""
+        """Return 1 + the global column without a nonzero pivot, or 0 if all columns have a pivot."""
         column = self.pivots[-1]
         return self.step.j0 + column if column else 0
 
     @property
     def moves(self) -> LocalMoves:
-        """The panel's row swaps for this process row, computed when they are first used."""
+        """Return the panel's row swaps for this process row, computed on first use."""
         if self._moves is None:
             self._moves = local_moves(row_moves(self.step.j0, self.pivots[:-1]), self.step.j0, self._A.rows)
         return self._moves

@@ -1,6 +1,6 @@
-"""The execution of an LU's schedule: look-ahead, updates in pieces, checkpoints, and operations in flight.
+"""Execute the schedule of an LU: look-ahead, updates in pieces, checkpoints, and communication in flight.
 
-`lu.py` and `pivoted_lu.py` implement the operations; `layout/lu_schedule.py` gives their order and their overlaps.
+`lu.py` and `pivoted_lu.py` implement the operations; `layout/lu_schedule.py` defines their order and their overlaps.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.spans import Spans
 
-#: The number of pieces of an update that hides communication, and their width in blocks while the update is wide.  Each
-#: piece packs L21 again, so narrow pieces cost more than they hide.
+#: Number of pieces of an update that hides communication, and their width in blocks while the update is wide. Each
+#: piece packs L21 again, so narrow pieces cost more time than they hide.
 LOOKS, PIECE_BLOCKS = 8, 4
 #: Pieces end at multiples of this number of columns, which is at least the width of any library's inner loop.
 GRAIN = 64
@@ -42,14 +42,14 @@ class InFlight(Protocol):
     """Communication that overlaps an update: a panel's broadcast, or row swaps."""
 
     def progress(self) -> bool:
-        """Drive the communication without waiting; return whether it has ended on this rank."""
+        """Continue the communication without waiting; return whether it is complete on this rank."""
 
 
 class Pipeline(ABC):
-    """One factorization in progress: executes the schedule with the operations of a subclass.
+    """A factorization in progress, which executes the schedule with the operations of a subclass.
 
     handlers    the operations by kind of event; events of other kinds are skipped
-    in_flight   the operations that have begun and not ended, by the key of their event
+    in_flight   the pending operations, by the key of their event
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Pipeline(ABC):
     ):
         self.A, self.kernels, self.spans, self.blocks, self.keeper = A, kernels, spans, blocks, keeper
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        end = A.local.shape[1]  # columns that are carried along follow those of A
+        end = A.local.shape[1]  # the additional columns, such as checksums, are to the right of A
         self.sections = Sections(self.steps, A.cols.local_start, end, end)
         self.in_flight: dict[tuple[int, int, int], InFlight] = {}
         self.handlers: dict[int, Callable[[LuEvent], None]] = {
@@ -78,7 +78,7 @@ class Pipeline(ABC):
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:
-        """Apply the update of the step before to a panel's columns."""
+        """Apply the update of the previous step to a panel's columns."""
 
     @abstractmethod
     def factor(self, event: LuEvent) -> None:
@@ -90,18 +90,18 @@ class Pipeline(ABC):
 
     @abstractmethod
     def update(self, event: LuEvent) -> None:
-        """Update a section of the trailing matrix while the overlapping operations make progress."""
+        """Update a section of the trailing matrix, and continue the overlapping communication between the pieces."""
 
     @abstractmethod
     def notes(self) -> Mapping[str, Sequence[float]]:
         """Return the state that a checkpoint needs in addition to A."""
 
     def overlapping(self, event: LuEvent) -> list[InFlight]:
-        """Return those overlapping operations of an event that are in flight."""
+        """Return the overlapping operations of an event that are in flight."""
         return [self.in_flight[other.key] for other in event.overlaps if other.key in self.in_flight]
 
     def end_step(self, event: LuEvent) -> None:
-        """Report a step; if the run is stopped, first complete the operations in flight."""
+        """Report the end of a step; if the run is stopped, first complete the pending operations."""
         step, n = self.steps[event.k], self.A.rows.n
         try:
             self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
@@ -112,7 +112,7 @@ class Pipeline(ABC):
             raise
 
     def keep(self, event: LuEvent) -> None:
-        """Write a checkpoint of A as it is after a step."""
+        """Write a checkpoint of A in its state after a step."""
         blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
         self.kernels.wait()
         self.keeper.keep(event.k + 1, {**self.notes(), **blocks})
@@ -121,11 +121,12 @@ class Pipeline(ABC):
 def column_chunks(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -> Iterator[tuple[int, int]]:
     """Yield the columns of an update as ranges c0:c1, and call `arrived()` before each until it returns True.
 
-    Once it returns True, no communication has to be driven, and the rest is one piece.  Until then, no piece except a
-    single block is more than half of the rest, so work is left to hide messages that arrive late.
+    Once it returns True, no communication is pending, and the remaining columns are one piece. Until then, no piece
+    except a single block is more than half of the remaining columns, so that work is left to hide messages that arrive
+    late.
 
-    `fixed` makes the pieces independent of arrivals: a half, a quarter and a quarter of the columns.  It is for
-    libraries in which the pieces of a product change its rounding; without it results would depend on time.
+    `fixed` makes the pieces independent of arrivals: a half, a quarter and a quarter of the columns. Use it for
+    libraries in which the pieces of a product change its rounding; otherwise the results would depend on timing.
     """
     width = columns if fixed else max(-(-columns // LOOKS), PIECE_BLOCKS * nb)
     least = max(nb, columns // 4) if fixed else nb

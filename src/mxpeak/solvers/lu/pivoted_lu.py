@@ -5,8 +5,8 @@ process columns (RS), and updates the trailing matrix (UPDATE):
 
     P1 [A11; A21] = [L11; L21] U11        U12 = L11^-1 (P1 A)12        A22 = (P1 A)22 - L21 U12
 
-The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.  If right-hand sides follow later, L is kept
-below the diagonal of A, its rows are swapped with those of all later panels, and P is recorded: P A = L U.
+The matrix is augmented, [A | b], so its last column becomes b̂ = L^-1 P b. If right-hand sides are solved later, L is
+stored below the diagonal of A, its rows are swapped with those of all later panels, and P is recorded: P A = L U.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from mxpeak.spans import Spans
 class PivotedLuOptions:
     """Variants, look-ahead (0 or 1) and the split update's fraction; they change the result by no more than rounding.
 
-    forwards   whether ranks forward panels to others; then an update that overlaps a broadcast is cut into pieces, and
-               the broadcast is driven before each piece, as row swaps always are
+    forwards   whether ranks forward panels to others; if so, an update that overlaps a broadcast is cut into pieces;
+               the broadcast continues before each piece, as row swaps always do
     operands   the format to which the operands L21 and U12 of an update are rounded, if it is not A's
     """
 
@@ -70,12 +70,12 @@ def factorize(
 ) -> int:
     r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; the entries below U are not L.
 
-    With `order`, which records P, L is kept below U: an N×N matrix becomes [L\U], for any number of later solves.
+    If `order` is given, it records P, and L is stored below U: an N×N matrix becomes [L\U], for any number of later
+    solves.
 
-    Return 0, or 1 + the first column without a non-zero pivot.  Collective over the grid.  `blocks` records the
-    diagonal blocks; `keeper` may copy A between steps, and determines the first step.
-    |ΔA| <= N·u·|L||U|, u that of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops.  Operands that are rounded add
-    2·u·|L||U| of their format's u.
+    Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks; `keeper` may copy
+    A between steps, and determines the first step. |ΔA| <= N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24); 2/3
+    N³ flops. Rounded operands add 2·u·|L||U| with the u of their format. Collective over the grid.
     """
     lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
     lu.run(lu.overlap)
@@ -83,11 +83,11 @@ def factorize(
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing, as the default for `poll`."""
 
 
 class _PivotedLu(Pipeline):
-    """The four phases of the factorization, and their buffers."""
+    """The four phases of the factorization with partial pivoting, and their buffers."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class _PivotedLu(Pipeline):
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
         self.forwards = options.forwards and A.grid.Q > 1
         self.cuts_show = P * A.grid.Q > 1 and kernels.cuts_show(low)
-        # A device updates while the host factors, so its update begins first.  If the host computes everything, it
-        # could not begin the broadcast before the update had ended.
+        # A device runs the update while the host factors the panel, so the update is started first. If the host
+        # computes everything, this order would delay the broadcast until the end of the update.
         update_first = kernels.stopwatch.lag > 0 and kernels.panel_library(P) is None
         end = self.sections.end
         n2 = split_columns(end, options.split, A.nb) if options.lookahead > 0 and P > 1 else 0
@@ -125,19 +125,17 @@ class _PivotedLu(Pipeline):
         following, rest, right, self._finished = (swap_buffers(A, size, k, kernels) for k, size in enumerate(sizes))
         self._swap_buffers = {NEXT: following, ALL: rest, REST: rest, LEFT: rest, RIGHT: right}
         self._panels: dict[int, FactoredPanel] = {}
-        self._marks: dict[int, Any] = {}  # by panel: the point in the device's work that its side stream follows
-
-    # --- FACT and LBCAST
+        self._marks: dict[int, Any] = {}  # by panel: the event in the device's work that the side stream waits for
 
     def prepare(self, event: LuEvent) -> None:
-        """Copy a panel's columns to its message, and apply the update of the step before to them there.
+        """Copy a panel's columns to its message buffer, and apply the update of the previous step to the copy.
 
-        A itself is not written, because only the panel needs these columns.  If operands are rounded, the update is in
-        A instead, because products of rounded operands need C stored by rows.
+        A itself is not changed, because only the panel needs these columns. If operands are rounded, the update
+        changes A instead, because products of rounded operands need a row-major C.
         """
         right = self._swap(event.k - 1, RIGHT)
         if right is not None:
-            right.progress()  # if the host computes everything, FACT is next, and hides the swaps that have begun
+            right.progress()  # if the host computes everything, FACT follows and hides the pending swaps
         self._marks[event.k] = begun = self.kernels.stopwatch.mark() if right is None else right.gathered
         with self.kernels.side_stream(begun):
             panel = self._new_panel(event.k)
@@ -157,7 +155,7 @@ class _PivotedLu(Pipeline):
 
     def factor(self, event: LuEvent) -> None:
         """Factor a panel and begin its broadcast; begin the overlapping update as soon as its rows have arrived."""
-        if event.k not in self._marks:  # its columns of A are up to date
+        if event.k not in self._marks:  # the panel's columns of A are up to date
             panel = self._new_panel(event.k)
             if self.A.grid.q == panel.step.q:
                 panel.load(self.spans)
@@ -170,7 +168,7 @@ class _PivotedLu(Pipeline):
             self.factor_and_send(self._panels[event.k], poll)
 
     def factor_and_send(self, panel: FactoredPanel, poll: Callable[[], None] = _nothing) -> None:
-        """Factor a panel that has been copied (FACT), calling `poll` meanwhile, and begin its broadcast (LBCAST)."""
+        """Factor a panel that has been copied (FACT), call `poll` during this, and begin its broadcast (LBCAST)."""
         step = panel.step
         if self.A.grid.q == step.q:
             panel.factor(self.spans, poll)
@@ -182,7 +180,7 @@ class _PivotedLu(Pipeline):
         panel.start_broadcast(self.options.panel)
 
     def await_panel(self, event: LuEvent) -> None:
-        """Wait for a panel in both streams; the side stream does not wait for the update of the step before."""
+        """Wait for a panel in both streams; the side stream does not wait for the update of the previous step."""
         panel, right = self._panels[event.k], self._swap(event.k, RIGHT)
         if right is not None and self.overlap.update_first:
             with self.kernels.side_stream(right.gathered):
@@ -204,8 +202,6 @@ class _PivotedLu(Pipeline):
         self._panels[k] = self.in_flight[FACTOR, k, ALL] = panel
         return panel
 
-    # --- RS
-
     def begin_swap(self, event: LuEvent) -> None:
         """Begin the row swaps of a section, after those of an overlapping section."""
         c0, c1 = self.sections.columns(event.k, event.section)
@@ -225,7 +221,7 @@ class _PivotedLu(Pipeline):
         return swap
 
     def _swap(self, k: int, section: int) -> RowSwap | None:
-        """Return the row swaps of a section that are in flight, if any."""
+        """Return the pending row swaps of a section, or None."""
         swap = self.in_flight.get((SWAP, k, section))
         return swap if isinstance(swap, RowSwap) else None
 
@@ -236,12 +232,10 @@ class _PivotedLu(Pipeline):
         if finished:
             self.swap_rows(panel, 0, finished, self._finished).finish(self.spans)
 
-    # --- UPDATE
-
     def update(self, event: LuEvent) -> None:
         """Compute U12 = L11^-1 (P A)12 and A22 -= L21 U12 in a section, once its rows have arrived.
 
-        An empty section and one whose update began during FACT have no row swaps in flight.
+        A section that is empty or whose update began during FACT has no pending row swaps.
         """
         swap = self._swap(event.k, LEFT if event.section == FIRST else event.section)
         if swap is None:
@@ -267,7 +261,7 @@ class _PivotedLu(Pipeline):
             self.subtract(A22[:, j0:j1], panel, U[:, j0:j1])
 
     def update_if_ready(self, event: LuEvent) -> None:
-        """Begin an update from a side stream if it does not have to wait for its rows and has not begun."""
+        """Begin an update from a side stream if it has not begun and does not have to wait for its rows."""
         swap = self._swap(event.k, event.section)
         if swap is not None:
             with self.kernels.main_stream():
@@ -279,7 +273,7 @@ class _PivotedLu(Pipeline):
         return self.A.local[self.A.rows.local_start(panel.step.j1) :, c0:c1]
 
     def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
-        """Compute U12 = L11^-1 (P A)12 once the rows have arrived; on the block row's owner, in A."""
+        """Compute U12 = L11^-1 (P A)12 once the rows have arrived; the owner of the block row computes it in A."""
         with self.spans("update"):
             swap.finish(self.spans)
             with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
@@ -296,10 +290,8 @@ class _PivotedLu(Pipeline):
             with self.spans("gemm", flops=2.0 * m * n * jb):
                 self.kernels.subtract_product(C, L21_row, U)
 
-    # --- between steps
-
     def end_step(self, event: LuEvent) -> None:
-        """Record a singular column, report the step and release its panel."""
+        """Record a singular column, report the end of the step and release its panel."""
         panel = self._panels.pop(event.k)
         self.singular = self.singular or panel.singular
         if self.order is not None:
@@ -307,12 +299,12 @@ class _PivotedLu(Pipeline):
         super().end_step(event)
 
     def notes(self) -> Mapping[str, Sequence[float]]:
-        """Return the first singular column."""
+        """Return the first singular column, which a checkpoint stores."""
         return {"singular": [float(self.singular)]}
 
 
 class _Operands:
-    """L21 and U rounded to a format for products: L21 once per panel, U whenever a part of it is multiplied."""
+    """L21 and U rounded to a format for products: L21 once per panel, and U for each product."""
 
     def __init__(self, A: DistMatrix, precision: str, kernels: Kernels):
         jb = min(A.nb, A.rows.n)

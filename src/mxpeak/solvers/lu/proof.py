@@ -1,21 +1,21 @@
-"""The proof of an LU: compare (A - LU) v for random signs v with the largest effect of rounding.
+"""Verify an LU: compare (A - LU) v for random signs v with the largest effect of rounding.
 
-Every product of the update is formed from two operands with independent rounding errors: relative ones of variance
-u_low²/6 (to nearest, significands spread evenly), or at the lower end of the format's range, absolute ones of variance
-q²/12 (q its least spacing).  For v of random signs, entry i of (A - LU) v is then a sum of independent terms, and its
-variance is
+Every product of the update has two operands with independent rounding errors. The errors are relative, with a variance
+of u_low²/6 (rounding to nearest, evenly distributed significands), or, at the lower end of the range, absolute, with a
+variance of q²/12 (q is the least spacing of the format). For v of random signs, entry i of (A - LU) v is then a sum of
+independent terms, and its variance is
 
     sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
     t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k
 
-so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i.  The brackets contain the sums in
-FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and the
-evaluation of the proof itself in FP64.  If the entries are not random, equal entries have equal errors, and sums have
-errors of one sign: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB).
+Two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, compute every sigma_i. The brackets contain the sums in FP32
+(each of N/NB updates rounds an entry once, and NB products are added sequentially), and the evaluation of (A - LU) v
+in FP64. If the entries are not random, equal entries have equal errors, and sums have errors of one sign: then s_i =
+(Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB).
 
-A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This bound
-does not grow.  With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 %
-of ||A v|| for fp16, and at N = 10^6, NB = 1024 the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
+A bound of the form N·u_low·||L||·||U|| would reject no factors: N·u_low exceeds 1 for fp16 from N = 2048 on. This
+bound does not grow. With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 =
+0.19 % of ||A v|| for fp16. At N = 10^6 and NB = 1024, the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.solvers.scaling import Balance
 
-#: The number of random vectors.
+#: Number of random vectors.
 PROBES = 3
-#: The largest deviation of an entry in sigma: of 10^8 normal numbers one exceeds 5.7, of 10^12 one exceeds 7.1.
+#: Largest deviation of an entry in sigma: among 10^8 normal numbers one exceeds 5.7, among 10^12 one exceeds 7.1.
 SIGMAS = 8.0
 
 
-#: The number of rows per average, and the largest mean of (deviation / sigma)² due to rounding.  Measured means are
-#: between 0.01 and 0.6, up to 3.5 for fasi-higham of condition 1e15, whose factors have equal entries,
-#: so that errors add up.  A mean of 192 squared normal numbers exceeds 2 with a probability below 1e-13.
+#: Number of rows per average, and the largest mean of (deviation / sigma)² due to rounding. Measured means are between
+#: 0.01 and 0.6, and up to 3.5 for fasi-higham with a condition number of 1e15, whose factors have equal entries, so
+#: that errors add up. A mean of 192 squared normal numbers exceeds 2 with a probability below 1e-13.
 GROUP, MEAN_SQUARE = 64, 4.0
 
 
@@ -48,8 +48,8 @@ GROUP, MEAN_SQUARE = 64, 4.0
 class Proof:
     """The comparison of (A - LU) v with the effect of rounding; it fails unless error, worst and spread are in bounds.
 
-    error    ||(A - LU) v||_2 / ||A v||_2, of the worst probe
-    bound    SIGMAS·||sigma||_2 / ||A v||_2, of the best probe; at 1 or above it would prove nothing
+    error    ||(A - LU) v||_2 / ||A v||_2 of the worst probe
+    bound    SIGMAS·||sigma||_2 / ||A v||_2 of the best probe; if it is 1 or more, the comparison proves nothing
     worst    max_i |((A - LU) v)_i| / (SIGMAS·sigma_i); the limit is 1
     spread   mean of (((A - LU) v)_i / sigma_i)² over the worst 64 rows, relative to its limit; the limit is 1
     """
@@ -66,10 +66,10 @@ class Proof:
 def prove(
     system: GeneratedSystem, factors: DistMatrix, low: str, kernels: Kernels, balance: Balance | None, seed: int
 ) -> Proof:
-    """Probe A - LU, or R A C - LU if rows and columns were balanced.  About 10·N² flops.  Collective over the grid.
+    """Compare (A - LU) v, or (R A C - LU) v after balancing, with its rounding bound. Collective over the grid.
 
-    The seed must be unknown while the factors are computed, because factors can be adapted to satisfy three known
-    vectors.
+    The comparison takes about 10·N² flops. The seed must be unknown while the factors are computed, because factors
+    can be adapted to satisfy three known vectors.
     """
     prover = _Prover(system, factors, kernels, balance)
     variance = prover.variance(low)
@@ -86,7 +86,7 @@ def prove(
 
 
 class _Prover:
-    """The passes over L and U; vectors are over the rows or over the columns."""
+    """The passes over L and U; vectors are distributed over the rows or over the columns."""
 
     def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
         self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance
@@ -145,7 +145,7 @@ class _Prover:
         return y
 
     def triangle(self, part: str, x: Vector, form: str = "plain") -> Vector:
-        """Return T x, |T| x or (T∘T) x over the rows, T = U or L - I."""
+        """Return T x, |T| x or (T∘T) x over the rows, with T = U or L - I."""
         y = self.kernels.xp.zeros(self.system.rows.local_size)
         rows, cols = self.system.rows, self.system.cols
         self.kernels.add_triangle_matvec(y, self.factors.local, x, rows, cols, part, form)
@@ -153,7 +153,7 @@ class _Prover:
         return y
 
     def spread(self, squares: Vector) -> float:
-        """Return the worst mean of a group of rows relative to its limit, which is larger for smaller groups."""
+        """Return the largest mean of a group of rows relative to its limit, which is larger for smaller groups."""
         values = squares.tolist()
         worst = 0.0
         for begin in range(0, len(values), GROUP):

@@ -1,9 +1,9 @@
-"""RS: apply a panel's row swaps to a section of columns and assemble U there (rocHPL §II, fig. 2c).
+"""Apply a panel's row swaps to a section of columns and assemble U there (RS; rocHPL §II, fig. 2c).
 
-With one process row, the rows move in place, and U is the block row itself.  Otherwise the owner of the block row
-scatters the rows that leave it, and all ranks gather the rows that become U (scatterv and allgatherv; the rows differ,
-so both run at the same time).  Gathering and scattering rows in memory are separate from the communication between
-them, so that an update can hide the communication (§III-C).
+With one process row, the rows move in place, and U is the block row itself. Otherwise, the owner of the block row
+scatters the rows that leave the block row, and all ranks gather the rows that become U. These are different rows, so
+scatterv and allgatherv run at the same time. Gathering and scattering rows in memory are separate from the
+communication, so that an update can hide the communication (§III-C).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SwapOptions:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Memory for one section: U, the rows that become U by process row, and the rows that leave the block.
+    """Buffers of one section: U, the rows that become U by process row, and the rows that leave the block row.
 
     Sections whose rows are in flight at the same time have separate buffers and message tags.
     """
@@ -56,13 +56,13 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
 
 
 class RowSwap:
-    """The row swaps of one panel on local columns c0:c1; call gather, start and finish in this order.
+    """The row swaps of one panel in local columns c0:c1; call gather, start and finish in this order.
 
-    Afterwards `U` is the new content of the block row, on every rank of the process column; on the block row's owner it
-    is in A.
+    Afterwards `U` is the new content of the block row, on every rank of the process column. On the owner of the block
+    row, U is stored in A.
 
-    gathered   a mark after the gathering in the device's work
-    updated    the number of columns, from c0, that UPDATE has finished; None until U12 is solved for
+    gathered   an event after the gathering in the device's work
+    updated    the number of columns, from c0, that UPDATE has finished; None until U12 is computed
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RowSwap:
         return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
 
     def gather(self, spans: Spans) -> None:
-        """Copy the rows to be sent out of A; other operations may then change A's section."""
+        """Copy the rows to be sent out of A; afterwards, other operations may change this section of A."""
         moves, kernels = self._moves, self._kernels
         with spans("laswp"):
             if self._buffers is None:
@@ -122,9 +122,10 @@ class RowSwap:
             self._kernels.gather_rows(source, self._kernels.indices(rows), self._shaped(piece, len(rows)))
 
     def start(self, options: SwapOptions, before: RowSwap | None = None) -> None:
-        """Begin to send the rows, after those of another section have arrived.  Collective over the process column.
+        """Begin to send the rows, after those of another section have arrived. Collective over the process column.
 
-        If a stream does the waiting, send at once, because a message follows all work that its stream already has.
+        If a stream performs the wait, send immediately, because a message follows all work that is already in its
+        stream.
         """
         if self._buffers is None or self.columns == 0:
             return
@@ -135,15 +136,15 @@ class RowSwap:
         self._task = Task(steps if first is None or first.in_stream else behind(first, steps))
 
     def progress(self) -> bool:
-        """Drive the communication without waiting; return whether it has ended on this rank."""
+        """Continue the communication without waiting; return whether it is complete on this rank."""
         return self._task is None or self._task.test()
 
     def ready(self) -> bool:
-        """Drive the communication; return whether the host no longer has to wait for it."""
+        """Continue the communication; return whether the host no longer has to wait for the rows."""
         return self._task is None or self._task.test() or self._task.in_stream
 
     def finish(self, spans: Spans) -> None:
-        """Wait for the rows, write those that moved into A, and assemble U."""
+        """Wait for the rows, write the moved rows to A, and assemble U."""
         if self._buffers is None or self.columns == 0:
             return
         with spans("laswp"):

@@ -1,12 +1,13 @@
 """Triangular solves with a block-cyclic L or U, which may be stored in a lower precision than the FP64 vectors.
 
-Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are already known.  One reduction along a
-process row sums over its columns, then x_k is broadcast along its process column, and every rank there adds its own
-T_ik x_k to its part of the sums.  For T^T the roles of process rows and columns are exchanged.  Several right-hand
-sides, one per column, are solved together, by products of matrices and in the same number of messages.
+The solve computes one block after the other, x_k = T_kk^-1 (b_k - Σ T_kj x_j), where the sum runs over the blocks j
+that are already known. One reduction along a process row adds the contributions of its columns. Then x_k is broadcast
+along its process column, and every rank of this column adds its own T_ik x_k to its part of the sums. For T^T, the
+roles of process rows and columns are exchanged. Several right-hand sides, one per column, are solved together by
+products of matrices, with the same number of messages.
 
-Hosts sum a block row's products just before its turn, along whole rows of T, because memory is read along rows twice as
-fast as along blocks of columns.
+Hosts compute the product of a block row with the known x just before they solve for its block of x, because memory is
+read along rows twice as fast as along blocks of columns.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Diagonal(Protocol):
     """A solver for the diagonal blocks of a triangle."""
 
     def __call__(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
-        """Overwrite x by T^-1 x (T^-T x), T the block of a step."""
+        """Overwrite x by T^-1 x, or T^-T x if `transposed`, where T is the diagonal block of a step."""
 
 
 def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
-    """Return x = U^-1 b̂ for [U | b̂], b̂ the last column of A: the last part of HPL.
+    """Return x = U^-1 b̂ for [U | b̂], where b̂ is the last column of A: the back substitution of HPL.
 
-    The result contains the entries of x for this rank's own columns, the same on every rank of a process column.  A is
-    not changed; N² flops.  Collective over the grid.
+    The result contains the entries of x for this rank's own columns, the same on every rank of a process column. A is
+    not changed; N² flops. Collective over the grid.
     """
     N, xp = A.rows.n, kernels.xp
     s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_start(N))
@@ -47,7 +48,7 @@ def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
 
 
 class Factored:
-    """The factors [L\\U] on a grid; the first solve prepares the diagonal blocks for the following ones."""
+    r"""The factors [L\U] on a grid; the first solve prepares the diagonal blocks for all later solves."""
 
     def __init__(self, A: DistMatrix, kernels: Kernels):
         self._A, self._kernels = A, kernels
@@ -79,7 +80,7 @@ class Factored:
         return x
 
     def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
-        """Return one vector of zeros per right-hand side."""
+        """Return a vector of zeros per right-hand side, with the local size of one dimension."""
         return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:
@@ -95,12 +96,13 @@ class Factored:
 def _solve(
     A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool, transposed: bool = False
 ) -> None:
-    """Compute x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is overwritten.
+    """Compute x = T^-1 (x - Σ s) for the unit lower or the upper triangle T of A, or its transpose; s is overwritten.
 
-    s is over T's rows, in parts that add up along the process rows; x is over its columns.  The rows of T_ik x_k in the
-    next block come first, so its reduction can begin.  A round has as many steps as there are process columns, each of
-    which has one x_k in it.  At the end of a round all of them multiply the rows beyond it, at the same time and while
-    the next x_k is computed elsewhere.  Without rounds, each would wait in the next reduction for the one before it.
+    s is over the rows of T, in parts that add up along the process rows; x is over its columns. The rows of T_ik x_k
+    in the next block are computed first, so that the reduction of this block can begin. A round has as many steps as
+    there are process columns, and each process column has one x_k per round. At the end of a round, all process
+    columns multiply the rows beyond the round at the same time, while the next x_k is computed. Without rounds, each
+    process column would wait for the previous one in the next reduction.
     """
     if not transposed and not kernels.background:
         _solve_by_rows(A, s, x, kernels, solve, lower=lower)
@@ -118,7 +120,7 @@ def _solve(
         T = A.local[columns, rows] if transposed else A.local[rows, columns]
         kernels.add_matvec(s[rows], T, x[columns], transposed=transposed)
 
-    owed: slice | None = None  # this rank's columns of a round, until the round's product with all other rows
+    owed: slice | None = None  # this rank's columns of a round that are not yet multiplied by all other rows
     for number, (step, following) in enumerate(zip(steps, [*steps[1:], None])):
         owner = (step.q, step.p) if transposed else (step.p, step.q)
         block_rows, block_columns = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
@@ -145,8 +147,8 @@ def _solve(
 def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool) -> None:
     """Compute x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j), while each process row prepares its next block row.
 
-    A process row multiplies its next block row by all known blocks of x, while the other process rows do the same with
-    theirs.  Blocks that become known before its turn are added individually.
+    A process row multiplies its next block row by all known blocks of x, at the same time as the other process rows.
+    Blocks of x that become known later are added individually.
     """
     grid, N = A.grid, A.rows.n
     steps = lu_steps(N, A.nb, grid.P, grid.Q)

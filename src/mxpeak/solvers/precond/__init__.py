@@ -1,1 +1,1 @@
-"""Preconditioners of a sparse matrix over a group of ranks; a serial solve is a group of one rank."""
+"""Preconditioners of a sparse matrix over a group of ranks; a serial solve uses a group of one rank."""

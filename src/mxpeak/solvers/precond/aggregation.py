@@ -1,12 +1,12 @@
-"""Smoothed aggregation: the ranks cut the levels as they cut A, until few rows remain, which all ranks gather.
+"""Smoothed aggregation on distributed levels, until few rows remain, which all ranks gather.
 
     T    z_i in row i and the column of its aggregate, which is on one rank; each column is scaled to norm 1
     P    (I - ω D^-1 A) T, ω = 4/3, D the sums of |a_ij| over j          (Vaněk, Mandel and Brezina 1996)
     C    P^T A P, the sum of the parts of all ranks: the coarser matrix, with an aggregate's row on its rank
 
-z is smooth: the result of Jacobi sweeps on A z = 0 from ones, and on coarser levels the norms of T's columns.  With
-this D no spectral radius has to be estimated, because that of D^-1 A is at most 1.  PyAMG finds the aggregates, and the
-levels below the gathered rows.
+z is smooth: the result of Jacobi sweeps on A z = 0 from ones, and on coarser levels the norms of T's columns. With
+this D, no estimate of the spectral radius is needed, because that of D^-1 A is at most 1. PyAMG computes the
+aggregates, and the levels below the gathered rows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from mxpeak.solvers.precond.levels import (
 )
 from mxpeak.solvers.precond.schwarz import overlapping
 
-#: Neighbors may share an aggregate if |a_ij| is at least this times the root of a_ii a_jj.
+#: Neighbors may share an aggregate if |a_ij| is at least this value times the root of a_ii a_jj.
 STRONG = 0.02
-#: Jacobi sweeps that make z smooth, and their weight.
+#: Number of Jacobi sweeps that make z smooth, and their weight.
 SWEEPS, DAMPING = 10, 2 / 3
-#: The weight of the step that makes P smooth.
+#: Weight of the step that makes P smooth.
 OMEGA = 4 / 3
-#: The least mean number of rows per rank of a distributed C, because aggregates end at the borders of ranks.
+#: Smallest mean number of rows per rank of a distributed C, because aggregates end at the borders of ranks.
 LEAST_OF_RANK = 1000
-#: The largest number of rows of C that every rank gathers.
+#: Largest number of rows of C that every rank gathers.
 MOST_GATHERED = 2_000_000
 
 Levels = list[LevelMatrices]
@@ -54,7 +54,7 @@ Levels = list[LevelMatrices]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The aggregate of each unknown of this rank, or -1; rank r has the aggregates from starts[r] on."""
+    """The aggregate of each unknown of this rank, or -1; rank r owns the aggregates starts[r] to starts[r+1] - 1."""
 
     of: Array
     first: int
@@ -69,7 +69,7 @@ class Aggregates:
 
 @dataclass(frozen=True, slots=True)
 class _FineLevel:
-    """The rows of this rank of a level, with its smooth vector and its aggregates."""
+    """The rows of this rank in one level, with its smooth vector and its aggregates."""
 
     A: Csr
     z: Array
@@ -78,7 +78,7 @@ class _FineLevel:
 
     @property
     def problem(self) -> str:
-        """Return why there is no coarser level, the same on all ranks, or an empty string."""
+        """Return the reason why there is no coarser level, the same on all ranks, or an empty string."""
         n, total = self.group.starts[-1], self.aggregates.total
         return "" if 0 < total <= n / 2 else f"smoothed aggregation formed {total} aggregates from {n} unknowns"
 
@@ -95,9 +95,10 @@ class _FineLevel:
 
 
 def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
-    """Return the part of this rank of the levels of A_s = D_r A D_c, or none and the reason.  Collective.
+    """Return this rank's part of the levels of A_s = D_r A D_c, or no levels and the reason. Collective.
 
-    All levels use B = 2^k A, near 1, which is symmetric if A is; P becomes D_c^-1 P, and R = 2^k P^T D_r^-1.
+    All levels use B = 2^k A, with entries near 1, which is symmetric if A is symmetric; P becomes D_c^-1 P, and R =
+    2^k P^T D_r^-1.
     """
     group = scaling.group
     k = -int(group.largest(largest_exponent(A.data, 0, np)))
@@ -114,7 +115,7 @@ def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
 def _levels(
     A_s: Csr, level: _FineLevel, P_rows: DiagonalFactor, R_columns: DiagonalFactor, depth: int = 1
 ) -> tuple[Levels, str]:
-    """Return level `depth`, of the matrix A_s, and those below it, or none and the reason.  Collective."""
+    """Return level `depth`, of the matrix A_s, and the levels below it, or no levels and the reason. Collective."""
     A, group, aggregates, comm = level.A, level.group, level.aggregates, level.group.comm
     if not level.has_a_smooth_vector():
         return [], "smoothed aggregation found no smooth vector"
@@ -145,7 +146,7 @@ def _levels(
 
 
 def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGroup) -> _FineLevel | None:
-    """Return the next level distributed over the ranks, or None if that is not worth it or impossible.  Collective."""
+    """Return the next level distributed over the ranks, or None if it is too small or impossible. Collective."""
     comm = group.comm
     if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
         return None
@@ -158,12 +159,12 @@ def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGr
 
 
 def _block(rows: Csr, group: RankGroup) -> RowBlock:
-    """Return rows in global columns as the block of this rank."""
+    """Return rows in global columns as the row block of this rank."""
     return RowBlock(list(group.starts), group.comm.rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
 
 
 def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
-    """Return the rows of this rank of the sum of all ranks' parts, each of which has all rows.  Collective."""
+    """Return this rank's rows of the sum of all parts, each of which has all rows. Collective."""
     comm = group.comm
     first, last = starts[comm.rank], starts[comm.rank + 1]
     part.sort_indices()
@@ -196,7 +197,7 @@ def _aggregates_of_block(block: Any) -> tuple[Array, int]:
 
 
 def _smooth(A: Csr, group: RankGroup) -> Array:
-    """Return a vector that sweeps hardly change, starting from ones.  Collective."""
+    """Return a vector that sweeps on A z = 0 hardly change, starting from ones. Collective."""
     z, diagonal = np.ones(A.shape[0]), A.diagonal()
     for _ in range(SWEEPS):
         z -= DAMPING * (A @ group.with_halo(z)) / diagonal
@@ -204,7 +205,7 @@ def _smooth(A: Csr, group: RankGroup) -> Array:
 
 
 def _prolongation(A: Csr, aggregates: Aggregates, z: Array, norms: Array, group: RankGroup) -> Csr:
-    """Return the rows of P on this rank, in the columns of all aggregates.  Collective."""
+    """Return the rows of P on this rank, with columns for all aggregates. Collective."""
     belongs, i = aggregates.of >= 0, rows_of_entries(A)
     values = np.zeros(A.shape[0])
     values[belongs] = z[belongs] / norms[aggregates.of[belongs] - aggregates.first]
@@ -221,7 +222,7 @@ def _tentative(values: Array, of: Array, columns: int) -> Csr:
 
 
 def _gathered_levels(parts: Sequence[tuple[Csr, Array]], depth: int) -> tuple[Levels, str]:
-    """Return C, which is level `depth`, and the levels below it from the parts of all ranks, or none and the reason."""
+    """Return level `depth`, which is C from all parts, and the levels below it, or no levels and the reason."""
     C = sparse.csr_array(sparse.vstack([rows for rows, _ in parts], format="csr"))
     try:
         levels = [LevelMatrices(C)] if C.shape[0] <= COARSEST else _by_pyamg(C, np.concatenate([z for _, z in parts]))
@@ -231,7 +232,7 @@ def _gathered_levels(parts: Sequence[tuple[Csr, Array]], depth: int) -> tuple[Le
 
 
 def _by_pyamg(C: Csr, z: Array) -> Levels:
-    """Return PyAMG's levels of C, which preserve z."""
+    """Return PyAMG's levels of C, whose prolongation preserves z."""
     import pyamg
 
     with one_thread(), warnings.catch_warnings(), np.errstate(all="ignore"):  # the other cores belong to other ranks

@@ -1,12 +1,13 @@
-"""Algebraic multigrid: levels by PyAMG or aggregation, smoothed and coupled by our kernels.
+"""Algebraic multigrid: PyAMG or aggregation builds the levels, and mxpeak's kernels apply the cycle.
 
     x   = S b                     one sweep from zero
     r   = R (b - A x)             solved on the coarser level: x_coarse
     x  += P x_coarse
     x   = a sweep from x          for overlapping sweeps x += S (b - A x)
 
-On one process S = (D + L)^-1 is a colored Gauss–Seidel sweep.  On a level that ranks share it is an overlapping sweep;
-below these levels, every rank has whole levels.  The coarsest level is solved by its inverse.
+On one process, S = (D + L)^-1 is a colored Gauss–Seidel sweep. On a level that is distributed over ranks, S is an
+overlapping sweep. On the coarser levels, every rank stores the whole level. The coarsest level is solved by its
+inverse.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from mxpeak.solvers.precond.ruge_stuben import COMPLEXITY, Levels, aggregation_i
 from mxpeak.solvers.precond.schwarz import Overlap, OverlappingSweep
 from mxpeak.spans import Spans
 
-#: The largest spread of the row or column scales in powers of two, because PyAMG uses the unscaled matrix.
+#: Largest spread of the row or column scales in powers of two, because PyAMG uses the unscaled matrix.
 MOST_RANGE = 40
 
 
 def amg_levels(
     kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Equilibration, *, automatic: bool
 ) -> tuple[Levels, str]:
-    """Return the levels of A below A_s = D_r A D_c by the faster method that works, or the reason against all.
+    """Return the levels of A below A_s = D_r A D_c by the faster method that works, or the reasons why none works.
 
-    `automatic` rejects levels with too many entries also on one process.  Collective.
+    `automatic` rejects levels with too many entries even on one process. Collective.
     """
     serial = scaling.group.is_serial
     if scaling.active and scaling.range > MOST_RANGE:
@@ -63,7 +64,7 @@ def amg_levels(
 
 
 class Transfer:
-    """y += T x for a rectangular T, whose columns are halo columns to the kernels.
+    """A rectangular matrix T for y += T x, whose columns are halo columns to the kernels.
 
     own   the own part of x, which the caller fills before `receive`
     """
@@ -73,7 +74,7 @@ class Transfer:
     ):
         n, width = coupling.T.shape
         T = coupling.T[rows.new_to_old]
-        if width != columns.old_to_new.size:  # with columns of other ranks, which are stored in sequence
+        if width != columns.old_to_new.size:  # with columns of other ranks, which are stored in their original order
             columns = one_group(width)
         numbered = columns.old_to_new[T.indices].astype(np.int64) + n
         self._kernels = kernels
@@ -95,15 +96,15 @@ class Transfer:
 
 
 class Smoother(Protocol):
-    """The sweeps of a level and its residual after the first one."""
+    """Interface of the sweeps on a level, and of its residual after the first sweep."""
 
     @property
     def order(self) -> Order | None:
-        """Return the order of the sweeps if that differs from the order of the matrix."""
+        """Return the order of the sweeps, or None if it is the order of the matrix."""
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the smoother."""
+        """Return the memory of the smoother in bytes."""
 
     def presmooth(self, b: Vector, x: Vector) -> None:
         """Compute x = S b.  Collective."""
@@ -116,7 +117,7 @@ class Smoother(Protocol):
 
 
 class GaussSeidel:
-    """Forward Gauss–Seidel sweeps on a level that the rank has as a whole."""
+    """Forward Gauss–Seidel sweeps on a level that this rank stores completely."""
 
     order, bytes = None, 0
 
@@ -132,7 +133,7 @@ class GaussSeidel:
         self._A.residual_at(b, x, self._rows, r, swept=True)
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Sweep from x."""
+        """Improve x by a forward sweep, which starts from x."""
         self._A.relax(b, x)
 
 
@@ -161,9 +162,9 @@ class Schwarz:
 
 
 class AmgLevel:
-    """A level of the cycle above a coarser one.
+    """A level of the cycle, except the coarsest.
 
-    group   the ranks whose parts of the coarser residual are added up; None if each rank has its own part or all
+    group   the ranks whose parts of the coarser residual are added up; None if no sum over ranks is needed
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class Coarsest:
 
 
 def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels: Sequence[LevelMatrices]) -> Multigrid:
-    """Return the cycle on these levels, of which the finest is stored as A."""
+    """Return the multigrid cycle on these levels; A is the stored matrix of the finest level."""
     kernels, vectors = builder.kernels, A.A.vectors
     stored = [(A, order), *(_stored(builder, level, vectors) for level in levels[1:])]
     inverse = _inverse(kernels, levels[-1], stored[-1][1], vectors)
@@ -247,7 +248,7 @@ def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels:
 
 
 def _stored(builder: MatrixBuilder, level: LevelMatrices, vectors: str) -> tuple[SparseMatrix, Order]:
-    """Store the matrix of a coarser level without rounding below fp32, because its smooth part would be lost."""
+    """Store the matrix of a coarser level, at least in fp32, because coarser rounding would remove its smooth part."""
     kernels, (n, width) = builder.kernels, level.A.shape
     rows = kernels.rows_of(level.A.indptr, level.A.indices, level.A.data, n, width - n)
     order = one_group(n)

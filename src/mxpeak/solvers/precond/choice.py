@@ -1,4 +1,4 @@
-"""The choice of a preconditioner, with its reason."""
+"""The selected preconditioner and the reason for its selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 SWEEPING = ("gs", "sgs", "stencil", "amg")
 #: Preconditioners whose sweeps include the halo rows if there are several ranks.
 OVERLAPPING = ("sgs", "amg")
-#: Preconditioners that take longer to apply than to store their result.
+#: Preconditioners whose application takes longer than storing its result.
 STORED = ("lu", "amg")
 
 
@@ -24,8 +24,8 @@ STORED = ("lu", "amg")
 class Choice:
     """A preconditioner by name, and the reason for it; `box` and `stencil` describe the matrix of the benchmarks.
 
-    automatic   `auto` made the choice and may replace it
-    rows        the permutation of the rows that gives a full diagonal, or None for the rows of A as they are
+    automatic   `auto` selected this preconditioner and may replace it
+    rows        the permutation of the rows that gives a full diagonal, or None for the original rows of A
     entries     an estimate of the number of entries of the factors, or None for the estimate for a narrow graph
     """
 
@@ -40,5 +40,5 @@ class Choice:
 
 
 def default_sweep(group: RankGroup) -> str:
-    """Return the sweep that `auto` uses: several ranks use the natural order, which gains by a backward sweep."""
+    """Return the sweep of `auto`: several ranks use the natural order, because a backward sweep then saves steps."""
     return "gs" if group.is_serial else "sgs"

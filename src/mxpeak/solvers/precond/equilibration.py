@@ -1,7 +1,7 @@
-"""Scaling of rows and columns by powers of two, which rounds nothing and keeps all later numbers in range.
+"""Scale rows and columns by powers of two, which causes no rounding and keeps all later numbers in range.
 
-Numbers that fall below 2^-1022 are an exception, because fp64 has fewer digits there: entries of A that are that much
-smaller than the largest of their column after scaling, and similarly entries of b and x.
+Numbers that fall below 2^-1022 are an exception, because fp64 has fewer digits there. Such numbers are entries of A
+that are smaller than the largest entry of their column by this factor after scaling, and similarly entries of b and x.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from mxpeak.distributed.rows import Array
 from mxpeak.kernels.contract.sparse import Vector
 from mxpeak.solvers import scaling
 
-#: Maximum number of rounds of means over rows and columns, and the change in powers of two that ends them.
+#: Maximum number of rounds of means over rows and columns, and the change in powers of two that ends the iteration.
 ROUNDS, CHANGE = 50, 0.5
-#: Below the exponent of every number.
+#: Smaller than the exponent of any number.
 LOWEST = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Equilibration:
-    """The exponents of D_r and D_c, one per row and column, or two zeros if nothing is scaled.
+    """The exponents of D_r and D_c, one per row and column, or two zeros if there is no scaling.
 
-    Matrices are scaled on the host, and vectors by the array namespace xp, in whose memory the exponents are.  The
-    columns of a new object include the halo; those for vectors are the own columns.
+    Matrices are scaled on the host. Vectors are scaled with the array namespace xp, in the memory of which the
+    exponents are stored. The column exponents of a new object include the halo; those for vectors include only the own
+    columns.
     """
 
     rows: Any = 0
@@ -61,7 +62,7 @@ class Equilibration:
         return self.xp.ldexp(b, self.rows + k), k
 
     def start(self, x: Vector, k: int) -> Vector:
-        """Return y = 2^k D_c^-1 x, which may overflow; its residual then shows that."""
+        """Return y = 2^k D_c^-1 x, which may overflow; in this case its residual is not finite."""
         with np.errstate(over="ignore"):
             return self.xp.ldexp(x, k - self.columns)
 
@@ -97,7 +98,7 @@ class Equilibration:
 
 
 def host_array(x: Vector) -> Array:
-    """Return a vector of NumPy or torch as an array of the host, without a copy if it is already there."""
+    """Return a NumPy or torch vector as an array on the host, without a copy if it is already on the host."""
     return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 
@@ -119,16 +120,16 @@ def balanced(A: Csr, group: RankGroup = SERIAL) -> bool:
 
 
 def _ends(sums: Array, group: RankGroup) -> scaling.Ends:
-    """Return the smallest and the largest sum of all ranks."""
+    """Return the smallest and the largest of the sums on all ranks."""
     sums = sums.astype(np.float64)  # bincount returns integers for empty arrays
     return -group.largest((-sums).max(initial=-np.inf)), group.largest(sums.max(initial=-np.inf))
 
 
 def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
-    """Return a scaling with geometric means near 1, and the largest entry at most 1, in every row and column.
+    """Return a scaling with geometric means near 1, and a largest entry of at most 1, in every row and column.
 
-    Rows and columns alternate, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even if both vary
-    widely: with maxima alone the largest column would determine the scale of all rows.  Collective.
+    Rows and columns are scaled alternately, as in the method of Curtis and Reid (1972), which finds D_r and D_c even
+    if both vary widely. With maxima alone, the largest column would determine the scale of all rows. Collective.
     """
     (n, width), add = A.shape, np.add
     nonzero = A.data != 0
@@ -148,7 +149,7 @@ def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
 
 
 def _counts(lines: Array, n: int) -> Array:
-    """Return the number of entries of each row or column, from the row or column of each entry."""
+    """Return the number of entries of each row or column, given the row or column of each entry."""
     return np.bincount(lines, minlength=n).astype(np.float64)
 
 

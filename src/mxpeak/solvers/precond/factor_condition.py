@@ -1,7 +1,7 @@
-"""Detection of numerically singular matrices from their factors: one solve for random numbers, then an estimate.
+"""Detect numerically singular matrices from their factors: one solve for random numbers, then an estimate.
 
-fp32 factors cannot distinguish a condition of 1e8 from a singular matrix.  If GMRES with them solves for random
-numbers, the size of that solution shows that the condition is far from 1/u; otherwise fp64 factors decide.
+fp32 factors cannot distinguish a condition number of 1e8 from infinity. If GMRES with these factors solves for random
+numbers, the size of the solution shows whether the condition number is far below 1/u; otherwise, fp64 factors decide.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mxpeak.solvers.precond.factors import SparseFactors
 
 @lru_cache(maxsize=8)
 def probe(n: int) -> Array:
-    """Return n random numbers of either sign, 1 to 2 in size, which are not orthogonal to any usual null vector."""
+    """Return n random numbers of either sign and size 1 to 2, which are not orthogonal to usual null vectors."""
     rng = np.random.default_rng(PROBE_SEED)
     numbers: Array = rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
     return numbers
 
 
 def suspicious(bound: float, precision: str) -> bool:
-    """Return whether a lower bound of the condition, from one solve, is large for the precision of that solve."""
+    """Return whether a lower bound of the condition number, from one solve, is large for its precision."""
     return not bound * PRECISIONS[precision].u <= PROBED
 
 
@@ -40,13 +40,16 @@ def largest_row(A: Csr, group: RankGroup) -> float:
 
 
 def condition_bound(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
-    """Return ||A||_inf·||z||_inf / 2, a lower bound of the condition from the solution z for the probe.  Collective."""
+    """Return ||A||_inf·||z||_inf / 2, a lower bound of the condition number, from the solution z for the probe.
+
+    Collective.
+    """
     n = int(group.sum(A.shape[0]))
     return 0.5 * largest_row(A, group) * group.on_root(lambda: float(np.max(np.abs(factors.solve(probe(n))))))
 
 
 def condition_estimate(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
-    """Return an estimate of ||A||_1·||A^-1||_1 by Higham's method, rarely 3 times too small.  Collective."""
+    """Return an estimate of ||A||_1·||A^-1||_1 by Higham's method, rarely too small by a factor of 3. Collective."""
     n = int(group.sum(A.shape[0]))
     columns = group.combined(np.bincount(A.indices, np.abs(A.data), A.shape[1]), np.add)[: A.shape[0]]
     A_one = group.largest(float(columns.max(initial=0.0)))

@@ -1,12 +1,14 @@
 """Complete factors A ≈ L U by SciPy's SuperLU, on rank 0 for all ranks.
 
-fp32 factors treat numbers below the range as zeros.  The order has minimum degree in the pattern of A + A^T (Liu 1985).
-The diagonal entry is the pivot unless it is below PIVOT times the largest entry of its column, so that the fill-in is
-small and known beforehand.  If the diagonal of A has zeros or weak entries, rows are first permuted to bring large
-entries there.  GMRES with fp64 residuals corrects the error of fp32 and of small pivots.  SuperLU uses one thread.
+fp32 factors treat numbers below the range as zeros. The columns are in a minimum-degree order of the pattern of A +
+A^T (Liu 1985). The diagonal entry is the pivot unless it is below PIVOT times the largest entry of its column.
+Therefore, the fill-in is small and can be estimated. If the diagonal of A has zeros or weak entries, rows are first
+permuted to bring large entries to the diagonal. GMRES with fp64 residuals corrects the error of fp32 and of small
+pivots. SuperLU uses one thread.
 
-Several ranks send their rows to rank 0, which factors them as one process does.  A solve sends r to rank 0 and x back.
-The factors, and therefore the steps of GMRES, do not depend on the number of ranks.
+If there are several ranks, they send their rows to rank 0, which factors the whole matrix in the same way as one
+process. For a solve, the ranks send r to rank 0 and receive x. The factors, and therefore the steps of GMRES, do not
+depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -36,24 +38,28 @@ from mxpeak.solvers.precond.equilibration import host_array
 from mxpeak.solvers.precond.transversal import WEAK, rows_to_diagonal, weak_diagonal
 from mxpeak.spans import Spans
 
-#: A diagonal entry is the pivot down to this share of the largest in its column.
+#: Smallest size of a diagonal pivot, relative to the largest entry of its column.
 PIVOT = WEAK
-#: Columns that SuperLU updates together: a fifth less time than its own 10 or 20 if columns are short.
+#: Number of columns that SuperLU updates together: 20 % less time than its default of 10 or 20 if columns are short.
 PANEL = 4
 #: Bytes per entry of L or U, with its index and the copies made while they grow.
 ENTRY_BYTES = 24
-#: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2.
-#: Meshes in three dimensions set the first factor, random graphs the second.
+#: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2. Three-dimensional meshes
+#: determine the first factor, and random graphs the second.
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
 #: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
-#: Rows that rank 0 gathers without a request of the user, and bytes per entry: as received, stacked, and sorted.
+#: Number of rows that rank 0 gathers without a request of the user, and bytes per entry: as received, stacked, and
+#: sorted.
 MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 
 @dataclass(frozen=True, slots=True)
 class SparseFactors:
-    """L U = A[rows] in a format; `lu` is None if another rank has the factors, `rows` is None for rows in sequence."""
+    """The factors L U = A[rows] in a format; `lu` is None if another rank stores the factors.
+
+    `rows` is None if the rows are not permuted.
+    """
 
     lu: Any
     vectors: str
@@ -70,7 +76,7 @@ class SparseFactors:
         return self._substitute(r if self.rows is None else r[self.rows], "N")
 
     def solve_transposed(self, r: Vector) -> Vector:
-        """Return the solution of A^T z = r by the factors."""
+        """Return the solution of A^T z = r, computed with the factors."""
         z = self._substitute(r, "T")
         if self.rows is None:
             return z
@@ -87,9 +93,10 @@ class SparseFactors:
 def factored(
     A: Csr, vectors: str, group: RankGroup = SERIAL, entries: float | None = None
 ) -> tuple[SparseFactors | None, str]:
-    """Return the factors of A, which rank 0 has, or None and the reason; raise if A is singular.  Collective.
+    """Factor A on rank 0; return the factors, or None and the reason, or raise an error if A is singular. Collective.
 
-    If a pivot of fp32 factors is exactly zero, the result has fp64 factors.  `entries` is an estimate of their number.
+    If a pivot of fp32 factors is exactly zero, A is factored in fp64. `entries` is an estimate of the number of their
+    entries.
     """
     if not group.is_serial:
         n, nnz = group.starts[-1], int(group.sum(A.nnz))
@@ -112,7 +119,7 @@ def factored(
 
 
 def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactors | None, str]:
-    """Return the factors of all rows, or None and the reason."""
+    """Factor the whole matrix; return the factors, or None and the reason."""
     need, free = ENTRY_BYTES * (fill(A.shape[0], A.nnz) if entries is None else entries), available_memory_bytes()
     if free is not None and need > free:
         return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
@@ -144,7 +151,7 @@ def _superlu(columns: Any, precision: str) -> Any:
 
 
 def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) -> str:
-    """Return why rank 0 cannot hold `what`, or an empty string; `ranks` share its memory.  Collective."""
+    """Return why rank 0 has too little memory for `what`, or an empty string; `ranks` share its memory. Collective."""
     if nnz > np.iinfo(np.int32).max:
         return f"{what}: {nnz} entries are more than one rank's 32-bit indices count"
     room = group.comm.bcast_object(int(MARGIN * (available_memory_bytes() or 2**63)) // ranks)
@@ -183,7 +190,7 @@ def fill_of_any(A: Csr) -> float:
 
 
 def work_of(n: int, nnz: int, entries: float) -> float:
-    """Return an estimate of the operations of a factorization; most of its entries are in one dense block."""
+    """Return an estimate of the operations of a factorization, most of whose entries are in one dense block."""
     in_block = max(entries - fill(n, nnz), 0.0)
     return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
 
@@ -191,11 +198,11 @@ def work_of(n: int, nnz: int, entries: float) -> float:
 def width(A: Csr) -> float:
     """Return the mean number of rows per level of a breadth-first search in the largest part of the graph of A.
 
-    About as many rows cut the graph in two.
+    Removing about as many rows divides the graph into two parts.
     """
     graph = pattern(A)
     rows_per_level, reached = _rows_per_level(graph, 0)
-    if reached < A.shape[0]:  # an entry leads one way only, or the first row is in another part than most rows
+    if reached < A.shape[0]:  # the graph has one-way entries, or the first row is not in the largest part
         graph = sparse.csr_array(graph + graph.T)
         _, part = csgraph.connected_components(graph, directed=False)
         largest = int(np.argmax(np.bincount(part)))
@@ -204,7 +211,7 @@ def width(A: Csr) -> float:
 
 
 def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
-    """Return the rows per level of the part of a graph that contains a row, and the number of its rows."""
+    """Return the mean number of rows per level in the part of a graph that contains `start`, and its number of rows."""
     last, reached = start, 0
     for _ in range(2):  # from any row to a distant one, and back to a more distant one
         order, before = csgraph.breadth_first_order(graph, last, directed=True)

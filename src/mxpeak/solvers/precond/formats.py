@@ -12,15 +12,15 @@ from mxpeak.kernels.contract.sparse import Rows, SparseKernels
 from mxpeak.precision import PRECISIONS
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
-#: Formats that `mixed` tries for one that holds every value exactly; bf16 before fp16, because it widens by a shift.
+#: Formats that `mixed` tries in order to store every value exactly; bf16 precedes fp16, because a shift widens it.
 NARROW = ("bf16", "fp16", "fp32")
-#: Number of entries in the sample: if these do not fit a format, the others need no check.
+#: Number of entries in the sample: if a format does not represent these exactly, the others need no check.
 SAMPLE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The formats of the inner matrix's values and vectors; `exact` means that no value was rounded."""
+    """The formats of the inner matrix's values and vectors; `exact` means that no value is rounded."""
 
     values: str
     vectors: str
@@ -37,9 +37,9 @@ class Formats:
 def formats(
     kernels: SparseKernels, rows: Rows, precision: str, group: RankGroup = SERIAL, *, exact: bool = False
 ) -> Formats:
-    """Return the formats for a precision and these values; fp32 if a value overflows the format.  Collective.
+    """Return the formats for a precision and these values; fp32 if a value overflows the format. Collective.
 
-    exact   `mixed` rounds no value
+    exact   `mixed` must not round any value
     """
     if precision == "fp64":
         return Formats("fp64", "fp64", True)
@@ -55,12 +55,12 @@ def formats(
 
 
 def narrowest(kernels: SparseKernels, rows: Rows, group: RankGroup = SERIAL) -> str:
-    """Return the first narrow format that holds every value exactly, or an empty string.  Collective."""
+    """Return the first narrow format that represents every value exactly, or an empty string. Collective."""
     return next((name for name in NARROW if rounding(kernels, rows, name, group) == 0), "")
 
 
 def rounding(kernels: SparseKernels, rows: Rows, name: str, group: RankGroup = SERIAL) -> float:
-    """Return the largest relative error of a value in a format, or a nonzero lower bound of it.  Collective."""
+    """Return the largest relative error of a value in a format, or a nonzero lower bound of this error. Collective."""
     step = max(1, rows.data.size // SAMPLE)
     few: Array = np.ascontiguousarray(rows.data[::step])
     sample = Rows(rows.n, rows.halo, rows.indptr, rows.indices, few)

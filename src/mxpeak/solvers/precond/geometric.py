@@ -16,7 +16,7 @@ from mxpeak.solvers.precond.matrix_builder import MatrixBuilder
 
 
 class Multigrid:
-    """One multigrid cycle from zero; `order` is the order of its sweeps if that differs from the matrix's."""
+    """One multigrid cycle from zero; `order` is the order of its sweeps if it differs from the order of the matrix."""
 
     def __init__(self, top: AnyLevel, levels: int, bytes: int, order: Order | None = None):
         self._top, self.levels, self.bytes, self.order = top, levels, bytes, order
@@ -29,7 +29,7 @@ class Multigrid:
 def stencil_multigrid(
     builder: MatrixBuilder, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
 ) -> Multigrid:
-    """Return the multigrid of the benchmarks down to the coarsest box, with the same stencil on each level."""
+    """Return the multigrid cycle of the benchmarks down to the coarsest box, with the same stencil on each level."""
     kernels, vectors = builder.kernels, A.A.vectors
     top = level = Level(A, A.halo_vector())
     total, count = 0, 1

@@ -16,9 +16,9 @@ from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.solvers.precond.schwarz import Overlap
 
-#: The largest number of rows of the coarsest level, and of a level that is solved by its inverse.
+#: Largest number of rows of the coarsest level, and of a level that is solved by its inverse.
 COARSEST, DENSE = 200, 2000
-#: Levels of fewer rows are not worth their messages, so that every rank has all their rows.
+#: Smallest number of rows of a distributed level. Every rank stores all rows of smaller levels, which saves messages.
 LEAST_SHARED = 10_000
 
 
@@ -26,7 +26,7 @@ LEAST_SHARED = 10_000
 class Coupling:
     """The rows of P or R on this rank, in local columns: own unknowns of the other level, then those of `partners`.
 
-    If every rank has the whole coarser level, there are no partners: P has all its columns, R all its rows.
+    If every rank stores the whole coarser level, there are no partners: P has all its columns, and R all its rows.
     """
 
     T: Csr
@@ -40,7 +40,7 @@ class Coupling:
 
 @dataclass(frozen=True, slots=True)
 class LevelMatrices:
-    """The matrix A of one level, and P and R to the next coarser level, which the coarsest level does not have.
+    """The matrix A of one level, and P and R to the next coarser level, which are None on the coarsest level.
 
     overlap   the rows of this rank and its halo if the level is distributed; None if the rank has the whole level
     """
@@ -63,7 +63,7 @@ class LevelMatrices:
 
     @property
     def defect(self) -> str:
-        """Return why the level cannot be smoothed or solved, or an empty string."""
+        """Return the reason why the level cannot be smoothed or solved, or an empty string."""
         parts = [self.A, *(coupling.T for coupling in (self.P, self.R) if coupling is not None)]
         if not all(np.isfinite(T.data).all() for T in parts):
             return "has entries that are not finite"
@@ -74,13 +74,13 @@ class LevelMatrices:
 
 @dataclass(frozen=True, slots=True)
 class DiagonalFactor:
-    """A diagonal matrix of entries factor_i · 2^exponent_i; each part may be one number for all i."""
+    """A diagonal matrix with the entries factor_i · 2^exponent_i; each part may be one number for all i."""
 
     factor: Any
     exponent: Any
 
     def scale(self, data: Array, lines: Array) -> Array:
-        """Return the entries of a matrix after its rows or columns, given by `lines`, are multiplied."""
+        """Return the entries of a matrix multiplied by the factors of their rows or columns, which `lines` contains."""
         factor, exponent = (part[lines] if np.ndim(part) else part for part in (self.factor, self.exponent))
         return np.asarray(np.ldexp(data * factor, exponent))
 
@@ -96,7 +96,7 @@ def worth_sharing(n: int) -> bool:
 
 
 def for_pyamg(A: Csr) -> Any:
-    """Return A with 32-bit indices, because PyAMG accepts no others and SciPy 1.13 may have produced 64-bit ones."""
+    """Return A with 32-bit indices, because PyAMG accepts only these and SciPy 1.13 may produce 64-bit indices."""
     M = sparse.csr_matrix(A)
     if M.nnz < 2**31:
         M.indices, M.indptr = M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int32, copy=False)
@@ -125,7 +125,7 @@ def scale_couplings(P: Csr, R: Csr, P_rows: DiagonalFactor, R_columns: DiagonalF
 
 
 def local_columns(comm: Communicator, rows: RowBlock, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
-    """Return rows in local columns of a distribution `starts`, and the partners of this rank.  Collective."""
+    """Return the rows in local columns of the distribution `starts`, and the partners of this rank. Collective."""
     n = starts[comm.rank + 1] - starts[comm.rank]
     columns, halo = numbered(RowBlock(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
     A = sparse.csr_array((rows.data, columns.astype(np.int32), rows.indptr), shape=(rows.n, n + halo.size))

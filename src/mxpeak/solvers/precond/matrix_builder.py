@@ -1,4 +1,4 @@
-"""Storage and ordering of the matrices of a preconditioner."""
+"""Store the matrices of a preconditioner and order their rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILLING_BYTES, COLUMN_BYTES = 48, 4
 
 
 class MatrixBuilder:
-    """Stores matrices and orders their rows for one choice of kernels, smoother and storage."""
+    """Builder that stores matrices and orders their rows for one choice of kernels, smoother and storage."""
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
         self.kernels, self.spans = kernels, spans
@@ -36,7 +36,7 @@ class MatrixBuilder:
         return self._points[n]
 
     def ordered(self, rows: Rows, colours: Array | None = None) -> tuple[Rows, Order]:
-        """Return the rows with a symmetric pattern, and an order for sweeps, by the given colors if there are any."""
+        """Return the rows with a symmetric pattern, and an order for sweeps, from the given colors if there are any."""
         if not self.kernels.is_symmetric_pattern(rows):
             _check_filling(rows.indices.size)
             rows = self.kernels.with_symmetric_pattern(rows)
@@ -59,17 +59,17 @@ class MatrixBuilder:
         brief: bool = False,
         group: RankGroup = SERIAL,
     ) -> SparseMatrix:
-        """Return the stored matrix; with `brief`, `auto` selects the storage that is fastest to build, not to read."""
+        """Return the stored matrix; if `brief`, `auto` selects the storage that is fastest to build, not to read."""
         A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(brief), like)
         if like is None and self.storage == "auto" and A.storage == "packed" and A.lower + A.upper > rows.indices.size:
-            sliced = self.kernels.store(rows, order, values, vectors, "sell")  # packing found almost no runs
+            sliced = self.kernels.store(rows, order, values, vectors, "sell")  # the packed format found almost no runs
             A = sliced if sliced.bytes < A.bytes else A
         return SparseMatrix(self.kernels, A, group.exchange(self.kernels, order, vectors), self.spans)
 
     def check_memory(
         self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int, *, brief: bool = False
     ) -> None:
-        """Raise if the matrix, in chunks as wide as their longest row, and the basis exceed the free memory.
+        """Raise an error if the matrix, in chunks as wide as their longest row, and the basis exceed the free memory.
 
         value_bytes   bytes per value in each form of the matrix
         order         the order of the rows; None assumes the best one, which groups rows of similar length
@@ -119,7 +119,7 @@ class MatrixBuilder:
 
 
 def _check_filling(nnz: int) -> None:
-    """Raise if completing a symmetric pattern needs more memory than is free."""
+    """Raise an error if completing a symmetric pattern needs more memory than is free."""
     need, free = FILLING_BYTES * nnz, available_memory_bytes()
     if free is not None and need > free:
         raise ResourceError(

@@ -1,6 +1,6 @@
-"""A x = b in the forms in which it is solved: the order of its rows, the storage of its values, the preconditioner.
+"""The system A x = b in the form in which it is solved: row order, storage of the values, and preconditioner.
 
-If ranks share a system, each rank has its rows in an order of its own.
+If several ranks share a system, each rank orders its own rows independently.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIRST_USE = "mxpeak.gmres, first use of"
 
 @dataclass(frozen=True, slots=True)
 class SolvePlan:
-    """All decisions about a solve, and the parts of the preconditioner.
+    """All decisions about a solve, and the components of the preconditioner.
 
     levels    the levels of algebraic multigrid below the scaled matrix
     factors   the factors of the scaled matrix
@@ -98,20 +98,20 @@ class MatrixForms:
                 self.outer = self.builder.store(rows, self.order, values, "fp64", like=self.inner.A, group=group)
 
     def promote_to_fp64(self) -> None:
-        """Use the outer matrix for the inner iteration too."""
+        """Use the outer matrix also for the inner iteration."""
         self.inner, self.formats = self.outer, Formats(self.outer.A.values, "fp64", True)
 
     def ordered(self, x: Vector) -> Vector:
-        """Return a vector in the user's order in the order of the matrix."""
+        """Return a vector, given in the user's order, in the order of the matrix."""
         return self.kernels.xp.take(x, self._new_to_old)
 
     def unordered(self, x: Vector) -> Vector:
-        """Return a vector in the order of the matrix in the user's order."""
+        """Return a vector, given in the order of the matrix, in the user's order."""
         return self.kernels.xp.take(x, self._old_to_new)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all forms of the matrix."""
+        """Return the memory of all forms of the matrix in bytes."""
         outer = 0 if self.outer is self.inner else self.outer.A.extra_bytes(self.inner.A)
         return int(self.inner.A.bytes + outer)
 
@@ -122,14 +122,14 @@ def fp64_products(plan: SolvePlan, formats: Formats) -> bool:
 
 
 def basis_bytes(plan: SolvePlan, formats: Formats, n: int) -> int:
-    """Return the bytes of the Krylov basis, and of the vectors for products in fp64."""
+    """Return the memory of the Krylov basis, and of the vectors for products in fp64, in bytes."""
     vectors = plan.restart + 1 + (plan.restart if plan.choice.name in STORED else 0)
     products = 2 * n * PRECISIONS["fp64"].bytes if fp64_products(plan, formats) else 0
     return vectors * n * PRECISIONS[formats.vectors].bytes + products
 
 
 class PreconditionedProblem:
-    """A stored matrix with its preconditioner, and the system that GMRES iterates on."""
+    """A stored matrix with its preconditioner, and the system for GMRES."""
 
     def __init__(self, matrix: MatrixForms, plan: SolvePlan):
         self.matrix, self._plan = matrix, plan
@@ -148,12 +148,12 @@ class PreconditionedProblem:
 
     @property
     def factors(self) -> SparseFactors | None:
-        """Return the factors if the preconditioner uses them."""
+        """Return the factors, or None if the preconditioner does not use any."""
         return self._preconditioner.factors if isinstance(self._preconditioner, CompleteFactors) else None
 
     @property
     def colours(self) -> int | None:
-        """Return the number of row groups that sweeps process in turn: 1 without sweeps, None for single rows."""
+        """Return the number of row groups that sweeps process sequentially: 1 without sweeps, None for single rows."""
         own = self._preconditioner.order if isinstance(self._preconditioner, Multigrid | SchwarzSweep) else None
         return (own or self.matrix.order).colours
 
@@ -164,13 +164,13 @@ class PreconditionedProblem:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of matrices, preconditioner and basis."""
+        """Return the memory of matrices, preconditioner and basis in bytes."""
         basis = basis_bytes(self._plan, self.matrix.formats, self.matrix.inner.n)
         return int(self.matrix.bytes + self._preconditioner.bytes + basis)
 
 
 def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
-    """Return M^-1 for the inner matrix."""
+    """Return the preconditioner M^-1 for the inner matrix."""
     kernels, A, choice, group = matrix.kernels, matrix.inner, plan.choice, plan.group
     if choice.user is not None:
         return UserPreconditioner(kernels, A, choice.user, plan.scaling, matrix.spans)
@@ -184,7 +184,7 @@ def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
         return amg_multigrid(matrix.builder, A, matrix.order, plan.levels)
     if plan.factors is not None:
         factors = plan.factors
-        if factors.vectors not in (A.A.vectors, "fp64"):  # after a change to fp64, unless memory does not suffice
+        if factors.vectors not in (A.A.vectors, "fp64"):  # after a change to fp64, unless there is too little memory
             factors = factored(matrix.A, A.A.vectors, group)[0] or factors
         return CompleteFactors(kernels, A, factors, group, matrix.spans)
     if choice.box is not None:
@@ -205,12 +205,12 @@ class RestartableSystem(MixedSystem):
         self._norm: float | None = None
 
     def begin(self, b: Vector, x: Vector) -> None:
-        """Start with another right-hand side from x; both are in the order of the matrix."""
+        """Start with another right-hand side b from x; both are in the order of the matrix."""
         self._b[:] = b
         self.solution[:] = x
         self._best = self._best_unscaled = inf
         self._norm = None
-        self._best_x[:] = x  # the x to return to if no residual is finite
+        self._best_x[:] = x  # the x to return if no residual is finite
         self._best_unscaled_x[:] = x
 
     def residual(self) -> float:
@@ -234,7 +234,7 @@ class RestartableSystem(MixedSystem):
         self._norm = None
 
     def go_back(self, *, unscaled: bool = False) -> Vector:
-        """Return to the x of the least residual so far, of the unscaled system if `unscaled`, and return it."""
+        """Restore and return the x with the smallest residual so far, of the unscaled system if `unscaled`."""
         best = self._best_unscaled_x if unscaled else self._best_x
         self.solution[:] = best
         self._norm = None
@@ -243,12 +243,12 @@ class RestartableSystem(MixedSystem):
 
     @property
     def residual_vector(self) -> Vector:
-        """Return b - A x as `residual` last computed it."""
+        """Return b - A x as computed by the last call of `residual`."""
         return self._r
 
 
 def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> None:
-    """Use everything that a plan needs in these formats on a tiny system, so that it is compiled.  Collective."""
+    """Solve a tiny system with every kernel of a plan in these formats to compile the kernels. Collective."""
     comm = plan.group.comm
     shares_levels = plan.choice.name == "amg" and comm.size > 1
     key = (

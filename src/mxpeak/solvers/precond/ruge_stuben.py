@@ -1,8 +1,8 @@
-"""The levels of Ruge and Stüben's multigrid, by PyAMG, for one process or distributed over ranks.
+"""Build the levels of Ruge and Stüben's multigrid with PyAMG, for one process or distributed over ranks.
 
-Ruge and Stüben's coarse points depend on all rows before them, so cutting the matrix at the ranks would cost steps.  If
-rank 0 has room for all rows, it therefore builds the levels of one process and distributes the rows of A, P and R.
-Every rank gets all rows of the small levels.
+Each coarse point of Ruge and Stüben's method depends on all previous rows, so a partition of the matrix among the
+ranks would increase the number of steps. If rank 0 has enough memory for all rows, it builds the levels for the whole
+matrix and distributes the rows of A, P and R. Every rank receives all rows of the small levels.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from mxpeak.solvers.precond.schwarz import overlapping
 
 #: `auto` rejects levels whose matrices together have more than this many times the entries of A.
 COMPLEXITY = 4.0
-#: If the sum of a row is smaller than this share of the sum of absolute values, in the mean, constants are smooth.
+#: Constants are smooth if the mean of |row sum| / (sum of absolute values) is smaller than this value.
 CONSTANT = 0.25
-#: Symmetric sweeps that make a vector smooth.
+#: Number of symmetric sweeps that make a vector smooth.
 SMOOTHING = 10
-#: Above EVEN rows aggregation takes less time, also in one process, unless many connections are weak or units differ,
-#: which would cost it many steps.  BYTES_PER_ENTRY is the memory of rank 0 for the levels.
+#: If there are more than EVEN rows, aggregation takes less time, also on one process, unless many connections are weak
+#: or units differ: aggregation then needs many more steps. BYTES_PER_ENTRY is the memory of rank 0 for the levels.
 EVEN, BYTES_PER_ENTRY = 200_000, 128
-#: A connection is weak below this share of the largest of its row; many are more than this share of all.
+#: A connection is weak below this fraction of the largest in its row; a larger fraction of weak connections is "many".
 WEAK, MANY_WEAK = 0.25, 0.05
 
 Levels = list[LevelMatrices]
 
 
 def ruge_stuben(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
-    """Return the levels of A below A_s = D_r A D_c, or none and the reason.  Collective."""
+    """Return the levels of A below A_s = D_r A D_c, or no levels and the reason. Collective."""
     group = scaling.group
     if group.is_serial:
         return ruge_stuben_of_all_rows(A, A_s, scaling)
@@ -85,10 +85,10 @@ def ruge_stuben(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Equilibration
 
 
 def ruge_stuben_of_all_rows(A: Csr, A_s: Csr, scaling: Equilibration, coarsest: int = COARSEST) -> tuple[Levels, str]:
-    """Return the levels of a whole matrix A below A_s = D_r A D_c, the finest first, or none and the reason.
+    """Return the levels of a whole matrix A below A_s = D_r A D_c, the finest first, or no levels and the reason.
 
-    PyAMG gets B = W A_s Z with its largest entry near 1, because it treats numbers below 1e-15 as zeros.  Its P and R
-    become Z P and R W.
+    PyAMG receives B = W A_s Z with its largest entry near 1, because it treats numbers below 1e-15 as zeros. Its P and
+    R become Z P and R W.
     """
     if A.shape[0] <= coarsest:
         return [LevelMatrices(A_s)], ""
@@ -115,12 +115,12 @@ def ruge_stuben_of_all_rows(A: Csr, A_s: Csr, scaling: Equilibration, coarsest: 
 
 
 def too_complex(levels: Sequence[LevelMatrices]) -> str:
-    """Return the reason against levels with too many entries."""
+    """Return the reason for rejecting levels with too many entries, or an empty string."""
     return f"PyAMG's levels have {complexity(levels):.1f} times the entries of A"
 
 
 def aggregation_is_faster(A: Csr, scaling: Equilibration) -> bool:
-    """Return whether Ruge and Stüben's levels of A take longer than aggregation.  Collective."""
+    """Return whether aggregation takes less time than Ruge and Stüben's levels of A. Collective."""
     group = scaling.group
     n = int(group.sum(A.shape[0]))
     gathered = group.is_serial or n <= MOST_GATHERED
@@ -128,7 +128,7 @@ def aggregation_is_faster(A: Csr, scaling: Equilibration) -> bool:
 
 
 def weak_share(A: Csr, group: RankGroup) -> float:
-    """Return the share of off-diagonal entries that are small for their row.  Collective."""
+    """Return the fraction of off-diagonal entries that are small for their row. Collective."""
     i = rows_of_entries(A)
     off_diagonal = A.indices != i
     size, lines = np.abs(A.data[off_diagonal]), i[off_diagonal]
@@ -141,9 +141,9 @@ def weak_share(A: Csr, group: RankGroup) -> float:
 def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor, DiagonalFactor, Csr]:
     """Return W, Z and W A_s Z.
 
-    Interpolation by Ruge and Stüben suits matrices whose rows sum to about zero.  If those of A do not, because of
-    mixed units, smooth vectors of A_s replace the constants: the result of some sweeps on A_s z = 0 (Brezina et al.
-    2006), and on its transpose for W.
+    Interpolation by Ruge and Stüben requires that rows sum to about zero. If the rows of A do not, because of mixed
+    units, smooth vectors of A_s replace the constants: the result of some sweeps on A_s z = 0 (Brezina et al. 2006),
+    and on its transpose for W.
     """
     k = -largest_exponent(A.data, 0, np)
     unscaled = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
@@ -164,7 +164,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
 
 
 def _smooth(A: Csr) -> Array | None:
-    """Return a positive vector that sweeps hardly change, or None if the sweeps leave no positive one."""
+    """Return a positive vector that sweeps hardly change, or None if the sweeps make it nonpositive."""
     from pyamg.relaxation.relaxation import gauss_seidel
 
     z = np.ones(A.shape[0])
@@ -194,7 +194,7 @@ def _shared_levels(levels: Sequence[LevelMatrices]) -> int:
 
 
 def _scaling_of_all_rows(scales: Sequence[Any]) -> Equilibration:
-    """Return the scaling of all rows for one process."""
+    """Return the scaling of all rows in the form for one process."""
     if scales[0] is None:
         return Equilibration()
     rows, columns = (np.concatenate([part[axis] for part in scales]) for axis in (0, 1))
@@ -213,15 +213,15 @@ def _colours(kernels: SparseKernels, A: Csr) -> Array:
 
 
 def _equal_cuts(A: Csr, ranks: int) -> list[int]:
-    """Return the first row of each rank, and n, such that all ranks have about as many entries."""
+    """Return the first row of each rank, and n, such that the numbers of entries are about equal."""
     shares = np.searchsorted(A.indptr, int(A.indptr[-1]) * np.arange(1, ranks) / ranks)
     return [0, *(int(row) for row in shares), A.shape[0]]
 
 
 def _distributed(comm: Communicator, whole: _WholeLevel | None, firsts: Sequence[Sequence[int]]) -> LevelMatrices:
-    """Return the part of this rank of a level that rank 0 has.  Collective.
+    """Distribute a level that rank 0 stores, and return the part of this rank. Collective.
 
-    firsts   the first rows of the ranks in this level, and in the next one if that is distributed too
+    firsts   the first rows of the ranks in this level, and in the next level if that is also distributed
     """
     starts, *coarse = firsts
     A_whole, P_whole, R_whole = _matrices(whole)

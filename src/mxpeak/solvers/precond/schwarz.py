@@ -1,7 +1,7 @@
-"""Restricted additive Schwarz sweeps over rows that ranks share (Cai and Sarkis 1999).
+"""Restricted additive Schwarz sweeps over rows that are distributed over ranks (Cai and Sarkis 1999).
 
-A rank sweeps over its own rows and those of its halo, and keeps the result for its own rows.  With colors that are the
-same on all ranks, this is nearly the sweep of one process, for two messages per sweep.
+A rank sweeps over its own rows and those of its halo, and keeps the result for its own rows. If the colors are the
+same on all ranks, this is nearly the sweep of one process, at the cost of two messages per sweep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mxpeak.solvers.precond.matrix_builder import MatrixBuilder, one_group
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The rows of a rank and of its halo as one square matrix, in the sequence of the whole matrix.
+    """The rows of a rank and of its halo as one square matrix, in the order of the global matrix.
 
     before   the number of halo rows that precede the own rows
     colours  the colors of all these rows for sweeps, or None if they are not known
@@ -34,7 +34,10 @@ class Overlap:
 
 
 def overlapping(A: Csr, group: RankGroup, colours: Array | None = None) -> Overlap:
-    """Return the rows of A and of its halo without further columns; `colours` has one per column of A.  Collective."""
+    """Return the rows of A and of its halo, restricted to their own columns. Collective.
+
+    `colours` contains one color per column of A.
+    """
     n, first = A.shape[0], group.first
     columns = group.with_halo(np.arange(first, first + n))
     sequence = np.argsort(columns, kind="stable")
@@ -87,7 +90,7 @@ class OverlappingSweep:
             self._kernels.gather(self._x, self._from_swept, x)
 
     def _collect(self, b: Vector) -> None:
-        """Collect the right-hand side of all swept rows in their sequence.  Collective."""
+        """Collect the right-hand side of all swept rows in the order of the global matrix. Collective."""
         if self._in_place:
             halo, swept, before = self._b[self._n :], self._b_swept, self._before
             swept[self._own] = b

@@ -1,4 +1,4 @@
-"""Set-up of a preconditioner from the matrix, before the matrix is stored."""
+"""Set up a preconditioner from the matrix, before the matrix is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mxpeak.solvers.precond.levels import LevelMatrices
 
 @dataclass(frozen=True, slots=True)
 class PreconditionerSetup:
-    """Levels or factors, with the final choice; `name` is the phase whose time is recorded."""
+    """Levels or factors, with the final choice of the preconditioner; `name` is the phase whose time is recorded."""
 
     choice: Choice
     levels: Sequence[LevelMatrices] = ()
@@ -30,9 +30,9 @@ class PreconditionerSetup:
 def set_up(
     kernels: SparseKernels, A: Csr, A_s: Csr, choice: Choice, scaling: Equilibration, vectors: str
 ) -> PreconditionerSetup:
-    """Return factors or levels of A and A_s = D_r A D_c if the choice needs them.
+    """Return factors or levels of A and A_s = D_r A D_c if the preconditioner needs them. Collective.
 
-    If they are impossible, an automatic choice becomes a sweep, or `none` if the diagonal has zeros.  Collective.
+    If neither is possible, an automatic choice becomes a sweep, or `none` if the diagonal has zeros.
     """
     begin, group = time.perf_counter(), scaling.group
     levels, factors = list[LevelMatrices](), None

@@ -1,6 +1,6 @@
-"""Preconditioners M^-1 r that need no set-up of their own: sweeps, the identity and functions of the user.
+"""Preconditioners M^-1 r that need no set-up of their own: sweeps, the identity and user-defined functions.
 
-Each returns a halo vector of the matrix that it preconditions, and the next call overwrites it.
+Each call returns a halo vector of the preconditioned matrix, which the next call overwrites.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxpeak.spans import Spans
 
 
 class Sweep:
-    """One forward Gauss–Seidel sweep from zero, which is Jacobi r_i / a_ii for a matrix whose rows are one group."""
+    """One forward Gauss–Seidel sweep from zero, which is Jacobi, r_i / a_ii, if all rows are in one group."""
 
     def __init__(self, A: SparseMatrix):
         self._A, self._x = A, A.halo_vector()
@@ -55,7 +55,7 @@ class Identity:
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
-        """Return r."""
+        """Return r unchanged."""
         self._A.own(self._x)[:] = r
         return self._x
 
@@ -88,7 +88,7 @@ class UserPreconditioner:
         return self._x
 
     def _apply(self, r: Vector) -> Vector:
-        """Return the result of the function in the scales of the solved system."""
+        """Return the result of the function, scaled for the solved system."""
         xp, scaling = self._kernels.xp, self._scaling
         if not scaling.active:
             return self._checked(self._function(xp.asarray(r, copy=True)))
@@ -102,7 +102,7 @@ class UserPreconditioner:
             return np.asarray(z)
         is_tensor = hasattr(z, "layout")
         if is_tensor and z.device == device.where and str(z.layout) == "torch.strided":
-            return z.detach()  # x does not depend on the preconditioner, so it has no gradient with respect to it
+            return z.detach()  # x does not depend on the preconditioner, so it has no gradient with respect to z
         what = f"a {z.layout} tensor on {z.device}" if is_tensor else f"{type(z).__name__} instead of a tensor"
         raise UsageError(
             f"the preconditioner returned {what}, but on {device.where} its argument and its result must be "
@@ -110,7 +110,7 @@ class UserPreconditioner:
         )
 
     def _checked(self, z: Any) -> Vector:
-        """Return the result of the function as a vector, or raise if it is not a finite real vector of length n."""
+        """Return the function's result as a vector; raise an error unless it is a finite real vector of length n."""
         n, xp = self._A.n, self._kernels.xp
         z = self._on_device(z)
         shape = tuple(z.shape)
@@ -131,7 +131,7 @@ class UserPreconditioner:
 
 
 def _is_real(dtype: Any) -> bool:
-    """Return whether a dtype of NumPy or torch is real, integer or bool, and wide enough to compute with."""
+    """Return whether a NumPy or torch dtype is real, integer or bool, and wide enough for computations."""
     if isinstance(dtype, np.dtype):
         return dtype.kind in "biuf"
     whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))

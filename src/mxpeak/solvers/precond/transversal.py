@@ -1,8 +1,8 @@
-"""Row permutations that bring large entries to the diagonal: a maximum transversal (Duff and Koster 2001).
+"""Permute rows to bring large entries to the diagonal: a maximum transversal (Duff and Koster 2001).
 
-Rows and columns are first equilibrated and then scaled to a largest entry of 1.  Rows are matched with columns by
-entries of size 1, and if that does not match all, by successively smaller entries.  Rows with a large enough diagonal
-entry keep it if the other rows match without them, which preserves a symmetric pattern where possible.
+Rows and columns are first equilibrated and then scaled to a largest entry of 1. Rows are matched with columns by
+entries of size 1, and if that does not match all rows, by successively smaller entries. Rows with a large enough
+diagonal entry keep it if the other rows can be matched without them, which preserves a symmetric pattern if possible.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from mxpeak.distributed.rows import Array
 from mxpeak.errors import SingularError
 from mxpeak.solvers.precond.equilibration import balanced, equilibrate
 
-#: A diagonal entry is weak below this share of the largest entry of its column; elimination then uses another pivot.
+#: A diagonal entry is weak below this fraction of the largest entry of its column; elimination then uses another
+#: pivot.
 WEAK = 0.01
-#: Entries of at least 2^-bits, once scaled, are matched in the first attempt, the second, and so on.
+#: Entries of at least 2^-bits, after scaling, are matched in the first attempt, the second, and so on.
 BITS = (0.0, 3.0, 10.0, np.inf)
 
 
@@ -33,7 +34,7 @@ def weak_diagonal(A: Csr) -> bool:
 
 
 def rows_to_diagonal(A: Csr) -> Array:
-    """Return a permutation of the rows with a nonzero diagonal; raise if A is structurally singular."""
+    """Return a permutation of the rows with a nonzero diagonal; raise an error if A is structurally singular."""
     n, bits = A.shape[0], _bits(A)
     lines = rows_of_entries(bits)
     diagonal = lines == bits.indices
