@@ -1,1 +1,1 @@
-"""Distributed matrices and vectors, as one rank sees them."""
+"""Matrices and vectors that are distributed over ranks, from the perspective of one rank."""

@@ -1,4 +1,4 @@
-"""Helpers for compressed sparse rows."""
+"""Helpers for SciPy matrices in compressed sparse row format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Csr = Any
 
 
 def rows_of_entries(A: Csr) -> Array:
-    """Return the row of each entry."""
+    """Return the row index of each stored entry."""
     return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
 
 
 def with_diagonal(A: Csr) -> Csr:
-    """Return the matrix with zeros stored in place of missing diagonal entries."""
+    """Return the matrix with explicit zeros in place of missing diagonal entries."""
     i = rows_of_entries(A)
     present = np.zeros(A.shape[0], bool)
     present[A.indices[A.indices == i]] = True
@@ -32,18 +32,18 @@ def with_diagonal(A: Csr) -> Csr:
 
 
 def kept_entries(A: Csr, kept: Array) -> Csr:
-    """Return the matrix with only some of its entries."""
+    """Return the matrix with only the entries that the mask `kept` selects."""
     indptr = np.concatenate([[0], np.cumsum(kept)])[A.indptr]
     return sparse.csr_array((A.data[kept], A.indices[kept], indptr), shape=A.shape)
 
 
 def pattern(A: Csr) -> Csr:
-    """Return the pattern of A with values of one byte, which takes 5 bytes per entry instead of 12."""
+    """Return the pattern of A with one-byte values, which takes 5 bytes per entry instead of 12."""
     return sparse.csr_array((np.ones(A.nnz, np.int8), A.indices, A.indptr), shape=A.shape)
 
 
 def stacked(parts: Sequence[Csr]) -> Csr:
-    """Return all rows of a square matrix with ascending 32-bit columns; a single part as it is."""
+    """Return all rows of a square matrix with ascending 32-bit columns; return a single part unchanged."""
     if len(parts) == 1:
         return parts[0]
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])

@@ -13,7 +13,7 @@ from mxpeak.layout.lu_schedule import LuStep
 
 @dataclass(frozen=True, slots=True)
 class DistMatrix:
-    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is the row-major part of this rank, in `precision`."""
+    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major in `precision`."""
 
     grid: Grid
     rows: BlockCyclic
@@ -27,14 +27,14 @@ class DistMatrix:
         return self.rows.nb
 
     def __getitem__(self, block: tuple[slice, slice]) -> Any:
-        """Return a view of the local part of global rows i0:i1 and columns j0:j1, which may be empty."""
+        """Return a view of this rank's part of the global rows i0:i1 and columns j0:j1, which may be empty."""
         i, j = block
         rows = self.rows.local_range(i.start or 0, self.rows.n if i.stop is None else i.stop)
         cols = self.cols.local_range(j.start or 0, self.cols.n if j.stop is None else j.stop)
         return self.local[rows, cols]
 
     def partition(self, step: LuStep) -> tuple[Any, Any, Any]:
-        """Return the local parts of A11, A21 and A12 of a step of an LU."""
+        """Return the local parts of A11, A21 and A12 in a step of an LU."""
         block, rest = slice(step.j0, step.j1), slice(step.j1, None)
         return self[block, block], self[rest, block], self[block, rest]
 

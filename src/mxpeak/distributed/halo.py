@@ -1,7 +1,8 @@
-"""The halo of a rank: the entries of a vector that its rows use and other ranks own, and their exchange.
+"""Exchange the halo of a rank: the entries of a vector that its rows use and other ranks own.
 
-The halo is sorted by column, and therefore by owner: one rank sends one contiguous piece of it.  Each rank sends the
-owners the numbers of the rows that it needs.  A rank may have to send to a rank from which it receives nothing.
+The halo is sorted by column, and therefore by owner, so that each rank sends one contiguous piece of it. Each rank
+sends the owners the numbers of the rows that it needs. A rank may have to send entries to a rank from which it
+receives none.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class HaloNeighbor:
 
 
 class Exchange:
-    """The halo exchange of vectors of one type; `rows` are the rows that the neighbors need, in their order."""
+    """The halo exchange of vectors of one type; `rows` contains the rows that the neighbors need, in order."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Exchange:
         self._repeated = comm.repeated(*messages) if neighbours else None
 
     def begin(self, own: Vector, halo: Vector) -> Request | None:
-        """Start to send rows of x and to receive its halo; return None if there are no neighbors.  Collective."""
+        """Start to send entries of x and to receive its halo; return None if there are no neighbors. Collective."""
         if not self._neighbours:
             return None
         self._kernels.gather(own, self._rows, self._buffer)
@@ -54,11 +55,11 @@ class Exchange:
             self._repeated.start()
             return Arrival(self._repeated, partial(halo.__setitem__, ..., self._received))
         travel = Task(self._travel(halo))
-        travel.test()  # starts the messages before the product that hides them
+        travel.test()  # start the messages before the product that hides them
         return travel
 
     def complete(self, own: Vector, halo: Vector) -> None:
-        """Exchange the halo and wait for it.  Collective."""
+        """Exchange the halo and wait for the end of the exchange. Collective."""
         travel = self.begin(own, halo)
         if travel is not None:
             travel.wait()
@@ -81,7 +82,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """A rank to exchange with: the local rows that it needs, and the offset and length of its part of the halo."""
+    """A rank to exchange with: which local rows it needs, and the offset and length of its part of the halo."""
 
     rank: int
     rows: Array
@@ -90,10 +91,10 @@ class Partner:
 
 
 def localised(kernels: SparseKernels, comm: Communicator, block: RowBlock) -> tuple[Rows, list[Partner]]:
-    """Return the rows in local columns with a symmetric local pattern, and the partners of this rank.  Collective."""
+    """Return the rows in local columns with a symmetric local pattern, and the partners of this rank. Collective."""
     columns, halo = numbered(block)
     rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
-    if not kernels.is_symmetric_pattern(rows):  # colors and the order of sweeps need a symmetric pattern
+    if not kernels.is_symmetric_pattern(rows):  # colors and sweep orders need a symmetric pattern
         rows = kernels.with_symmetric_pattern(rows)
     return rows, partners(comm, block.starts, halo)
 

@@ -1,7 +1,7 @@
-"""The ranks that share a sparse system; a serial solve is a group of one rank.
+"""The ranks that share a sparse system; a serial solve uses a group of one rank.
 
-Each rank has consecutive rows of A in local columns: its own unknowns first, then its halo.  A group of one rank has
-all rows and no halo, so its methods send nothing.
+Each rank has consecutive rows of A in local columns: its own unknowns first, then its halo. A group of one rank has
+all rows and no halo, so its methods send no messages.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class RankGroup:
         return value if self.is_serial else allreduce_scalar(self.comm, value, "sum")
 
     def largest(self, value: float) -> float:
-        """Return the maximum over all ranks, or NaN if a rank has one."""
+        """Return the maximum over all ranks, or NaN if any value is NaN."""
         return value if self.is_serial else allreduce_scalar(self.comm, value, "max")
 
     def all(self, holds: Any) -> bool:
-        """Return whether a condition holds on every rank."""
+        """Return whether a condition is true on every rank."""
         return bool(holds) if self.is_serial else self.comm.agree(bool(holds))
 
     def max_abs(self, v: Any, xp: Any) -> float:
-        """Return max |v_i|, NaN if v has one, and 0 for a vector without entries."""
+        """Return max |v_i| over all ranks: NaN if v contains NaN, and 0 for a vector without entries."""
         return self.largest(float(xp.max(xp.abs(v))) if len(v) else 0.0)
 
     def norm(self, v: Any, xp: Any) -> float:
-        """Return ||v||_2, computed from squares that may overflow."""
+        """Return ||v||_2 over all ranks, computed from squares that may overflow."""
         own = float(xp.linalg.norm(v))
         return own if self.is_serial else sqrt(self.sum(own * own))
 
@@ -79,11 +79,11 @@ class RankGroup:
         return validate_on_all(self.comm, work)
 
     def on_root(self, work: Callable[[], T]) -> T:
-        """Return the result of `work` on rank 0 to all ranks."""
+        """Run `work` on rank 0 and return its result on all ranks."""
         return run_on_root(self.comm, work)
 
     def add_up(self, v: Any) -> None:
-        """Replace a vector that every rank has by the sum over the ranks."""
+        """Replace v, which every rank stores completely, by the sum over the ranks."""
         total = np.asarray(v, dtype=np.float64)
         self.comm.allreduce(total, "sum")
         v[:] = total
@@ -93,7 +93,7 @@ class RankGroup:
         return halo.exchange(kernels, self.comm, self.partners, order, precision)
 
     def with_halo(self, own: Array) -> Array:
-        """Return a value for each local column from a value for each own row."""
+        """Return values for all local columns, given this rank's values for its own rows."""
         if self.is_serial:
             return own
         full = np.empty(own.size + self.halo, own.dtype)
@@ -103,7 +103,7 @@ class RankGroup:
         return full
 
     def combined(self, columns: Array, combine: np.ufunc) -> Array:
-        """Return a value for each local column, combined from the values of all ranks for that column."""
+        """Return values for all local columns, combined from the values of all ranks that have the column."""
         if self.is_serial:
             return columns
         n = columns.size - self.halo
@@ -112,11 +112,11 @@ class RankGroup:
         received = [np.empty(partner.rows.size, columns.dtype) for partner in self.partners]
         self._send_and_receive(sent, received)
         for partner, values in zip(self.partners, received):
-            own[partner.rows] = combine(own[partner.rows], values)  # no partner names a row twice
+            own[partner.rows] = combine(own[partner.rows], values)  # no partner lists a row twice
         return self.with_halo(own)
 
     def rows_with_halo(self, P: Csr) -> Csr:
-        """Return a row of P for each local column, from the own rows of P."""
+        """Return rows of P for all local columns, given the rows of P for this rank's own unknowns."""
         n, lengths = P.shape[0], self.with_halo(np.diff(P.indptr))
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         sent = [P[partner.rows] for partner in self.partners]
@@ -128,27 +128,27 @@ class RankGroup:
         return type(P)((data, columns, indptr), shape=(lengths.size, P.shape[1]))
 
     def in_global_columns(self, A: Csr) -> Csr:
-        """Return the rows of this rank in the columns of the whole matrix."""
+        """Return this rank's rows with the column numbers of the global matrix."""
         if self.is_serial:
             return A
         columns = self.with_halo(np.arange(self.first, self.first + A.shape[0]))
         return sparse.csr_array((A.data, columns[A.indices], A.indptr), shape=(A.shape[0], self.starts[-1]))
 
     def gathered(self, A: Csr) -> list[Csr]:
-        """Return the rows of all ranks on rank 0, as one matrix per rank, and an empty list on other ranks."""
+        """Return the rows of all ranks on rank 0, as one matrix per rank, and an empty list on the other ranks."""
         return [A] if self.is_serial else self.comm.gather_objects(self.in_global_columns(A)) or []
 
     def on_all_rows(self, A: Csr, work: Callable[[Csr], T]) -> T:
-        """Return the result of `work` for the whole matrix, which rank 0 gathers, to all ranks."""
+        """Gather the whole matrix on rank 0, run `work` there, and return its result on all ranks."""
         parts = self.gathered(A)
         return self.on_root(lambda: work(stacked(parts)))
 
     def _send_and_receive(self, sent: Sequence[Array], received: Sequence[Array]) -> None:
-        """Exchange one message with each partner, and skip empty ones."""
+        """Exchange one message with each partner, except for empty messages."""
         requests = [self.comm.irecv(v, partner.rank) for partner, v in zip(self.partners, received) if v.size]
         requests += [self.comm.isend(v, partner.rank) for partner, v in zip(self.partners, sent) if v.size]
         Task(all_of(requests)).wait()
 
 
-#: The group of a process that has the whole system.
+#: The group of a process that stores the whole system.
 SERIAL = RankGroup(Solo())

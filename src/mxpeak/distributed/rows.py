@@ -1,4 +1,4 @@
-"""Any sparse matrix over the ranks: each rank has consecutive rows.
+"""Distribute any sparse matrix over the ranks, in consecutive rows.
 
 Rank k owns rows starts[k] … starts[k+1]-1, chosen so that all ranks have about the same number of entries.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from mxpeak.comm.base import Communicator, Task, all_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Tag of entries sent to their owners, which keeps them apart from the messages of a solve.
+#: Tag of the messages that send entries to their owners, different from the tags of a solve.
 TAG = 7400
 
 
@@ -40,12 +40,12 @@ class RowBlock:
 
     @property
     def arrays(self) -> tuple[Array, Array, Array]:
-        """Return the arrays in the order in which they are sent."""
+        """Return the three CSR arrays in the order in which they are sent."""
         return self.indptr, self.columns, self.data
 
 
 def cuts(indptr: Array, ranks: int) -> list[int]:
-    """Return the first row of each rank, and n, such that each rank has a row and about as many entries."""
+    """Return the first row of each rank, and n, for at least one row and about equal numbers of entries."""
     n, nnz = len(indptr) - 1, int(indptr[-1])
     starts = [0]
     for k, at in enumerate(np.searchsorted(indptr, nnz * np.arange(1, ranks) / ranks), 1):
@@ -54,9 +54,9 @@ def cuts(indptr: Array, ranks: int) -> list[int]:
 
 
 def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = None) -> RowBlock:
-    """Distribute the rows of `whole`, which is a matrix on rank 0 and None elsewhere.  Collective.
+    """Distribute the rows of `whole`, which is a matrix on rank 0 and None on the other ranks. Collective.
 
-    starts   the first row of each rank, and n, on rank 0; None chooses about as many entries for each rank
+    starts   the first row of each rank, and n, on rank 0; None selects about equal numbers of entries
     """
     plan: tuple[list[int], list[int]] | None = None
     if comm.rank == 0:
@@ -64,7 +64,7 @@ def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = No
         plan = cut, [int(whole.indptr[row]) for row in cut]
     cut, firsts = comm.bcast_object(plan)
     if comm.rank == 0:
-        for rank in range(1, comm.size):  # to one rank at a time, because all parts together copy all columns
+        for rank in range(1, comm.size):  # send to one rank at a time, because all parts together copy all columns
             block = _part(whole, cut, firsts, rank)
             Task(all_of([comm.isend(part, rank) for part in block.arrays])).wait()
         return _part(whole, cut, firsts, 0)
@@ -82,9 +82,11 @@ def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> RowBlo
 
 
 def at_their_owners(comm: Communicator, starts: Sequence[int], rows: Array, columns: Array, values: Array) -> Array:
-    """Return rows, columns and values of all entries in the rows of this rank, from all ranks.  Collective.
+    """Send all entries to the owners of their rows; return the rows, columns and values of this rank's entries.
 
-    All three are fp64, which represents integers up to 2^53.
+    Collective.
+
+    All three arrays are fp64, which represents integers up to 2^53.
     """
     owner = np.searchsorted(starts, rows, side="right") - 1
     by_owner = np.argsort(owner, kind="stable")

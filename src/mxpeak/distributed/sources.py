@@ -1,4 +1,4 @@
-"""Sources of a dense matrix on a process grid that generate or read its entries when they are needed."""
+"""Sources of a dense matrix on a process grid, which generate or read its entries on demand."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import Generator
 
-#: Entries that are made or read together, in whole rows of blocks, which avoids a second matrix.
+#: Number of entries that are generated or read together, in whole rows of blocks, which avoids a second matrix.
 STRIP = 1 << 20
 
 
 class GeneratedSystem:
-    """A and b of a generator, distributed in NB×NB blocks; of A only the diagonal is stored.
+    """A and b of a generator, distributed in NB×NB blocks; only the diagonal of A is stored.
 
-    The constructor is collective, because it computes the row sums of the diagonal.  Vectors over the rows are
+    The constructor is collective, because it computes the row sums of the diagonal. Vectors over the rows are
     replicated along each process row, and vectors over the columns along each process column.
     """
 
@@ -37,7 +37,7 @@ class GeneratedSystem:
         return self._generator.entries.kind != "unit-factors"
 
     def _make_diagonal(self) -> Vector | None:
-        """Return the diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or None if it is random too."""
+        """Return the diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or None if it is also random."""
         xp, m, generator = self._kernels.xp, self.rows.local_size, self._generator
         if generator.row_sum is not None:
             return xp.multiply(self._row_sums(xp.zeros(m)), generator.row_sum)
@@ -48,14 +48,14 @@ class GeneratedSystem:
         self._kernels.generate(A.local, self.rows, self.cols, self._generator.entries, self._diagonal)
 
     def store_with_sums(self, A: DistMatrix, W: Matrix) -> Matrix:
-        """Store the generated matrix in A, and return A w over the columns of this rank for the two rows w of W."""
+        """Store the generated matrix in A; return A w over this rank's columns for the two rows w of W."""
         sums = self._kernels.xp.zeros((2, self.rows.local_size))
         entries, diagonal = self._generator.entries, self._diagonal
         self._kernels.generate_with_sums(A.local, self.rows, self.cols, entries, diagonal, sums, W)
         return sums
 
     def multiply(self, x: Vector) -> Vector:
-        """Return A x over the rows in fp64, for x over the columns, with one reduction.  Collective."""
+        """Return A x over the rows in fp64, for x over the columns, with one reduction. Collective."""
         y = self._kernels.xp.zeros(self.rows.local_size)
         self._kernels.generated_matvec(y, self.rows, self.cols, self._generator.entries, self._diagonal, x)
         self.grid.row.allreduce(y, "sum")
@@ -72,7 +72,7 @@ class GeneratedSystem:
         return sums
 
     def on_columns(self, r: Vector) -> Vector:
-        """Return a vector over the rows as a vector over the columns, with 8·N bytes per rank.  Collective."""
+        """Return a vector over the rows as a vector over the columns, using 8·N bytes per rank. Collective."""
         xp = self._kernels.xp
         whole, x = xp.zeros(self.n), xp.zeros(self.cols.local_size)
         if self.grid.q == 0:
@@ -85,17 +85,17 @@ class GeneratedSystem:
 
 
 class Strips(Protocol):
-    """A callable that returns some rows of this rank's part of a matrix."""
+    """Interface of a function that returns some rows of this rank's part of a matrix."""
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Matrix:
-        """Return these local rows, which begin with a block, in fp64, row- or column-major.
+        """Return these local rows in fp64, row-major or column-major; the first row is the first of a block.
 
-        It never raises: missing entries are NaN.
+        The function never raises an error: missing entries are NaN.
         """
 
 
 class UserMatrix:
-    """An n×n matrix in NB×NB blocks on a grid whose entries come from a callable."""
+    """An n×n matrix in NB×NB blocks on a grid, with entries from a `Strips` function."""
 
     def __init__(self, grid: Grid, n: int, nb: int, strips: Strips, kernels: Kernels):
         self.grid, self.n, self.nb = grid, n, nb
@@ -108,9 +108,9 @@ class UserMatrix:
             A.local[local] = self._strips(self.rows, self.cols, local)
 
     def multiply(self, x: Vector) -> Vector:
-        """Return A x over the rows in fp64, for one vector x over the columns, or several as columns.
+        """Return A x over the rows in fp64, for one vector x over the columns, or several vectors as columns.
 
-        Every entry is made once.  Collective.
+        Every entry is computed or read once. Collective.
         """
         y = self._kernels.xp.zeros((self.rows.local_size, *x.shape[1:]))
         for local in self._parts():
@@ -119,7 +119,7 @@ class UserMatrix:
         return y
 
     def multiply_transposed(self, x: Vector) -> Vector:
-        """Return A^T x over the columns, for x over the rows, as `multiply` does.  Collective."""
+        """Return A^T x over the columns, for x over the rows, in the same way as `multiply`. Collective."""
         y = self._kernels.xp.zeros((self.cols.local_size, *x.shape[1:]))
         for local in self._parts():
             self._add_product(y, self._strips(self.rows, self.cols, local), x[local], transposed=True)

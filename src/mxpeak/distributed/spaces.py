@@ -3,9 +3,9 @@
     DistSpace    over the rows or the columns of a distributed matrix: HPL-MxP
     ArraySpace   arrays of one rank, real or complex: `solve` and `study`
 
-Compared with a product with a dense matrix, the cost of a basis is negligible, so the two products of a space suffice.
-In a step with a sparse matrix the basis causes most of the reads, so `system.SparseBasis` has kernels that read it
-three times instead of four.
+The cost of a basis is negligible compared with a product with a dense matrix, so the two products of a space suffice.
+In a step with a sparse matrix, the basis causes most of the reads. Therefore, `system.SparseBasis` has kernels that
+read it three times instead of four.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxpeak.kernels.contract import Kernels, Matrix, SparseKernels, Vector
 
 
 def max_abs(kernels: Kernels, w: Vector) -> float:
-    """Return the largest |w_i| on this rank, NaN if there is one, and 0 for an empty vector."""
+    """Return the largest |w_i| on this rank: NaN if w contains NaN, and 0 for an empty vector."""
     return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0
 
 
@@ -34,7 +34,7 @@ def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
 
 
 class Space(Protocol):
-    """Vectors of one length and distribution; a matrix Q has such vectors as rows."""
+    """Interface of vectors of one length and distribution; a matrix Q has such vectors as rows."""
 
     @property
     def xp(self) -> Any:
@@ -44,7 +44,7 @@ class Space(Protocol):
         """Return a vector of zeros."""
 
     def rows(self, most: int) -> Matrix:
-        """Return an uninitialized Q of `most` vectors."""
+        """Return an uninitialized matrix Q for `most` vectors."""
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2.  Collective."""
@@ -53,11 +53,11 @@ class Space(Protocol):
         """Return Q^H w on every rank, with one reduction.  Collective."""
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t."""
+        """Compute w += Q t for the vectors in the rows of Q."""
 
 
 class Basis:
-    """Vectors q_1 … q_k of a space: a `krylov.Basis`."""
+    """Orthonormal vectors q_1 … q_k of a space: a `krylov.Basis`."""
 
     def __init__(self, space: Space, most: int):
         self._space, self._Q, self._k = space, space.rows(most), 0
@@ -73,7 +73,7 @@ class Basis:
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2, with three reductions and four reads of Q."""
+        """Orthogonalize w by CGS2 and append it, with three reductions and four reads of Q."""
         space, Q = self._space, self._Q[: self._k]
         h = space.project(Q, w)
         space.add_product(w, Q, -h)
@@ -85,7 +85,7 @@ class Basis:
         return list((h + correction).tolist()), norm
 
     def combine(self, t: list[Any]) -> Vector:
-        """Return Q t for the first len(t) vectors."""
+        """Return Q t, for the first len(t) vectors."""
         Q, d = self._Q[: len(t)], self._space.zeros()
         self._space.add_product(d, Q, self._space.xp.asarray(t, dtype=Q.dtype))
         return d
@@ -94,8 +94,9 @@ class Basis:
 class DistSpace:
     """Vectors over the rows or over the columns, with `size` entries on this rank.
 
-    A vector over the columns is replicated along a process column but must count once in sums: `counts` is whether the
-    copy of this rank counts.  Sums and maxima run over the whole grid, so that every rank takes the same branches.
+    A vector over the columns is replicated along a process column but must be counted once in sums: `counts` is True
+    on the rank whose copy is counted. Sums and maxima run over the whole grid, so that every rank takes the same
+    branches.
     """
 
     def __init__(self, kernels: Kernels, ranks: Communicator, size: int, *, counts: bool):
@@ -111,7 +112,7 @@ class DistSpace:
         return self.xp.zeros(self.size)
 
     def rows(self, most: int) -> Matrix:
-        """Return an uninitialized Q of `most` vectors."""
+        """Return an uninitialized matrix Q for `most` vectors."""
         return self.kernels.matrix(most, self.size)
 
     def norm(self, w: Vector) -> float:
@@ -119,17 +120,17 @@ class DistSpace:
         return sqrt(self.sum_of([self.kernels.sum_squares(w)])[0])
 
     def max_abs(self, w: Vector) -> float:
-        """Return ||w||_inf, NaN if w has one.  Collective."""
+        """Return ||w||_inf, or NaN if w contains NaN. Collective."""
         return allreduce_scalar(self.ranks, max_abs(self.kernels, w), "max", self.kernels.xp)
 
     def max_abs_of_each(self, W: Matrix) -> list[float]:
-        """Return ||w_j||_inf of each column w_j, NaN if it has one.  Collective."""
+        """Return ||w_j||_inf of each column w_j, or NaN if the column contains NaN. Collective."""
         xp = self.xp
         largest = xp.max(xp.abs(W), axis=0).tolist() if len(W) else [0.0] * W.shape[1]
         return allreduce_scalars(self.ranks, largest, "max", self.kernels.xp)
 
     def sum_of(self, parts: list[float]) -> list[float]:
-        """Return sums over the ranks whose copies count.  Collective."""
+        """Return sums over the ranks whose copies are counted. Collective."""
         total = self.xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=self.xp.float64)
         self.ranks.allreduce(total, "sum")
         return list(total.tolist())
@@ -143,7 +144,7 @@ class DistSpace:
         return h
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t."""
+        """Compute w += Q t for the vectors in the rows of Q."""
         self.kernels.add_matvec(w, Q, t, transposed=True)
 
 
@@ -162,7 +163,7 @@ class ArraySpace:
         return self.xp.zeros_like(self._like)
 
     def rows(self, most: int) -> Matrix:
-        """Return an uninitialized Q of `most` vectors."""
+        """Return an uninitialized matrix Q for `most` vectors."""
         return self.xp.empty((most, *self._like.shape), dtype=self._like.dtype)
 
     def norm(self, w: Vector) -> float:
@@ -170,11 +171,11 @@ class ArraySpace:
         return float(self.xp.linalg.norm(w))
 
     def max_abs(self, w: Vector) -> float:
-        """Return ||w||_inf, NaN if w has one."""
+        """Return ||w||_inf, or NaN if w contains NaN."""
         return float(self.xp.max(self.xp.abs(w)))
 
     def max_abs_of_each(self, W: Matrix) -> list[float]:
-        """Return ||w_j||_inf of each column w_j, NaN if it contains one."""
+        """Return ||w_j||_inf of each column w_j, or NaN if the column contains NaN."""
         return list(self.xp.max(self.xp.abs(W), axis=0).tolist())
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
@@ -183,5 +184,5 @@ class ArraySpace:
         return xp.conj(xp.reshape(Q, (len(Q), -1)) @ xp.conj(xp.reshape(w, (-1,))))
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t."""
+        """Compute w += Q t for the vectors in the rows of Q."""
         w += self.xp.reshape(self.xp.reshape(Q, (len(Q), -1)).T @ t, w.shape)

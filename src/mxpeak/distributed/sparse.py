@@ -1,8 +1,8 @@
 """A sparse matrix whose rows are distributed over the ranks, and multigrid levels of such matrices.
 
-Before a product or a sweep, a rank needs its halo: entries of x that its rows use and other ranks own.  They travel
-while the rank computes the part that does not need them.  In a sweep this holds for each color, so that every kernel on
-a matrix has two parts.
+Before a product or a sweep, a rank needs its halo: the entries of x that its rows use and other ranks own. While the
+halo is in transit, the rank computes the part that does not need it. A sweep does this for each color. Therefore,
+every kernel on a matrix has two parts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Work(NamedTuple):
 
 
 class SparseMatrix:
-    """The rows of A on this rank.  All methods are collective, and each is timed as a motif of the benchmarks.
+    """The rows of A on this rank. All methods are collective, and each is timed as a motif of the benchmarks.
 
-    The spans are gs, spmv and restriction; the time of waits for other ranks is also in `halo`.
+    The spans are gs, spmv and restriction; `halo` also contains the time of waits for other ranks.
     """
 
     def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans):
@@ -38,7 +38,7 @@ class SparseMatrix:
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
         self._memory = counts.StoredSizes(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
-        # the work of each operation, counted once
+        # the work of each operation, computed once
         product = 2.0 * A.nnz
         lower, upper = (2.0 * (self._share(part) + A.n) for part in (self._lower, self._upper))
         self._product = _Work(product, counts.product_bytes(self._memory))
@@ -55,27 +55,27 @@ class SparseMatrix:
         return self.A.n
 
     def extra_bytes(self, other: SparseMatrix) -> int:
-        """Return the bytes of this form of a matrix in addition to those of another form."""
+        """Return the bytes that this form of a matrix needs in addition to another form."""
         return self.A.extra_bytes(other.A)
 
     def of_entries(self, A: Stored) -> SparseMatrix:
-        """Return another matrix with the same pattern and order over the same ranks."""
+        """Return a matrix with the entries of A and the pattern and order of this matrix, over the same ranks."""
         return SparseMatrix(self._kernels, A, self._exchange, self._spans)
 
     def timed_by(self, spans: Spans) -> SparseMatrix:
-        """Return the same matrix with its operations timed by other spans."""
+        """Return the same matrix with its operations timed by `spans`."""
         return SparseMatrix(self._kernels, self.A, self._exchange, spans)
 
     def halo_vector(self) -> Vector:
-        """Return a vector of zeros that A can multiply."""
+        """Return a vector of zeros with the length that A multiplies."""
         return self._kernels.halo_vector(self.A)
 
     def own(self, x: Vector) -> Vector:
-        """Return a view of the own part of a halo vector."""
+        """Return a view of this rank's own entries of a halo vector."""
         return x[: self.A.n]
 
     def halo(self, x: Vector) -> Vector:
-        """Return a view of the halo of a halo vector."""
+        """Return a view of the halo entries of a halo vector."""
         return x[self.A.n : self.A.n + self.A.halo]
 
     def multiply(self, x: Vector, y: Vector) -> None:
@@ -90,14 +90,14 @@ class SparseMatrix:
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
     ) -> Request | None:
-        """Sweep from x = 0, which needs no halo: (D + L) x = b; `send` is as in `_sweep_and_send`."""
+        """Sweep from x = 0, (D + L) x = b, which needs no halo; `send` is the same as in `_sweep_and_send`."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
             sweep = partial(self._kernels.sweep_from_zero, self.A, b, x, keep=keep)
             return self._sweep_and_send(sweep, x, send=send)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
-        """Sweep forward from x."""
+        """Sweep forward, starting from x."""
         k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
@@ -106,15 +106,15 @@ class SparseMatrix:
                 k.sweep_forward(self.A, b, x, keep=keep, part=Part.BOUNDARY)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
-        """Sweep backward to make a forward sweep symmetric, without a halo because `keep` includes H x."""
+        """Sweep backward to make a forward sweep symmetric; no halo is needed, because `keep` includes H x."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
             return self._sweep_and_send(partial(self._kernels.sweep_backward, self.A, keep, x), x, send=send)
 
     def _sweep_and_send(self, sweep: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
-        """Run a sweep that reads no halo; with `send`, start the halo exchange of x after the boundary rows.
+        """Run a sweep that reads no halo; if `send`, start the halo exchange of x after the boundary rows.
 
-        `send` needs a pattern that is symmetric across ranks, such as a stencil's, because otherwise other ranks need
-        more rows.
+        `send` requires a pattern that is symmetric across ranks, such as that of a stencil, because otherwise the
+        other ranks need more rows.
         """
         if not send:
             sweep()
@@ -173,7 +173,7 @@ class SparseMatrix:
         return self._exchange.begin(self.own(x), self.halo(x))
 
     def _wait(self, travel: Request | None) -> bool:
-        """Wait for the halo; return whether there is one."""
+        """Wait for the halo exchange; return whether one was pending."""
         if travel is None:
             return False
         with self._spans("halo"):
@@ -184,11 +184,11 @@ class SparseMatrix:
 
 @dataclass(slots=True)
 class Level:
-    """One level of multigrid: its matrix, and vectors that a cycle overwrites.
+    """A level of multigrid: its matrix, and vectors that a cycle overwrites.
 
     x        the correction of the level
-    keep     the result of a forward sweep for the backward one, or None if sweeps only go forward
-    points   the rows that the next coarser level has, in its order
+    keep     the result of a forward sweep for the backward sweep, or None if there are only forward sweeps
+    points   the rows that belong to the next coarser level, in its order
     r        the residual at these rows
     travel   the pending halo exchange of x, from `presmooth` to `restrict`
     """
@@ -202,7 +202,7 @@ class Level:
     travel: Request | None = field(default=None, repr=False)
 
     def presmooth(self, b: Vector) -> None:
-        """Sweep from zero, and start the halo exchange of x for the residual."""
+        """Compute x by a sweep from zero, and start the halo exchange of x for the residual."""
         send = self.coarser is not None
         if self.keep is None:
             self.travel = self.A.relax_from_zero(b, self.x, send=send)
@@ -220,7 +220,7 @@ class Level:
         self.A.scatter_add(self.x, self.points, coarse.A.own(coarse.x))
 
     def postsmooth(self, b: Vector) -> None:
-        """Sweep again from x."""
+        """Improve x by another sweep, which starts from x."""
         self.A.relax(b, self.x, self.keep)
         if self.keep is not None:
             self.A.relax_backward(b, self.x, self.keep)

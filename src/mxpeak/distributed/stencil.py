@@ -1,4 +1,4 @@
-"""The 27-point problem over the ranks, with the same stencil on half as many points per side on coarser levels."""
+"""Distribute the 27-point problem over the ranks, with half as many points per side on each coarser level."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseK
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
 
-#: The diagonal entry, the other entries, and the difference of the nonsymmetric ones below and above in z from -1.
+#: The diagonal entry, the other entries, and how much the nonsymmetric entries below and above in z differ from -1.
 CENTER, OFF_DIAGONAL, SKEW = 26.0, -1.0, 0.5
 
 
@@ -31,17 +31,17 @@ def weights(*, nonsymmetric: bool = False) -> list[float]:
     return stencil
 
 
-#: Formats from the narrowest to the widest; bf16 before fp16, because it widens by a shift.
+#: Formats from the narrowest to the widest; bf16 precedes fp16, because a shift widens it.
 WIDER = ("fp8", "bf16", "fp16", "fp32", "fp64")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The storage of a hierarchy.
+    """The storage formats of a multigrid hierarchy.
 
-    values       the format of each level's values; a wider one if the error of a value would exceed `tolerance`
+    values       the format of each level's values; a wider format if the error of a value would exceed `tolerance`
     vectors      the format of the vectors if values are narrower than fp64; otherwise vectors are fp64
-    symmetric    whether sweeps go forward and backward
+    symmetric    whether there are forward and backward sweeps
     mixed        whether the finest matrix is also stored for fp64 vectors
     """
 
@@ -59,13 +59,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One form of the problem: the finest level, and the finest matrix for fp64 vectors."""
+    """The multigrid levels of one form of the problem: the finest level, and the finest matrix for fp64 vectors."""
 
     top: Level
     outer: SparseMatrix
 
     def clear(self) -> None:
-        """Set the vectors of all levels to 0, because those of an earlier solve may not be finite."""
+        """Set the vectors of all levels to 0, because vectors of an earlier solve may not be finite."""
         level: Level | None = self.top
         while level is not None:
             level.x[:] = 0.0
@@ -76,8 +76,8 @@ class Hierarchy:
 class StencilProblem:
     """The problem in all its forms, with b = A·1, and the time of its set-up.
 
-    generate_s   seconds to generate compressed rows, as a user would pass them
-    optimize_s   seconds to order and store them
+    generate_s   seconds to generate compressed rows, in the form in which a user would pass them
+    optimize_s   seconds to order and store the rows
     colours      the number of row groups of each level, or None if sweeps update single rows
     """
 
@@ -89,7 +89,7 @@ class StencilProblem:
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
-        """Return a section of the result per level of a hierarchy, with sizes of all ranks and bytes of this one."""
+        """Return a section of the result per level of a hierarchy, with global sizes and the bytes on this rank."""
         boxes = box.levels(len(self.colours))
         return [
             {
@@ -126,7 +126,7 @@ def make_stencil(
     stencil: Sequence[float],
     spans: Spans,
 ) -> StencilProblem:
-    """Build the levels on `boxes`, the finest first, in every form.  Collective."""
+    """Build the levels on `boxes`, the finest first, in every form. Collective."""
     levels: list[list[Level]] = [[] for _ in forms]
     outers: list[SparseMatrix] = []
     generate_s = optimize_s = 0.0
@@ -155,7 +155,7 @@ def make_stencil(
 
 
 class _LevelStore:
-    """Stores the rows of one level in any form; forms of the same storage share arrays."""
+    """Cache of the stored rows of one level; forms with the same storage share arrays."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _LevelStore:
 def value_format(
     kernels: SparseKernels, comm: Communicator, rows: Rows, requested: str, tolerance: float
 ) -> tuple[str, bool]:
-    """Return the first format from `requested` on that meets the tolerance, and whether it is exact.  Collective."""
+    """Return the narrowest format, from `requested` on, within the tolerance, and whether it is exact. Collective."""
     for name in WIDER[WIDER.index(requested) : -1]:
         error = _rounding(kernels, comm, rows, name)
         if error <= tolerance:
@@ -203,12 +203,12 @@ def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision:
 
 
 def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:
-    """Make `coarse` the level below `fine`."""
+    """Connect two levels, so that `coarse` is the next coarser level of `fine`."""
     depth = len(orders) - 1
     fine.coarser = coarse
     fine.points = kernels.xp.asarray(coarse_points(orders[depth - 1], orders[depth], boxes[depth - 1]))
     fine.r = zeros(kernels, boxes[depth].rows, coarse.A.A.vectors)
-    A, x, keep = fine.A.A, fine.x, fine.keep  # all vectors are zero: this call sets up the tables of the points
+    A, x, keep = fine.A.A, fine.x, fine.keep  # all vectors are zero: this call creates the tables for the points
     kernels.residual_at(A, fine.A.own(x), x, fine.points, fine.r, swept=keep is None, keep=keep)
 
 
@@ -230,7 +230,7 @@ def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the rows of a part of a box, x fastest."""
+    """Return the rows of a part of a box, with x fastest."""
     ranges = [range(at, at + size) for at, size in zip(first, shape)]
     return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]
 
@@ -238,7 +238,7 @@ def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
 def make_general(
     kernels: SparseKernels, comm: Communicator, block: RowBlock, forms: Sequence[Form], order: str, spans: Spans
 ) -> StencilProblem:
-    """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero.  Collective."""
+    """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero. Collective."""
     clock = kernels.stopwatch
     begin = clock.mark()
     rows, partners = localised(kernels, comm, block)

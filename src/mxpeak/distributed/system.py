@@ -1,4 +1,4 @@
-"""A x = b for GMRES-IR and CG: vectors are distributed over the ranks as the rows of A are."""
+"""The system A x = b for GMRES-IR and CG; vectors are distributed over the ranks in the same way as the rows of A."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
-#: A function r -> M^-1 r that returns a halo vector of the matrix it preconditions.
+#: A function r -> M^-1 r that returns a halo vector of the matrix that it preconditions.
 Preconditioner = Callable[[Vector], Vector]
 
 
 def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: float) -> float:
-    """Return max |x_i - value|, or NaN if x has one.  Collective."""
+    """Return max |x_i - value|, or NaN if x contains NaN. Collective."""
     return allreduce_scalar(comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max", kernels.xp)
 
 
@@ -47,7 +47,7 @@ class SparseBasis:
         self._k = 0
 
     def clear(self) -> None:
-        """Remove all vectors."""
+        """Remove all vectors from the basis."""
         self._k = 0
 
     @property
@@ -57,7 +57,7 @@ class SparseBasis:
 
     @property
     def next(self) -> Vector:
-        """Return the memory of q_{k+1}."""
+        """Return the memory for q_{k+1}."""
         return self._Q[self._k]
 
     def append(self, w: Vector, factor: float) -> None:
@@ -70,7 +70,7 @@ class SparseBasis:
         self._kernels.scale(self._Z[self._k - 1], 1.0, z)
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w, which is `next`, by CGS2, with three reductions and three reads of the basis."""
+        """Orthogonalize w, which must be `next`, by CGS2 and append it; reduce three times, read Q three times."""
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
         with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):
@@ -118,7 +118,7 @@ class InnerIteration:
 
 
 class MixedSystem:
-    """A x = b with A, x and residuals for fp64, and an inner iteration that may use lower precision."""
+    """A system A x = b with A, x and residuals in fp64, and an inner iteration that may use lower precision."""
 
     def __init__(
         self,
@@ -138,13 +138,13 @@ class MixedSystem:
         self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
 
     def _empty_basis(self, restart: int) -> SparseBasis:
-        """Return a basis with memory for the vectors of a cycle."""
+        """Return a basis with memory for the vectors of one cycle."""
         n, precision = self._A.n, self._inner.A.vectors
         return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
 
     @property
     def solution(self) -> Vector:
-        """Return the own part of x."""
+        """Return this rank's entries of x."""
         return self._A.own(self.x)
 
     def restart_from_zero(self) -> None:
@@ -159,14 +159,14 @@ class MixedSystem:
         return sqrt(self._sum(self._kernels.dot(self._b, self._b)))
 
     def residual(self) -> float:
-        """Compute and keep the residual b - A x; return its norm."""
+        """Compute and store the residual b - A x; return its norm."""
         self._A.multiply(self.x, self._r)
         with self._spans("update", flops=3.0 * self._A.n, bytes=24.0 * self._A.n):
             self._rho = sqrt(self._sum(self._kernels.subtract_from(self._r, self._b)))
         return self._rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """Return the basis q_1 = r / ||r||, which every cycle overwrites, and ||r||."""
+        """Return the basis with q_1 = r / ||r||, which every cycle overwrites, and ||r||."""
         with self._spans("update", flops=float(self._A.n), bytes=float(self._A.n * (8 + self._bytes))):
             self._basis.clear()
             self._basis.append(self._r, 1.0 / self._rho)
@@ -198,7 +198,7 @@ class MixedSystem:
         return max_error(self._kernels, self._comm, self.solution, value)
 
     def _convert(self, y: Vector, x: Vector) -> None:
-        """Round x to the type of y."""
+        """Copy x to y, rounded to the type of y."""
         with self._spans("update", bytes=float(self._A.n * (8 + self._bytes))):
             self._kernels.scale(y, 1.0, x)
 
@@ -207,9 +207,9 @@ class MixedSystem:
 
 
 class CgSystem:
-    """A x = b for conjugate gradients in fp64, with the operations that HPCG counts.
+    """A system A x = b for conjugate gradients in fp64, with the operations that HPCG counts.
 
-    The spans are ddot, waxpby, spmv and mg; the time of the sweeps is also in mg, and that of reductions in ddot.
+    The spans are ddot, waxpby, spmv and mg. The time of the sweeps is also in mg, and that of reductions in ddot.
     """
 
     def __init__(
@@ -229,12 +229,12 @@ class CgSystem:
 
     @property
     def solution(self) -> Vector:
-        """Return the own part of x."""
+        """Return this rank's entries of x."""
         return self._A.own(self.x)
 
     @property
     def direction(self) -> Vector:
-        """Return the own part of p."""
+        """Return this rank's entries of p."""
         return self._A.own(self._p)
 
     def restart_from_zero(self) -> None:

@@ -1,6 +1,6 @@
-"""Matrices for norms: one array, block-cyclic parts, or tiles anywhere in memory.
+"""Matrices for norms: one array, block-cyclic parts, or tiles at any addresses.
 
-Nothing is copied: a tile is an array with any strides (SLATE, Parallel Norms Performance Report, §2).
+No entry is copied: a tile is an array with any strides (SLATE, Parallel Norms Performance Report, §2).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mxpeak.layout.structure import WHOLE, Band
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TileMatrix:
-    """An m×n matrix in tiles, any of which a rank may have; sums are completed over all ranks.
+    """An m×n matrix in tiles that may be on any rank; sums are completed over all ranks.
 
-    A tile may be anywhere in memory: block row I has heights[I] rows, block column J widths[J] columns, and tiles[I, J]
-    is an array of that shape.  Only the band `stored` of the matrix may be read.
+    A tile may be at any address: block row I has heights[I] rows, block column J has widths[J] columns, and tiles[I,
+    J] is an array of that shape. Only the band `stored` of the matrix may be read.
     """
 
     tiles: Sequence[Tile]
@@ -55,21 +55,21 @@ class TileMatrix:
         return replace(self, tiles=[replace(tile, A=change(tile.A)) for tile in self.tiles])
 
     def with_transport(self, transport: Transport) -> TileMatrix:
-        """Return the matrix with another transport between its ranks."""
+        """Return the matrix with another transport for messages between its ranks."""
         return replace(self, comm=self.comm.with_transport(transport))
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Sum a vector over all ranks.  Collective."""
+        """Add up a vector over all ranks. Collective."""
         self.comm.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Sum a vector over all ranks.  Collective."""
+        """Add up a vector over all ranks. Collective."""
         self.comm.allreduce(by_column, "sum")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BlockCyclicMatrix:
-    """A matrix distributed block-cyclically, rows over process rows and columns over process columns.
+    """A matrix distributed block-cyclically, with rows over process rows and columns over process columns.
 
     Blocks need not be square, as in ScaLAPACK.
     """
@@ -99,15 +99,15 @@ class BlockCyclicMatrix:
 
     @property
     def comm(self) -> Communicator:
-        """Return all ranks of the grid."""
+        """Return the communicator of all ranks of the grid."""
         return self.grid.all
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Sum a vector over the process row.  Collective."""
+        """Add up a vector over the process row. Collective."""
         self.grid.row.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Sum a vector over the process column.  Collective."""
+        """Add up a vector over the process column. Collective."""
         self.grid.column.allreduce(by_column, "sum")
 
 
@@ -133,27 +133,27 @@ class CyclicMatrix(BlockCyclicMatrix):
         return replace(self, local=change(self.local))
 
     def with_transport(self, transport: Transport) -> CyclicMatrix:
-        """Return the matrix with another transport between its ranks."""
+        """Return the matrix with another transport for messages between its ranks."""
         g = self.grid
         everyone, row, column = (comm.with_transport(transport) for comm in (g.all, g.row, g.column))
         return replace(self, grid=replace(g, all=everyone, row=row, column=column))
 
 
 def whole(A: Matrix) -> TileMatrix:
-    """Return a matrix that is one array of this process."""
+    """Return a tile matrix that consists of one array of this process."""
     rows, columns = consecutive(A.shape[0]), consecutive(A.shape[1])
     return TileMatrix([Tile(A, rows, columns, 0, 0)], rows, columns, Solo())
 
 
 def cyclic(A: DistMatrix) -> CyclicMatrix:
-    """Return a distributed matrix of the benchmarks for norms."""
+    """Return a distributed matrix of the benchmarks in the form that norms read."""
     return CyclicMatrix(A.grid, A.rows, A.cols, A.local)
 
 
 def tile_matrix(
     tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], comm: Communicator
 ) -> TileMatrix:
-    """Return the matrix of which this rank has tiles[I, J]; see `TileMatrix`."""
+    """Return a tile matrix in which this rank has the given tiles[I, J]; see `TileMatrix`."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
     local = []
     for (I, J), A in tiles.items():
@@ -172,12 +172,12 @@ def tile_matrix(
     return TileMatrix(local, consecutive(downs[-1]), consecutive(rights[-1]), comm)
 
 
-#: The entries of an array descriptor of ScaLAPACK, in their order.
+#: The entries of a ScaLAPACK array descriptor, in their order.
 DESCRIPTOR = ("DTYPE", "CTXT", "M", "N", "MB", "NB", "RSRC", "CSRC", "LLD")
 
 
 def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, BlockCyclic, int]:
-    """Return the rows and columns of this rank for a descriptor, and the leading dimension of its array."""
+    """Return this rank's distributions of rows and columns for a descriptor, and the leading dimension of its array."""
     if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
         raise UsageError(
             f"{list(desc)} is not a descriptor of a dense matrix; use the {len(DESCRIPTOR)} integers "

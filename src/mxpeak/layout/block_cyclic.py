@@ -13,7 +13,7 @@ from dataclasses import dataclass
 def numroc(n: int, nb: int, p: int, P: int) -> int:
     """Return the number of n entries that process p owns: full rounds of NB, plus its part of the last round.
 
-    The name is ScaLAPACK's: NUMber of Rows Or Columns.
+    The name is that of the ScaLAPACK routine: NUMber of Rows Or Columns.
     """
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
@@ -22,7 +22,7 @@ def numroc(n: int, nb: int, p: int, P: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockCyclic:
-    """n entries in blocks of NB distributed over P processes, as process p sees them."""
+    """The distribution of n entries in blocks of NB over P processes, with the part of process p."""
 
     n: int
     nb: int
@@ -31,7 +31,7 @@ class BlockCyclic:
 
     @property
     def local_size(self) -> int:
-        """The number of entries that process p owns."""
+        """Return the number of entries that process p owns."""
         return numroc(self.n, self.nb, self.p, self.P)
 
     def owner(self, ig: int) -> int:

@@ -11,11 +11,11 @@ from mxpeak.errors import UsageError
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the cores of each local rank: contiguous parts, the first len(cores) mod ranks of them one core larger.
+    """Return the cores of each local rank: contiguous parts, the first len(cores) mod ranks with one core more.
 
-    If there are more ranks than cores, each rank has one core and some cores have several ranks (see `oversubscribed`).
-    Cores are then assigned cyclically, with a shift by one core after lcm(Q, C) ranks for C cores, in the squarest grid
-    P x Q.  The shift separates ranks of one process column, which factor a panel together.
+    If there are more ranks than cores, each rank has one core and some cores have several ranks (see
+    `oversubscribed`). Cores are then assigned cyclically, with a shift by one core after lcm(Q, C) ranks for C cores,
+    in the squarest grid P x Q. The shift separates ranks of one process column, which factor a panel together.
     """
     if not cores:
         raise UsageError("the list of cores is empty; use at least one core")
@@ -31,10 +31,10 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list[int]] | None:
-    """Return the cores of each local rank near its device; `core_masks` divides cores that several ranks are near to.
+    """Return the cores of each local rank near its device; `core_masks` divides cores that are near several ranks.
 
-    near[rank] are the cores near a rank's device, allowed or not.  Return None if a rank would get no core of its own,
-    or if devices are near to overlapping sets of cores.
+    near[rank] are the cores near a rank's device, allowed or not. Return None if a rank would have no core of its own,
+    or if the sets of cores near two devices overlap.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, beside in enumerate(near):
@@ -49,11 +49,11 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
 def split_masks(
     masks: Sequence[Sequence[int]], near: Sequence[Sequence[int]], rows: Sequence[int | None]
 ) -> list[list[int]]:
-    """Return the cores of each local rank, with cores that several ranks may use divided among these ranks.
+    """Return the cores of each local rank, after cores that several ranks may use are divided among these ranks.
 
-    masks[rank] are the cores that the launcher allows for a rank, near[rank] those near its device, and rows[rank] is
-    its process row if the ranks of a row compute in turn.  Only ranks that no launcher has bound share the cores of a
-    row.
+    masks[rank] are the cores that the launcher allows for a rank, and near[rank] those near its device. rows[rank] is
+    its process row if the ranks of a row compute alternately. Only ranks that are not bound by a launcher share the
+    cores of a row.
     """
     groups = _alike(masks)
     cores_by_rank: dict[int, list[int]] = {}
@@ -69,9 +69,9 @@ def split_masks(
 def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:
     """Return the device of each local rank: near its cores for as many ranks as possible, otherwise in rank order.
 
-    masks[rank] are the cores that the launcher allows for a rank; beside[device] are those near a device, none if the
-    system does not report them.  Each device has as many ranks as any other, or one more.  Ranks that may use the same
-    cores get devices in rank order, so the unbound rank r has device r.  The assignment is a maximum matching by
+    masks[rank] are the cores that the launcher allows for a rank; beside[device] are those near a device, empty if the
+    system does not report them. Each device has as many ranks as any other, or one more. Ranks that may use the same
+    cores get devices in rank order, so an unbound rank r has device r. The assignment is a maximum matching by
     augmenting paths (Kuhn, 1955).
     """
     slots = [slot % len(beside) for slot in range(max(len(masks), len(beside)))]
@@ -80,7 +80,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
     def seat(rank: int, tried: set[int]) -> bool:
         near = [slot for slot in range(len(slots)) if close[rank][slot] and slot not in tried]
-        for slot in sorted(near, key=lambda slot: slot in taken):  # free slots first
+        for slot in sorted(near, key=lambda slot: slot in taken):  # try free slots first
             tried.add(slot)
             if slot not in taken or seat(taken[slot], tried):
                 taken[slot] = rank
@@ -96,7 +96,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
 
 def _alike(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """Group the ranks that may use the same cores."""
+    """Return the ranks that may use the same cores, grouped by these cores."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, mask in enumerate(masks):
         groups.setdefault(tuple(mask), []).append(rank)
@@ -106,9 +106,9 @@ def _alike(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
 def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[list[int]]:
     """Return the cores of each local rank if the ranks of a process row compute one after the other (rocHPL, §III-B).
 
-    One process column factors a panel while the others wait.  So a rank's first core is its own, and the other cores of
-    its process row serve each rank of the row in turn. masks[rank] is its share of the node's cores, rows[rank] its
-    process row.  With C cores and p×q ranks, each FACT uses 1 + (C - pq)/p cores.
+    One process column factors a panel while the others wait. Therefore, a rank's first core is its own, and the other
+    cores of its process row serve each rank of the row alternately. masks[rank] is the rank's share of the node's
+    cores, and rows[rank] is its process row. With C cores and p×q ranks, each FACT uses 1 + (C - pq)/p cores.
     """
     others: dict[int, list[int]] = {}
     for mask, row in zip(masks, rows):
@@ -117,7 +117,7 @@ def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[li
 
 
 def oversubscribed(cores: Collection[int], ranks: int) -> bool:
-    """Return whether a core must serve two ranks at once because there are more ranks than cores."""
+    """Return whether a core must serve two ranks at the same time because there are more ranks than cores."""
     return ranks > len(cores)
 
 

@@ -1,4 +1,5 @@
-"""Entries of generated matrices: pure functions of (seed, i, j), so any rank can generate any block, in any order.
+"""Entries of generated matrices as pure functions of (seed, i, j), so that any rank can generate any block, in any
+order.
 
 lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (used by Netlib HPL and others)
 gaussian      a_ij = scale·sqrt(-2 ln u)·cos(2 pi v), u and v from the two halves of the mixed X    (Box and Muller)
@@ -16,7 +17,7 @@ from mxpeak.layout import lcg
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The rule for the entries of a matrix with n rows; `first` is the draw of entry (0, 0)."""
+    """The rule for the entries of a matrix with n rows; `first` is the number of the draw for entry (0, 0)."""
 
     kind: str
     n: int
@@ -28,24 +29,24 @@ class Entries:
     beta: float = 0.0
 
     def value(self, i: int, j: int) -> float:
-        """Return entry (i, j); every backend's kernels are tested against this definition."""
+        """Return entry (i, j); the kernels of every backend are tested against this definition."""
         if self.kind == "unit-factors":
             return min(i, j) * self.alpha * self.beta + (1.0 if i == j else -self.beta if i < j else -self.alpha)
         x = lcg.state(self.seed, self.first + i + j * self.n)
         if self.kind == "gaussian":
             return self.scale * normal(mixed(x))
-        # X is first rounded to a double, as HPL's sums round it.
+        # X is first rounded to a double, as in HPL.
         return self.shift + self.scale * (float(x) * 2.0**-64)
 
 
 def mixed(x: int) -> int:
-    """Return 64 well mixed bits of a generator state, whose own low bits have short periods (xor-shift-multiply)."""
+    """Return 64 well-mixed bits of a generator state (xor-shift-multiply), because its low bits have short periods."""
     x ^= x >> 32
     x = x * MIX & lcg.MASK
     return x ^ x >> 29
 
 
-#: An odd multiplier with about as many ones as zeros (splitmix64's second).
+#: An odd multiplier with about equal numbers of ones and zeros (the second one of splitmix64).
 MIX = 0x94D049BB133111EB
 
 

@@ -1,4 +1,4 @@
-"""HPL-MxP's matrices by name: the distribution of their entries and of their diagonal.
+"""Generators of the HPL-MxP matrices by name: the distribution of the entries and of the diagonal.
 
     name          off the diagonal         on it
     sqrt-n        U[-1, 1]                 c·√n, c = 5/8                  mild scaling (Dongarra and Luszczek 2025)
@@ -6,11 +6,12 @@
     ddd           U[-1, 1]                 theta·Σ|a_ij|, theta = 5/(4√n)  departure from diagonal dominance
     fasi-higham   A = L(alpha) U(beta)     1 + i·alpha·beta               a given cond(A) in the infinity norm
     dominant-n    U[-1, 1]                 n                              for debugging
-    icl           U[-1/2, 1/2]             Σ|a_ij|                        the first reference code's; for tests
-    hpl           U[-1/2, 1/2]             as drawn                       Netlib HPL's: needs pivoting
+    icl           U[-1/2, 1/2]             Σ|a_ij|                        of the first reference code; for tests
+    hpl           U[-1/2, 1/2]             as drawn                       of Netlib HPL; needs pivoting
 
-The sums are over j != i.  U(beta) is unit upper triangular with -beta above its diagonal, L(alpha) unit lower with
--alpha below.  A's LU is known in advance, and its condition number has a closed form.
+The sums are over j != i. U(beta) is unit upper triangular with -beta above its diagonal, and L(alpha) is unit lower
+triangular with -alpha below. The LU factors of this A are known in advance, and its condition number has a closed
+form.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.entries import Entries
 
-#: c of the diagonal c·√n, the paper's: 8 % above 1/√3, from which on no eigenvalue comes near 0 (circular law).
+#: c of the diagonal c·√n, from the paper: 8 % above 1/√3, from which on no eigenvalue is near 0 (circular law).
 SQRT_SCALE = 0.625
 #: alpha = RATIO·beta in fasi-higham.
 RATIO = 0.5
@@ -31,12 +32,12 @@ RATIO = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A named matrix of one order, and its right-hand side."""
+    """A named matrix of order n, and its right-hand side."""
 
     name: str
     entries: Entries
     right_side: Entries  # b_i = right_side.value(i, 0)
-    diagonal: float | None  # every a_ii, if constant
+    diagonal: float | None  # the value of every a_ii if the diagonal is constant
     row_sum: float | None  # theta of a_ii = theta·Σ_{j != i} |a_ij|; if both are None, a_ii is as drawn
 
 
@@ -50,12 +51,12 @@ class Asked:
     condition: float = 1000.0
 
 
-#: Generators with a diagonal to scale.
+#: Generators with a scalable diagonal.
 SCALED = ("sqrt-n", "gaussian", "ddd")
 
 
 def register(name: str, make: Callable[[Asked], Generator]) -> None:
-    """Register a generator under a name, for `generator` and for --generator."""
+    """Register a generator under a name for `generator` and the option --generator."""
     if name in MAKERS:
         raise ValueError(f"the generator {name} is already registered; use another name")
     MAKERS[name] = make
@@ -67,7 +68,7 @@ def generator(
 ) -> Generator:
     """Return the named generator for order n; `scale` is c or theta, `condition` applies to fasi-higham.
 
-    b is column n of the same sequence (icl: a sequence of its own; fasi-higham: U[-1, 1]).
+    b is column n of the same sequence. For icl, b has its own sequence; for fasi-higham, b is U[-1, 1].
     """
     if name not in MAKERS:
         raise UsageError(f"unknown generator {name!r}; use one of {', '.join(MAKERS)}")
@@ -80,7 +81,7 @@ def generator(
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
-    """Return the entries of A, U[-1, 1], and those of b, the next column."""
+    """Return the entries of A, U[-1, 1], and those of b, the next column of the sequence."""
     A = Entries("lcg", n, seed=seed, scale=-2.0, shift=1.0)
     return A, _next_column(A)
 
@@ -109,10 +110,10 @@ def _gaussian(asked: Asked) -> Generator:
 
 
 def _ddd(asked: Asked) -> Generator:
-    """Return the matrix whose diagonal is the part theta of a dominant one.
+    """Return the matrix whose diagonal is theta times that of a diagonally dominant matrix.
 
-    This is mxpeak's reading of "departure from diagonal dominance"; the paper that names it gives no formula. Σ|a_ij|
-    is about n/2, so theta = 2·(5/8)/√n makes the diagonal about (5/8)·√n.
+    This is mxpeak's interpretation of "departure from diagonal dominance"; the paper gives no formula. Σ|a_ij| is
+    about n/2, so theta = 2·(5/8)/√n makes the diagonal about (5/8)·√n.
     """
     n, theta = asked.n, asked.scale
     if theta is None:
@@ -124,7 +125,7 @@ def _ddd(asked: Asked) -> Generator:
             f"0 < theta < 1 (about {2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g} for N={n}), or --generator "
             "dominant-n"
         )
-    # A single entry has no off-diagonal sum, and a diagonal of 0 would make A singular: it stays as drawn.
+    # A single entry has no off-diagonal sum, and a diagonal of 0 would make A singular, so the entry remains as drawn.
     return Generator("ddd", *_uniform(n, asked.seed), diagonal=None, row_sum=theta if n > 1 else None)
 
 
@@ -133,10 +134,10 @@ def _dominant_n(asked: Asked) -> Generator:
 
 
 def _icl(asked: Asked) -> Generator:
-    """Return the first reference code's matrix, whose diagonal is just dominant.
+    """Return the matrix of the first reference code, whose diagonal is equal to the sum of the other entries.
 
-    Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have the same sign.  With these
-    seeds only orders 1 to 3 are singular; they keep the diagonal unchanged.
+    Such a matrix can be singular, for example a 2×2 matrix whose a_12 and a_21 have the same sign. With these seeds,
+    only orders 1 to 3 are singular; they keep the diagonal unchanged.
     """
     n = asked.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
@@ -166,13 +167,10 @@ MAKERS: dict[str, Callable[[Asked], Generator]] = {
 }
 
 
-# --- the condition number of A = L(alpha) U(beta), alpha = beta/2 ------------------------------------------------
-
-
 def unit_factors_beta(n: int, condition: float) -> float:
     """Return the beta for which cond(A) is `condition`, by bisection: cond is 1 at beta = 0 and grows without bound.
 
-    For n = 1 there is no choice: A = (1).
+    For n = 1, A is (1) for any beta.
     """
     if n == 1:
         return 0.0
@@ -197,9 +195,9 @@ def unit_factors_condition(n: int, beta: float) -> float:
 def unit_factors_inverse_norm(n: int, beta: float) -> float:
     """Return ||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1), q = (1 + alpha)(1 + beta).
 
-    Both inverse factors are nonnegative, so the norm is the largest entry of x = U^-1 y with y = L^-1 e, that is
-    y_i = (1 + alpha)^i.  It is x_0, since x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta >= alpha; and
-    x_0 = 1 + beta·Σ_{i>0} x_i = 1 + beta·Σ_{i>0} (1 + alpha)^i (1 + beta)^(i-1).
+    Both inverse factors are nonnegative, so the norm is the largest entry of x = U^-1 y with y = L^-1 e, that is, y_i
+    = (1 + alpha)^i. The largest entry is x_0, because x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta >= alpha,
+    and x_0 = 1 + beta·Σ_{i>0} x_i = 1 + beta·Σ_{i>0} (1 + alpha)^i (1 + beta)^(i-1).
     """
     alpha = RATIO * beta
     q_less_1 = alpha + beta + alpha * beta
@@ -212,8 +210,9 @@ def unit_factors_inverse_norm(n: int, beta: float) -> float:
 def unit_factors_norm(n: int, beta: float) -> float:
     """Return ||A||, the largest row sum.
 
-    As a function of i the sums are quadratic between i = 1/beta and i = 1/alpha: convex before 1/alpha, and after it
-    concave with their vertex at n - 1/2 + 1/beta, beyond the last row.  So the largest is at a break or at an end.
+    As a function of i, the sums are quadratic between i = 1/beta and i = 1/alpha. They are convex before 1/alpha, and
+    concave after it with a vertex at n - 1/2 + 1/beta, beyond the last row. Therefore, the largest sum is at one of
+    these two points or at an end.
     """
     breaks = (min(1.0 / part, float(n)) if part else float(n) for part in (beta, RATIO * beta))
     rows = {0, n - 1} | {min(floor(x) + k, n - 1) for x in breaks for k in (0, 1, 2)}

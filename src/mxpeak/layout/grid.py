@@ -1,4 +1,4 @@
-"""Process grids of dense matrices: the position of each rank, and the blocks of ranks that a node may have."""
+"""Process grids of dense matrices: the position of each rank, and the blocks of ranks on each node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mxpeak.errors import UsageError
 
-#: The rows and columns of a printed map; a larger grid is cut, and the map notes this.
+#: Numbers of rows and columns of a printed map; a larger grid is truncated, and the map notes this.
 MAP_ROWS, MAP_COLUMNS = 32, 16
 
 
@@ -16,10 +16,10 @@ MAP_ROWS, MAP_COLUMNS = 32, 16
 class ProcessGrid:
     """A P x Q grid of ranks, filled by rows or by columns; with a node grid, in blocks of one node.
 
-    Without a node grid, row order puts rank r at (r div Q, r mod Q) and column order at (r mod P, r div P).  With a
-    node grid p x q, each p*q consecutive ranks form one p x q block, and the blocks tile the grid; the order applies
-    inside a block and among the blocks.  The panel's column then has more ranks on the same node, and less traffic
-    leaves the node (rocHPL's -p and -q; Chalmers et al. 2023, III-B).
+    Without a node grid, row order puts rank r at (r div Q, r mod Q), and column order puts it at (r mod P, r div P).
+    With a node grid p x q, each p*q consecutive ranks form one p x q block, and the blocks tile the grid. The order
+    applies both inside a block and among the blocks. A process column then has more ranks on the same node, which
+    reduces the traffic between nodes during the panel factorization (rocHPL's -p and -q; Chalmers et al. 2023, III-B).
     """
 
     P: int
@@ -40,7 +40,7 @@ class ProcessGrid:
 
     @property
     def size(self) -> int:
-        """The number of ranks in the grid, P*Q."""
+        """Return the number of ranks in the grid, P*Q."""
         return self.P * self.Q
 
     def coords(self, rank: int) -> tuple[int, int]:
@@ -68,9 +68,9 @@ class ProcessGrid:
         return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
 
     def render(self, node_of_rank: Sequence[int] | None = None) -> str:
-        """Return a text map of the ranks, one line per process row, with rules between neighbors on different nodes.
+        """Return a text map of the ranks, one line per process row, with lines between neighbors on different nodes.
 
-        Nodes are given by `node_of_rank` (a node number per rank), or by the node grid.
+        The nodes are given by `node_of_rank` (a node number per rank), or by the node grid.
         """
         if self.size == 1:
             return self._title()

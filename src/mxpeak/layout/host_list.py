@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 
 def host_list(names: Iterable[str]) -> str:
-    """Return each name once, in Slurm's syntax; the part after a first dot does not belong to the name of a node.
+    """Return a list that contains each host name once, in Slurm's syntax, without the domain after the first dot.
 
-    >>> host_list(["node009", "node003", "node007", "node008.cluster", "login"])
-    'login,node[003,007-009]'
+    >>> host_list(["node009", "node003", "node007", "node008.cluster", "login"]) 'login,node[003,007-009]'
     """
     by_prefix: dict[str, list[str]] = {}
     alone: list[str] = []
@@ -24,7 +23,7 @@ def host_list(names: Iterable[str]) -> str:
 
 
 def _bracketed(prefix: str, numbers: list[str]) -> str:
-    """Format one prefix with all its numbers; a range ends where the padding changes."""
+    """Format one prefix with all its numbers; a range ends where the zero padding changes."""
     runs: list[list[str]] = []
     for text in sorted(numbers, key=lambda text: (int(text), len(text))):
         if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):

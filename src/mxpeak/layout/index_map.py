@@ -1,4 +1,4 @@
-"""Map local indices to global ones: blocks of NB consecutive indices, `jump` apart, from `first` on.
+"""Map local indices to global indices, in blocks of NB consecutive indices that are `jump` apart and start at `first`.
 
     global(l) = first + (l // NB)·jump + l mod NB
 
@@ -15,7 +15,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """`size` local indices in blocks of NB, `jump` apart."""
+    """A map of `size` local indices in blocks of NB, which are `jump` apart."""
 
     size: int
     first: int
@@ -23,7 +23,7 @@ class IndexMap:
     jump: int
 
     def to_global(self, il: Any) -> Any:
-        """Return the global index of local index il, or the global indices of an array of local ones."""
+        """Return the global index of a local index, or the global indices of an array of local indices."""
         return self.first + il // self.nb * self.jump + il % self.nb
 
     def before(self, ig: int) -> int:
@@ -33,7 +33,7 @@ class IndexMap:
 
 
 def consecutive(size: int, first: int = 0) -> IndexMap:
-    """Return the map of `size` consecutive indices from `first` on."""
+    """Return the map of `size` consecutive indices, starting at `first`."""
     return IndexMap(size, first, max(size, 1), max(size, 1))
 
 

@@ -1,7 +1,7 @@
 """HPL's random numbers as a pure function of the position: a 64-bit linear congruential generator with jumps.
 
-X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64.  k steps have the same form, X(d+k) = A_k·X(d) + C_k, so any number
-takes one multiply-add per bit of d, and a whole block takes one per entry.  Entry (i, j) of the N-row augmented matrix
+X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64. k steps have the same form, X(d+k) = A_k·X(d) + C_k, so any number
+takes one multiply-add per bit of d, and a whole block takes one per entry. Entry (i, j) of the N-row augmented matrix
 is draw 1 + i + j·N, and its value is 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
 """
 
@@ -25,7 +25,7 @@ _SQUARES = _squares()
 
 
 def state(seed: int, draw: int) -> int:
-    """Return X(draw)."""
+    """Return the generator state X(draw)."""
     x, bits, b = seed & MASK, draw & MASK, 0
     while bits:
         if bits & 1:
@@ -37,7 +37,7 @@ def state(seed: int, draw: int) -> int:
 
 
 def jump(steps: int) -> tuple[int, int]:
-    """Return (A_k, C_k) for k = steps: C_k is the state k steps after 0, and A_k + C_k the state k steps after 1."""
+    """Return (A_k, C_k) for k = steps: C_k is the state k steps after 0, and A_k + C_k is the state k steps after 1."""
     C = state(0, steps)
     return (state(1, steps) - C) & MASK, C
 
@@ -53,5 +53,5 @@ def states(seed: int, draw: int, count: int) -> list[int]:
 
 
 def value(x: int) -> float:
-    """Return the number in (-1/2, 1/2] of state x; x is first rounded to a double, as HPL's sums round it."""
+    """Return the number in (-1/2, 1/2] for state x; x is first rounded to a double, as in HPL."""
     return 0.5 - float(x) * 2.0**-64

@@ -1,15 +1,15 @@
 """The order of a blocked LU as data: which operation acts on which columns, and which operations overlap.
 
-The solvers execute this schedule on matrices, and `mxpeak simulate` executes it on the clocks of all ranks.  There are
-three orders (rocHPL §III; HPL-MxP has no row swaps, and uses the first two):
+The solvers execute this schedule on matrices, and `mxpeak simulate` executes it on the clocks of all ranks. There are
+three orders (rocHPL §III; HPL-MxP has no row swaps and uses the first two):
 
     no look-ahead (fig. 2)   AWAIT k, UPDATE k, FACTOR k+1
     look-ahead (fig. 3)      AWAIT k, PREPARE k+1, then UPDATE k overlaps FACTOR k+1
     split update (fig. 6)    UPDATE k of the right section overlaps FACTOR k+1 and the left section's row swaps;
                              UPDATE k of the left section overlaps the next step's row swaps of the right section
 
-A process column's local columns form these sections, from left to right: finished | NEXT | LEFT | RIGHT.  NEXT is the
-next panel, on the process column that owns it.  RIGHT keeps its width while LEFT shrinks.
+The local columns of a process column form these sections, from left to right: finished | NEXT | LEFT | RIGHT. NEXT is
+the next panel, on the process column that owns it. RIGHT keeps its width while LEFT shrinks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL, REST, NEXT, LEFT, FIRST, RIGHT = range(6)
 
 @dataclass(frozen=True, slots=True)
 class LuStep:
-    """Step k eliminates columns j0 : j0+jb; its diagonal block belongs to process (p, q)."""
+    """Step k of an LU, which eliminates columns j0 : j0+jb; its diagonal block belongs to process (p, q)."""
 
     k: int
     j0: int
@@ -37,7 +37,7 @@ class LuStep:
 
     @property
     def j1(self) -> int:
-        """The first column of the trailing matrix."""
+        """Return the first column of the trailing matrix."""
         return self.j0 + self.jb
 
 
@@ -49,7 +49,7 @@ def lu_steps(n: int, nb: int, P: int, Q: int) -> list[LuStep]:
 def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
     """Return whether the update of an HPL-MxP step overlaps the next panels.
 
-    If nothing can run in the background, one product is faster than the three that look-ahead splits it into.
+    If no operation can run in the background, one product is faster than the three products that look-ahead requires.
     """
     return depth > 0 and (ranks > 1 or background)
 
@@ -57,8 +57,8 @@ def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
 def split_columns(columns: int, fraction: float, nb: int) -> int:
     """Return n2, the number of local columns in the right section of the split update (rocHPL §III-C).
 
-    n1 = columns - n2 is a multiple of NB.  n2 is fixed, and n1 shrinks with every panel until the plain update replaces
-    the split update.
+    n1 = columns - n2 is a multiple of NB. n2 is fixed, and n1 decreases with every panel until the plain update
+    replaces the split update.
     """
     if fraction == 0.0:
         return 0
@@ -67,7 +67,7 @@ def split_columns(columns: int, fraction: float, nb: int) -> int:
 
 
 class LuEvent(NamedTuple):
-    """One operation of step k on a section of columns, and the operations that overlap it.
+    """An operation of step k on a section of columns, and the operations that overlap it.
 
     PREPARE        apply update k-1 to the columns of panel k
     FACTOR         factor panel k and begin its broadcast; an overlapping update begins as soon as its rows arrive
@@ -86,7 +86,7 @@ class LuEvent(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """The event without its overlaps, which identifies an operation in flight."""
+        """Return the event without its overlaps, which identifies a pending operation."""
         return self.op, self.k, self.section
 
 
@@ -111,7 +111,7 @@ def lu_schedule(
 ) -> Iterator[LuEvent]:
     """Yield the events of steps `first` to `count` - 1 in order; `due(k)` is called once per step, after its AWAIT.
 
-    A step with a due checkpoint updates all columns and leaves no operation in flight.
+    A step with a due checkpoint updates all columns and leaves no operation pending.
     """
     if first < count:
         yield LuEvent(FACTOR, first)
@@ -140,7 +140,7 @@ def lu_schedule(
 
 
 def _whole_update(k: int, *, splits: bool, swaps_begun: bool) -> Iterator[LuEvent]:
-    """Yield RS and UPDATE of all columns after panel k; nothing overlaps them."""
+    """Yield RS and UPDATE of all columns after panel k, without overlaps."""
     for section in (NEXT, RIGHT, LEFT) if splits else (ALL,):
         if section == LEFT or not swaps_begun:
             yield LuEvent(SWAP, k, section)
@@ -160,11 +160,11 @@ def _hiding_update(k: int, overlap: LuOverlap) -> Iterator[LuEvent]:
 
 
 def _split_update(k: int, overlap: LuOverlap, *, serves: bool, swaps_begun: bool) -> Iterator[LuEvent]:
-    """Yield a step with the split update (fig. 6); with `serves`, the next step also has one.
+    """Yield a step with the split update (fig. 6); if `serves`, the next step also has a split update.
 
-    UPDATE of the right section hides FACT, LBCAST and the left section's row swaps.  UPDATE of the left section hides
-    the next step's row swaps of the right section.  The left section's first columns belong to the panel after the
-    next.  If they are updated first, that panel's FACT can begin while the rest of the update still runs.
+    UPDATE of the right section hides FACT, LBCAST and the left section's row swaps. UPDATE of the left section hides
+    the next step's row swaps of the right section. The left section's first columns belong to the panel after the
+    next. If they are updated first, the FACT of that panel can begin while the rest of the update is still running.
     """
     factor, left, right = LuEvent(FACTOR, k + 1), LuEvent(SWAP, k, LEFT), LuEvent(SWAP, k, RIGHT)
     following = LuEvent(SWAP, k + 1, NEXT), LuEvent(SWAP, k + 1, RIGHT)
@@ -192,7 +192,7 @@ class Sections(NamedTuple):
     """The bounds of all sections, on one process column as integers or on all process columns as arrays.
 
     start   the first local column that is not left of a global column
-    split   the first column of the right section, and `end`, the end of the last
+    split   the first column of the right section, and `end`, the end of the last section
     """
 
     steps: Sequence[LuStep]
@@ -218,7 +218,7 @@ class Sections(NamedTuple):
 
 
 def split_steps(steps: Sequence[LuStep], cols: BlockCyclic, split: int) -> int:
-    """Return how many steps, from the first, leave the next panel within the left section, columns 0:split."""
+    """Return the number of steps, from the first, whose next panel is within the left section, columns 0:split."""
     for step, following in pairwise(steps):
         if cols.local_start(following.j1) > split:
             return step.k

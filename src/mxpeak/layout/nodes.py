@@ -1,4 +1,4 @@
-"""Compare a node grid with the nodes: the ranks of a process grid on each host."""
+"""Check that a node grid matches the hosts of the ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.grid import ProcessGrid, node_grids
 
-#: The number of hosts that an error names.
+#: Number of hosts that an error lists.
 MOST_NAMED = 4
 
 
 def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
-    """Raise an error unless each block of the node grid is on one host; `hosts` are by rank."""
+    """Raise an error unless each block of the node grid is on one host; `hosts` contains the host of each rank."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     for first in range(0, grid.size, p * q):
         ranks = range(first, first + p * q)
@@ -23,7 +23,7 @@ def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
 
 
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
-    """Return the node grids for nodes of `ranks` ranks as options, nearest to the requested one first."""
+    """Return the node grids for nodes of `ranks` ranks as command-line options, nearest to the requested grid first."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     grids = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
     return [f"--node-grid {a}x{b}" for a, b in grids]

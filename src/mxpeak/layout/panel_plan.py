@@ -1,14 +1,14 @@
 """The recursive panel factorization as data: which blocks are factored, solved and updated, in which order.
 
-A panel of jb columns is split into NDIV parts, recursively, until NBMIN columns are left (a leaf).  The three variants
-differ only in when a part's columns are brought up to date (rocHPL §III-A; HPL's RFACT):
+A panel of jb columns is split into NDIV parts, recursively, until NBMIN columns are left (a leaf). The three variants
+differ only in the time at which a part's columns are updated (rocHPL §III-A; HPL's RFACT):
 
-    right   factor a part, then update everything to its right at once
-    left    bring a part up to date by all parts to its left just before it is factored
-    crout   bring the part's column up to date before, and the part's row of U after its factorization
+    right   factor a part, then update all columns to its right immediately
+    left    update a part with all parts to its left just before it is factored
+    crout   update the part's column before its factorization, and the part's row of U afterwards
 
-L1 is the jb×jb block in which L11 and U11 are built; every rank of the process column keeps a copy of it.  A is the
-rank's own part of the panel.  Every backend executes the same plan.
+L1 is the jb×jb block in which L11 and U11 are built; every rank of the process column keeps a copy of it. A is the
+rank's own part of the panel. Every backend executes the same plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAF, SOLVE, TOP, UPDATE = range(4)
 
 
 class PanelOp(NamedTuple):
-    """One operation on columns c0:c1, from columns (or rows of L1) k0:k1.
+    """An operation on columns c0:c1, from columns (or rows of L1) k0:k1.
 
     LEAF     factor columns c0:c1 column by column
     SOLVE    L1[k0:k1, c0:c1] = unit_lower(L1[k0:k1, k0:k1])^-1 · L1[k0:k1, c0:c1]

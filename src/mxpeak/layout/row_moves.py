@@ -1,8 +1,8 @@
-"""A panel's sequential row swaps as one permutation, and the rows that each process row sends to the others.
+"""Combine a panel's sequential row swaps into one permutation, and list the rows to send between process rows.
 
-LU with partial pivoting exchanges row j0+i with row pivots[i], for i = 0, 1, …, jb-1 in turn.  Applied to the rest of
-the matrix at once, the swaps move rows into the block row j0 : j0+jb (they become U), and move rows of the block row to
-the places that these rows have left (rocHPL §II, phase RS).
+LU with partial pivoting exchanges row j0+i with row pivots[i], sequentially for i = 0, 1, …, jb-1. Applied to the rest
+of the matrix at once, the swaps move rows into the block row j0 : j0+jb, which becomes U, and move the replaced rows
+of the block row to the positions of these rows (rocHPL §II, phase RS).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class RowMoves:
 
 
 class RowOrder:
-    """The permutation P of P A = L U: `rows[i]` is the row of A that has become row i."""
+    """The permutation P of P A = L U: `rows[i]` is the row of A that is now row i."""
 
     def __init__(self, n: int):
         self.rows = list(range(n))
 
     def exchange(self, j0: int, pivots: Sequence[int]) -> None:
-        """Apply the swaps of one panel, j0+i <-> pivots[i], in turn."""
+        """Apply the swaps of one panel, j0+i <-> pivots[i], sequentially."""
         for row, pivot in enumerate(pivots, j0):
             self.rows[row], self.rows[pivot] = self.rows[pivot], self.rows[row]
 
     @property
     def inverse(self) -> list[int]:
-        """The new position of each row of A: P^T."""
+        """Return the new position of each row of A, the permutation P^T."""
         positions = [0] * len(self.rows)
         for i, row in enumerate(self.rows):
             positions[row] = i
@@ -67,11 +67,11 @@ def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
 
 @dataclass(frozen=True, slots=True)
 class LocalMoves:
-    """The part of `RowMoves` that concerns one process row, as local row indices.
+    """The part of `RowMoves` that affects one process row, as local row indices.
 
-    u_rows[p]      rows of U (0 … jb-1) whose content process row p holds, in increasing order
-    my_sources     local rows that hold the contents of u_rows[me]
-    out_rows[p]    block rows (0 … jb-1) whose content goes to process row p
+    u_rows[p]      rows of U (0 … jb-1) whose content is on process row p, in increasing order
+    my_sources     local rows that contain the contents of u_rows[me]
+    out_rows[p]    block rows (0 … jb-1) whose content is sent to process row p
     my_targets     local rows that receive the contents of out_rows[me], in the same order
     block          local rows of the block row itself, on the process row that owns it; empty elsewhere
     """

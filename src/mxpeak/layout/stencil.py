@@ -1,12 +1,13 @@
-"""The points of the 27-point problem: those of each rank, those that its neighbors need, and good box sizes.
+"""The points of the 27-point problem: the points of each rank, its halo, and valid box sizes.
 
 The ranks form an npx×npy×npz grid, rank = (pz·npy + py)·npx + px, and each owns an nx×ny×nz box of the global
-gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x.  A point is coupled with all points of the domain at
-most one step away in every direction.  So the number of couplings is a product of three sums, one per dimension,
+gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x. A point is coupled with all points of the domain at
+most one step away in every direction. Therefore, the number of couplings is a product of three sums, one per
+dimension,
 
     nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)   for the whole domain, whose first and last points lack a neighbor,
 
-and a rank needs the layer of points around its box from others: faces, edges and corners, one per neighbor.
+and a rank receives the layer of points around its box from its neighbors: faces, edges and corners, one per neighbor.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from mxpeak.layout.grid import divisors
 
 Triple = tuple[int, int, int]
 
-#: Entries of a row inside the domain, and the multigrid levels of HPCG and HPG-MxP.
+#: Number of entries in a row inside the domain, and multigrid levels of HPCG and HPG-MxP.
 STENCIL, LEVELS = 27, 4
-#: Rules of both benchmarks: points of a local dimension, and shortest over longest side of boxes and process grids.
+#: Rules of both benchmarks: minimum points per local dimension, and minimum ratio of shortest to longest side.
 LEAST_SIDE, LEAST_ASPECT = 16, 0.125
-#: The largest position of an entry in a 32-bit integer.
+#: Largest position of an entry that a 32-bit integer represents.
 INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An adjacent rank, and the points that both exchange: a face, edge or corner of either's box.
+    """An adjacent rank, and the points that both ranks exchange: a face, edge or corner of either box.
 
     direction     its position: -1, 0 or 1 in x, y, z
     shape         points in x, y, z that are sent to it, and that are received
@@ -47,18 +48,18 @@ class Neighbour:
 
     @property
     def count(self) -> int:
-        """The number of points that are sent, and received."""
+        """Return the number of points that are sent, and received."""
         return prod(self.shape)
 
     @property
     def first_received(self) -> Triple:
-        """The first point that is received, in this box's coordinates: just outside it."""
+        """Return the first point that is received, in this box's coordinates: just outside the box."""
         return _triple(at + d for at, d in zip(self.first, self.direction))
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One rank's nx×ny×nz points, and its place (px, py, pz) in the process grid."""
+    """The box of nx×ny×nz points of one rank, and its position (px, py, pz) in the process grid."""
 
     nx: int
     ny: int
@@ -83,7 +84,7 @@ class Box:
 
     @classmethod
     def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
-        """Return the box of `rank`, of this local shape, in this process grid."""
+        """Return the box of `rank` with this local shape and process grid."""
         npx, npy, npz = grid
         if not 0 <= rank < prod(grid):
             raise IndexError(
@@ -94,82 +95,82 @@ class Box:
 
     @property
     def shape(self) -> Triple:
-        """Local points in x, y, z."""
+        """Return the numbers of local points in x, y and z."""
         return self.nx, self.ny, self.nz
 
     @property
     def grid(self) -> Triple:
-        """Ranks in x, y, z."""
+        """Return the numbers of ranks in x, y and z."""
         return self.npx, self.npy, self.npz
 
     @property
     def coords(self) -> Triple:
-        """This rank's coordinates among them."""
+        """Return this rank's coordinates (px, py, pz) in the process grid."""
         return self.px, self.py, self.pz
 
     @property
     def rank(self) -> int:
-        """(pz·npy + py)·npx + px."""
+        """Return the rank of this box, (pz·npy + py)·npx + px."""
         return (self.pz * self.npy + self.py) * self.npx + self.px
 
     @property
     def ranks(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks in the process grid."""
         return prod(self.grid)
 
     @property
     def rows(self) -> int:
-        """The number of local points, which are this rank's rows."""
+        """Return the number of local points, which are this rank's rows."""
         return prod(self.shape)
 
     @property
     def gnx(self) -> int:
-        """Global points in x."""
+        """Return the global number of points in x."""
         return self.nx * self.npx
 
     @property
     def gny(self) -> int:
-        """Global points in y."""
+        """Return the global number of points in y."""
         return self.ny * self.npy
 
     @property
     def gnz(self) -> int:
-        """Global points in z."""
+        """Return the global number of points in z."""
         return self.nz * self.npz
 
     @property
     def global_shape(self) -> Triple:
-        """Global points in x, y, z."""
+        """Return the global numbers of points in x, y and z."""
         return self.gnx, self.gny, self.gnz
 
     @property
     def global_rows(self) -> int:
-        """The number of points of the whole domain."""
+        """Return the number of points of the whole domain."""
         return prod(self.global_shape)
 
     @property
     def global_nnz(self) -> int:
-        """The number of entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
+        """Return the number of entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
         return prod(3 * n - 2 for n in self.global_shape)
 
     @property
     def global_coarse_nnz(self) -> int:
-        """The number of entries in the rows at even points, the next level's: Π (3·gn/2 - 1) for even sides."""
+        """Return the number of entries in the rows of even points, the next level: Π (3·gn/2 - 1) for even sides."""
         self.coarser()
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 
     @property
     def origin(self) -> Triple:
-        """The global coordinates of the box's first point."""
+        """Return the global coordinates of the box's first point."""
         return self.px * self.nx, self.py * self.ny, self.pz * self.nz
 
     @property
     def halo(self) -> int:
-        """The number of points received from all neighbors."""
+        """Return the number of points received from all neighbors."""
         return sum(neighbour.count for neighbour in self.neighbours())
 
     def neighbours(self) -> tuple[Neighbour, ...]:
-        """Return the up to 26 adjacent ranks, in rank order; the halo has their points in this order."""
+        """Return the up to 26 adjacent ranks, in rank order; the halo contains their points in this order."""
         neighbours: list[Neighbour] = []
         offset = 0
         for dz, dy, dx in product((-1, 0, 1), repeat=3):
@@ -185,7 +186,7 @@ class Box:
         return tuple(neighbours)
 
     def coarser(self) -> Box:
-        """Return the box of every second point."""
+        """Return the box of the next coarser level, which contains every second point in each dimension."""
         for name, n in zip("xyz", self.shape):
             if n % 2:
                 raise UsageError(
@@ -195,21 +196,18 @@ class Box:
         return replace(self, nx=self.nx // 2, ny=self.ny // 2, nz=self.nz // 2)
 
     def levels(self, count: int = LEVELS) -> list[Box]:
-        """Return this box and the coarser ones, `count` in total."""
+        """Return this box and the coarser boxes, `count` in total."""
         boxes = [self]
         while len(boxes) < count:
             boxes.append(boxes[-1].coarser())
         return boxes
 
 
-# --- process grids ----------------------------------------------------------------------------------------------
-
-
 def process_grid(ranks: int) -> Triple:
-    """Return the grid npx <= npy <= npz of `ranks` ranks with the least surface between boxes, as the reference does.
+    """Return the grid npx <= npy <= npz with the least surface between boxes, as in the reference code.
 
-    It is the grid nearest to a cube, on processors and on devices, so that the same ranks solve the same problem.  Its
-    longest side is z, in which a face is one contiguous piece of the vector.
+    It is the grid nearest to a cube, for hosts and devices, so that the same number of ranks solves the same problem.
+    Its longest side is z, so that a face in z is one contiguous piece of the vector.
     """
     if ranks < 1:
         raise UsageError(f"a process grid of {ranks} ranks is not valid; use at least one rank")
@@ -225,13 +223,13 @@ def _grids(ranks: int) -> Iterator[Triple]:
 
 
 def _surface(grid: Triple) -> int:
-    """Return half the surface of a box of unit cubes."""
+    """Return half the surface area of a box with these side lengths."""
     x, y, z = grid
     return x * y + x * z + y * z
 
 
 def aspect(shape: Triple) -> float:
-    """Return the shortest over the longest side: 1 for a cube."""
+    """Return the ratio of the shortest to the longest side, which is 1 for a cube."""
     return min(shape) / max(shape)
 
 
@@ -240,7 +238,7 @@ def good_ranks(ranks: int) -> tuple[int, ...]:
     if _good(ranks):
         return (ranks,)
     below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))
-    above = next(more for more in range(ranks + 1, 2 * ranks + 2) if _good(more))  # below a power of 2
+    above = next(more for more in range(ranks + 1, 2 * ranks + 2) if _good(more))  # a power of 2 is in this range
     return below, above
 
 
@@ -248,11 +246,8 @@ def _good(ranks: int) -> bool:
     return aspect(process_grid(ranks)) >= LEAST_ASPECT
 
 
-# --- local sizes ------------------------------------------------------------------------------------------------
-
-
 def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
-    """Return the nearest sides, below and above, that can be halved levels - 1 times; n itself if it can."""
+    """Return the nearest sides, below and above n, that can be halved levels - 1 times; n itself if possible."""
     step = 2 ** (levels - 1)
     below = n // step * step
     return (n,) if below == n else tuple(size for size in (below, below + step) if size)
@@ -268,7 +263,7 @@ def largest_cube(levels: int = LEVELS) -> int:
 
 
 def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
-    """Raise an error for a box that cannot be used, or, with `rules`, that breaks HPCG's and HPG-MxP's rules."""
+    """Raise an error for a box that cannot be used, or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
     _check_halving(box.shape, levels, LEAST_SIDE if rules else 1)
     if rules:
         _check_sides(box.shape)
@@ -332,7 +327,7 @@ def _ratio(what: str, shape: Triple) -> str:
 
 
 def times(shape: Triple) -> str:
-    """Format three numbers as in 2x2x4."""
+    """Format three numbers in the form 2x2x4."""
     return "x".join(map(str, shape))
 
 

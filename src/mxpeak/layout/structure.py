@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from mxpeak.configs.norms import DIAGS, STRUCTURES, UPLOS
 from mxpeak.errors import UsageError
 
-#: The structures that use each option.
+#: The structures that accept each option.
 WITH_UPLO, WITH_DIAG, WITH_WIDTHS = (
     tuple(name for name, options in STRUCTURES.items() if option in options) for option in ("uplo", "diag", "kl")
 )
 SQUARE = ("triangular", "symmetric", "hermitian", "hermitian-band")
-#: The width of an unbounded band.
+#: Width of an unbounded band.
 ENDLESS = 2**62
 
 
@@ -52,7 +52,7 @@ class Band:
         return max(0, _under(m, n, self.above) - _under(m, n, -self.below - 1))
 
 
-#: The diagonal alone, and every entry.
+#: The diagonal alone, and all entries.
 DIAGONAL, WHOLE = Band(0, 0), Band()
 
 
@@ -69,7 +69,7 @@ class Structure:
     """The structure of an m×n matrix, which defines all entries by those that are read.
 
     band       the entries that are read (mirrored: each also defines a_ji)
-    mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read separately and counts once
+    mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read separately and counted once
     ones       whether the diagonal is 1 and not read
     real       whether only the real part of the diagonal is read
     """
