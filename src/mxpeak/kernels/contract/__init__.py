@@ -1,13 +1,14 @@
 """The operations of every backend, by subject: signature, overwritten arguments, error bound, flops.
 
-Matrices are row-major blocks of a backend's own arrays, cut by slicing (`A[i0:i1, j0:j1]` is a view): pivoting moves
-rows, and a row-major row is one contiguous piece.  Panels are column-major, because the factorization works down their
-columns.  Vectors are contiguous.  The precision of an array is that of its storage, fp64 unless specified.  An operand
-is an argument of products: stored in its precision if products of it exist, otherwise rounded to it and stored in a
-wider one.
-Solvers only slice arrays and pass them on, so the same solver runs on NumPy arrays and on a device's tensors.  On a
-device, operations start in order and run in the background; an operation that returns Python numbers waits for its
-inputs.  u is the unit roundoff of the type; bounds are to first order and normwise.
+Matrices are row-major blocks of a backend's own arrays, selected by slicing (`A[i0:i1, j0:j1]` is a view). Pivoting
+moves rows, and a row of a row-major matrix is one contiguous piece. Panels are column-major, because their
+factorization reads and writes columns. Vectors are contiguous. The precision of an array is that of its storage, fp64
+unless specified. An operand is an argument of products. It is stored in its precision if products of this precision
+exist, and otherwise rounded to it and stored in a wider precision.
+
+Solvers only slice arrays and pass them to operations, so the same solver works with NumPy arrays and with tensors of a
+device. On a device, operations start in order and run in the background; an operation that returns Python numbers
+waits for its inputs. u is the unit roundoff of the type; bounds are to first order and normwise.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Kernels(LuKernels, GeneratedKernels, Protocol):
 
     @property
     def dense(self) -> DenseKernels:
-        """The operations of dense solves, on the threads of BLAS."""
+        """Return the operations of dense solves, which use the threads of BLAS."""
 
     @property
     def norms(self) -> NormKernels:
-        """The operations of norms, on the same threads."""
+        """Return the operations of norms, which use the same threads."""
 
     @property
     def sparse(self) -> SparseKernels:
-        """The operations of sparse solvers, on the same threads."""
+        """Return the operations of sparse solvers, which use the same threads."""

@@ -1,4 +1,4 @@
-"""The common part of every backend: its arrays, the order of its work, and its clock."""
+"""The common part of every backend: its arrays, the order of its operations, and its stopwatch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Indices = Any
 
 
 class Backend(Protocol):
-    """Arrays of one kind in one memory, and the order of the work on them.
+    """Arrays of one kind in one memory, and the order of the operations on these arrays.
 
     xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … are used
-    if an operation is a single call of an array library.  New arrays are on the backend's device, and fp64 unless a
-    type is given.  Overflow and undefined operations give inf or NaN without a warning, and solvers test for them.
-    Products and norms of vectors are kernels, because NumPy's BLAS has its own pool of threads.  `tolist()` of an array
+    if an operation is a single call of an array library. New arrays are on the backend's device, and fp64 unless a
+    type is given. Overflow and undefined operations give inf or NaN without a warning, and solvers test for them.
+    Products and norms of vectors are kernels, because NumPy's BLAS has its own pool of threads. `tolist()` of an array
     waits for the array and returns Python numbers.
     """
 
@@ -28,45 +28,45 @@ class Backend(Protocol):
 
     @property
     def background(self) -> bool:
-        """Whether operations may continue after their calls have returned."""
+        """Return whether operations may continue after their calls have returned."""
 
     @property
     def xp(self) -> Any:
-        """The array namespace of these arrays."""
+        """Return the array namespace of these arrays."""
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """The clock of the work that these operations start."""
+        """Return the stopwatch that measures the operations of this backend."""
 
     def wait(self) -> None:
-        """Wait until all operations that were started have finished."""
+        """Wait until all started operations have finished."""
 
     def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
-        """Start the enclosed operations on a side stream, which may overlap with later ones on the main stream.
+        """Start the enclosed operations on a side stream, which may overlap with later operations on the main stream.
 
-        They start after `begun`, a mark of the stopwatch (None: after all earlier operations), and after earlier
+        They start after `begun`, an event of the stopwatch (None: after all earlier operations), and after earlier
         operations on the side stream.
         """
 
     def main_stream(self) -> AbstractContextManager[None]:
-        """Start the enclosed operations on the main stream, after all earlier ones, within a side stream."""
+        """Start the enclosed operations on the main stream, after all earlier ones; use this in `side_stream`."""
 
     def join(self) -> None:
-        """Make later operations wait for all operations that were started on the side stream."""
+        """Make later operations wait for all operations on the side stream."""
 
     def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
-        """Compile the kernels of a use in parallel on these cores of the host, without computing.
+        """Compile the kernels that the function `use` calls, in parallel on these host cores, without computing.
 
-        The use itself, which follows, compiles the kernels that are missing; backends without just-in-time compilation
-        do nothing.  A use starts the same kinds of operations whatever numbers result.
+        `use` itself is called later and compiles the kernels that are missing. Backends without just-in-time
+        compilation do nothing. The kernels that `use` calls must not depend on computed numbers.
         """
 
     def facts(self) -> dict[str, Any]:
-        """Return the libraries that compute, and their versions, for the result."""
+        """Return the names and versions of the numerical libraries for the result."""
 
     def device_facts(self) -> dict[str, Any]:
         """Return the description of the device for the result; empty for the host."""
 
     @property
     def transport(self) -> Any:
-        """The `comm.base.Transport` that turns arrays into messages, or None if they are sent as they are."""
+        """Return the `comm.base.Transport` that converts arrays to messages, or None if no conversion is needed."""

@@ -1,4 +1,4 @@
-"""The operations of every backend for dense solves: a scaled copy of A, its LU with partial pivoting, residuals."""
+"""The operations of every backend for dense solves: scaled copies of A, LU with partial pivoting, and residuals."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Protocol
 from mxpeak.kernels.contract.backend import Indices, Matrix, Vector
 from mxpeak.spans import Stopwatch
 
-#: A few vectors as the columns of a matrix.
+#: A small number of vectors, as the columns of a matrix.
 Block = Any
 #: The NumPy type of a matrix.
 DType = Any
-#: The fraction of the n steps of an LU after which it may exit early; they take 2 % of its flops.
+#: Fraction of the n steps of an LU after which it may exit early; these steps take 2 % of the flops.
 PART = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
 class PivotedLU:
-    """The factors of W, or of W^T if the library reads W transposed: W is overwritten by L without its diagonal, and U.
+    """The factors of W, or of W^T if the library reads W transposed; W is overwritten by L and U.
 
     rows         the row interchanges, in the form of the backend
-    transposed   these are the factors of W^T
-    singular     the first zero pivot, from 1; 0 if there is none
+    transposed   whether these are the factors of W^T
+    singular     the first zero pivot, counted from 1; 0 if there is none
     """
 
     LU: Matrix
@@ -36,7 +36,7 @@ class PivotedLU:
 class DenseKernels(Protocol):
     """The operations of dense solves, on matrices of fp32 and fp64, real or complex.
 
-    A matrix may be row-major or column-major; new blocks and matrices have the order that the backend's products read.
+    A matrix may be row-major or column-major. New blocks and matrices have the order that the backend's products read.
     """
 
     #: A `kernels.torch.device.Device`, or None for NumPy's memory.
@@ -44,55 +44,55 @@ class DenseKernels(Protocol):
 
     @property
     def xp(self) -> Any:
-        """The array namespace of these arrays."""
+        """Return the array namespace of these arrays."""
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """The clock of this work."""
+        """Return the stopwatch that measures these operations."""
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return a context for computing with these arrays: without overflow warnings, and with full FP32 products."""
+        """Return a context for computing with these arrays, without overflow warnings and with full FP32 products."""
 
     def emulates(self, precision: str, dtype: DType) -> bool:
-        """Return whether the LU of a matrix of a type rounds operands of a precision in software."""
+        """Return whether the LU of a matrix of this type rounds its operands to a precision in software."""
 
     def check_memory(self, n: int, dtype: DType, precision: str, *, copied: bool) -> None:
-        """Raise ResourceError if the factors of an n×n matrix, and a copy of it, do not fit into a device."""
+        """Raise a ResourceError if the device has too little memory for n×n factors, and a copy of the matrix."""
 
     def factor_storage(self, n: int, dtype: DType) -> Matrix:
-        """Return an uninitialized row-major n×n matrix W without gaps, which the factors will overwrite."""
+        """Return an uninitialized row-major n×n matrix W without gaps, as memory for the factors."""
 
     def scaled_copy(self, A: Matrix, scales: tuple[Vector, Vector] | None, W: Matrix) -> tuple[Vector, Vector, float]:
         """Compute W = D_r A D_c, rounded to the type of W; return Σ_j |w_ij|, Σ_i |w_ij| and max |w_ij|.
 
-        It takes one pass over A.  The sums are those of the stored entries, in the accuracy of the type of W.
+        The operation takes one pass over A. The sums are those of the stored entries, in the precision of W.
         """
 
     def largest_entries(self, A: Matrix, by_row: Vector, by_column: Vector) -> tuple[Vector, Vector]:
-        """Return max_j and max_i of |d_i·a_ij·e_j|, in fp64; one pass over A."""
+        """Return max_j and max_i of |d_i·a_ij·e_j| in fp64, with one pass over A."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
-        """Compute by_row_i = Σ_j |a_ij| and by_column_j = Σ_i |a_ij|, fp64 vectors; one pass over A."""
+        """Compute the fp64 vectors by_row_i = Σ_j |a_ij| and by_column_j = Σ_i |a_ij| with one pass over A."""
 
     def factor(self, W: Matrix, precision: str) -> PivotedLU:
         """Factor W or W^T with partial pivoting, in place; 2/3·n³ flops, four times that if complex.
 
-        fp64 and fp32 are the type of W.  With another precision W is fp32: it is cut into panels, which are factored in
-        fp32, and the operands of each update are rounded to that precision, real and imaginary parts separately; sums
-        are fp32.  |L U - P W| <= (2 u + n·u_32)·|L||U| to first order, u the precision's.
+        For fp64 and fp32, W has this type. For any other precision, W is fp32: panels are factored in fp32, and the
+        operands of each update are rounded to that precision, real and imaginary parts separately. Sums are fp32. |L U
+        - P W| <= (2 u + n·u_32)·|L||U| to first order, with the u of the precision.
         """
 
     def factor_with_early_exit(self, should_stop: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """Return `factor` of W in its own type, or None if `should_stop(|u_kk|)` is true of the first n·PART pivots.
+        """Return `factor` of W in its own type, or None if `should_stop(|u_kk|)` is true for the first n·PART pivots.
 
-        The host calls `should_stop` as soon as these pivots are known; other backends call it after the LU.
+        On the host, `should_stop` is called as soon as these pivots are known. Other backends call it after the LU.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:
         """Return W^-1 B or W^-T B as a new block; B has the type of the factors; 2·n²·k flops."""
 
     def last_row(self, F: PivotedLU) -> int:
-        """Return the row of the factored matrix, W or W^T, that the interchanges moved to the end."""
+        """Return the row of the factored matrix, W or W^T, that the row interchanges moved to the end."""
 
     def residual(self, B: Block, A: Matrix, X: Block) -> Block:
-        """Return B - A X as a new block, all of one type; 2·n²·k flops, one pass over A."""
+        """Return B - A X as a new block, all of the same type; 2·n²·k flops, one pass over A."""

@@ -10,7 +10,7 @@ from mxpeak.layout.entries import Entries
 
 
 class GeneratedKernels(Protocol):
-    """Generated matrices: stored, or regenerated in every product.  All are local to the rank.
+    """Operations on generated matrices, which are stored or generated for every product. All are rank-local.
 
     a_ij = entries.value(i, j); if `diagonal` (fp64, one entry per local row) is given, it provides a_ii.
     """
@@ -30,7 +30,7 @@ class GeneratedKernels(Protocol):
         sums: Matrix,
         W: Matrix,
     ) -> None:
-        """Generate A as `generate` does, and compute sums_k = A w_k like `add_matvec`; the host does not reread A.
+        """Generate A as `generate` does, and compute sums_k = A w_k as `add_matvec` does; the host does not reread A.
 
         W and the sums are fp64, with one of two vectors per row.
         """
@@ -46,4 +46,4 @@ class GeneratedKernels(Protocol):
         """Compute Σ_j |a_ij| for the fp64 A of `generate`, without storing A; error <= n·u·Σ_j |a_ij|."""
 
     def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
-        """Set v_j to +1 or -1 by the highest bit of X(1 + j), a function of the seed and the global j."""
+        """Set v_j to +1 or -1 according to the highest bit of X(1 + j), a function of the seed and the global j."""

@@ -14,15 +14,15 @@ from mxpeak.layout.panel_plan import PanelOp
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel to be factored, on one rank of its process column.
+    """A panel to be factored, on one rank of its process column.
 
     A         this rank's rows of the panel from the block row down; overwritten by L21 (rows of the block row: unused)
     L1        jb×jb; overwritten by L11 and U11, the same on every rank of the process column
     pivots    jb + 1 numbers; overwritten by the global row that each column's pivot came from, and by 1 + the first
-              column without a non-zero pivot (0: none)
+              column without a nonzero pivot (0: none)
     rows      the distribution of the matrix's rows, with this rank's process row
     il0       local row of A's first row
-    top       how many rows of A belong to the block row: jb on the process row that owns it, else 0
+    top       number of rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
     """
 
     A: Matrix
@@ -37,9 +37,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelOutcome:
-    """The times of a panel factorization, as far as they are available when it has been started.
+    """The times of a panel factorization that are available when it has been started.
 
-    pivots    the pivots of a device's panel that the host factored, available before the panel is back; otherwise None
+    pivots    the pivots if the host factored a device's panel, available before the panel is copied back; or None
     """
 
     leaf_s: float
@@ -47,7 +47,7 @@ class PanelOutcome:
     pivots: Vector | None = None
 
 
-#: Methods of a `PanelSolve`: substitution by a library, or products and inverses of diagonal blocks.
+#: Methods of a `PanelSolve`: substitution by a library, or products with inverses of diagonal blocks.
 LIBRARY, BLOCKED_INVERSE = "library", "blocked-inverse"
 
 
@@ -60,30 +60,31 @@ class PanelSolve:
 
 
 class BlockSolver(Protocol):
-    """A triangle prepared for many solves."""
+    """A triangular matrix T that is prepared for many solves."""
 
     def __call__(self, x: Vector, *, transposed: bool = False) -> None:
-        """Solve T x = b (T^T x = b) in place; x is an fp64 vector, or a row-major matrix of columns."""
+        """Solve T x = b (T^T x = b if `transposed`) in place; x is an fp64 vector, or a row-major matrix of columns."""
 
 
-#: Exchange(candidate, other): overwrites the candidate by the best of the process column, by `better_candidate`;
-#: `other` is workspace of the same size.  Both are in host memory.
+#: Exchange(candidate, other): overwrites the candidate by the best candidate of the process column, according to
+#: `better_candidate`; `other` is workspace of the same size. Both are in host memory.
 Exchange = Callable[[Vector, Vector], None]
 
-#: A pivot candidate is 4 + 2·jb numbers: at VALUE |pivot|, at ROW its global row (-1: none), at HAS_TOP 1 if the block
-#: row's own row follows; from HEAD on the pivot's row, then that row.
+#: A pivot candidate consists of 4 + 2·jb numbers: |pivot| at VALUE, its global row at ROW (-1: none), and 1 at HAS_TOP
+#: if the candidate contains the diagonal row of the column. The pivot row starts at HEAD, followed by the diagonal
+#: row.
 VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """Return a hash of 128 bits in hexadecimal."""
+    """Return a hash of 128 bits as a hexadecimal string."""
     return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def better_candidate(candidate: Vector, other: Vector) -> None:
-    """Overwrite a candidate by the better pivot of two, and by the block row's own row if the other one has it.
+    """Overwrite a candidate by the better of two pivots, and by the other candidate's diagonal row if it has one.
 
-    The larger |pivot| wins; on ties the upper row, so that the choice does not depend on the grid.
+    The larger |pivot| wins. For equal pivots, the upper row wins, so that the choice does not depend on the grid.
     """
     top = HEAD + (len(candidate) - HEAD) // 2
     larger = other[VALUE] > candidate[VALUE]
@@ -94,71 +95,72 @@ def better_candidate(candidate: Vector, other: Vector) -> None:
 
 
 class LuKernels(Backend, Protocol):
-    """The operations of HPL and HPL-MxP.  All are local to the rank.
+    """The operations of HPL and HPL-MxP. All are local to the rank.
 
-    Statements about fp64 matrices hold for fp32 ones with their u, unless a type is named.
+    Statements about fp64 matrices also hold for fp32 matrices with their u, unless a type is named.
     """
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
         """Return an uninitialized row-major matrix, fp64 or fp32, whose leading dimension avoids cache conflicts."""
 
     def buffer(self, size: int, precision: str = "fp64") -> Vector:
-        """An uninitialised contiguous vector, fp64 or fp32, to be viewed as panels or sent as a message."""
+        """Return an uninitialized contiguous vector, fp64 or fp32, for panels or messages."""
 
     def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Vector:
-        """An uninitialised vector for the `left` (the `right`) operand of a product in a precision."""
+        """Return an uninitialized vector for the `left` or the `right` operand of a product in a precision."""
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        """Return the number of entries of such a vector that an operand needs."""
+        """Return the number of entries that an operand needs in an `operand_buffer`."""
 
     def operand_matrix(self, buffer: Vector, rows: int, columns: int, precision: str, side: str) -> Matrix:
-        """Return the first `operand_size` entries of such a vector as the operand A (B) of A B, a view.
+        """Return the first `operand_size` entries of an `operand_buffer` as the operand A (B) of A B, a view.
 
-        After `cast` has written to it, some rows of A, or some columns of B, are an operand as well.
+        After `cast` has written to it, some rows of A, or some columns of B, are also valid operands.
         """
 
     def emulates(self, precision: str) -> bool:
-        """Return whether operands of this precision are rounded to it but multiplied in a wider one."""
+        """Return whether operands of this precision are rounded to it but multiplied in a wider precision."""
 
     def cuts_show(self, precision: str) -> bool:
         """Return whether the last bits of a column of `subtract_product` may depend on the adjacent columns.
 
-        A library's inner loops may add the terms of different tiles in different orders.
+        The inner loops of a library may add the terms of different tiles in different orders.
         """
 
     def panel(self, buffer: Vector, rows: int, columns: int) -> Matrix:
         """Return the first `panel_size` entries of a buffer as a column-major matrix, a view with padded columns.
 
-        Unpadded, columns of a multiple of 4 KiB would put all entries of a row into one set of the cache.
+        Without padding, columns of a multiple of 4 KiB would map all entries of a row to one cache set.
         """
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
         """Return the number of entries of a buffer of this precision for a panel of this shape."""
 
     def indices(self, values: Sequence[int]) -> Indices:
-        """Return row numbers in the form that the row-moving kernels need."""
+        """Return row numbers in the form that the kernels for row moves need."""
 
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
-        """Start to copy a short vector to the host; the returned function waits for the copy."""
+        """Start to copy a short vector to the host; return a function that waits for the copy and returns it."""
 
     def host_numbers(self, count: int) -> Vector:
-        """Return a vector of fp64 zeros in host memory, which the host writes and sends itself."""
+        """Return a vector of fp64 zeros in host memory, which the host writes and sends."""
 
     def copy(self, source: Matrix, target: Matrix) -> None:
-        """Copy the source to the target, both in any order."""
+        """Copy the source matrix to the target matrix; each may be row-major or column-major."""
 
     def digest(self, A: Matrix) -> str:
         """Return the `digest` of the sums of the bits of A, fp64 or fp32, by row, then by column.
 
-        Bit patterns are added as signed integers modulo 2^64.  A change of one entry always changes the digest, and all
-        but one in billions of larger changes do; gaps between rows are not read.
+        Bit patterns are added as signed integers modulo 2^64. A change of one entry always changes the digest. A
+        change of several entries leaves it unchanged with a probability of less than 10^-9. Gaps between rows are not
+        read.
         """
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
-        """Round a row-major source to the target, to nearest even; overflow gives inf (fp8: NaN)."""
+        """Round a row-major source to the precision of the target, to nearest even; overflow gives inf (fp8: NaN)."""
 
     def bring_panel(self, panel: Panel) -> Panel:
-        """Start to move a panel to the memory where it is factored, and return it for `factor_panel`."""
+        """Start to copy a panel to the memory in which it is factored, and return it for `factor_panel`."""
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """Factor P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
@@ -167,7 +169,7 @@ class LuKernels(Backend, Protocol):
         """
 
     def panel_library(self, ranks: int) -> str | None:
-        """Return the library that factors panels of `ranks` ranks instead of their plan, or None."""
+        """Return the name of the library that factors panels of `ranks` ranks instead of the plan, or None."""
 
     def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
         """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], from the previous rows."""
@@ -187,34 +189,35 @@ class LuKernels(Backend, Protocol):
     def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> PanelSolve:
         """Compute B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops.
 
-        Returns the method.  With a lower precision than that of B, the operands of products inside the solve may be
-        rounded to it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|.  In fp32, diagonal
-        blocks L_jj may be inverted if |L_jj^-1||L_jj|, which multiplies their part of the error, is a few units.
+        Return the method. If the precision is lower than that of B, the operands of products inside the solve may be
+        rounded to it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In fp32, diagonal
+        blocks L_jj may be inverted if |L_jj^-1||L_jj|, which multiplies their part of the error, is small.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
         """Compute B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops.
 
-        Precision, inverses and the returned value as for `solve_unit_lower`.
+        The precision, the inverses and the returned method are the same as for `solve_unit_lower`.
         """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
         """Compute C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.
 
-        If A and B are operands of less than fp32, C is row-major.  For matrix engines that add products of fp8 numbers
-        in about 14 bits, u is that of 14 bits.
+        If A and B are operands with a precision below fp32, C is row-major. For matrix engines that add products of
+        fp8 numbers in about 14 bits, u is that of 14 bits.
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:
         """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
 
-        u is that of fp64 in this and the next three operations, whatever the storage of the matrix; n² flops.
+        u is that of fp64 in this and the next three operations, for any storage of the matrix; n² flops.
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:
         """Return a solver for many solves with the `lower` (unit) or `upper` triangle of a diagonal block.
 
-        If solves have little parallelism, it keeps the inverse in fp64: |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
+        If solves have little parallelism, the solver stores the inverse in fp64: |x - T^-1 b| <=
+        2n·u·|T^-1||T||T^-1||b|.
         """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
@@ -224,18 +227,19 @@ class LuKernels(Backend, Protocol):
         """
 
     def add_two_matvecs(self, y: Vector, z: Vector, A: Matrix, u: Vector, v: Vector) -> None:
-        """Compute y += A u and z += A v, like `add_matvec` for each; the host reads A once."""
+        """Compute y += A u and z += A v, as `add_matvec` does for each; the host reads A once."""
 
     def add_operand_sums(self, sums: Matrix, A: Matrix, precision: str, vectors: Matrix, part: str = "all") -> None:
         """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã = `cast` of A; `vectors` has the rows u, v, w and q.
 
-        A single row w means w, 0, w and 1, and takes less time in bf16.  Sums and vectors are fp64; the host reads A
-        once; 9·m·n flops.  For a lower precision than that of A, vectors may be rounded to fp32, and sums computed in
-        it: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on; squares outside the range of fp32 may be lost.  Columns
-        whose u is 0 are not rounded, so that numbers beyond the format do no harm there.
+        A single row w means w, 0, w and 1, and takes less time in bf16. Sums and vectors are fp64; the host reads A
+        once; 9·m·n flops. If the precision is lower than that of A, vectors may be rounded to fp32, and sums computed
+        in fp32: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on; squares outside the range of fp32 may be lost.
+        Columns whose u is 0 are not rounded, so that entries beyond the range of the format are harmless there.
 
-        part: A m×n begins with a diagonal block of m columns (`upper`), of which only the upper triangle is read, and
-        whose sums are three more rows of `sums`; or it ends with one (`lower`), which is read below its diagonal only.
+        part: A is m×n. With `upper`, A begins with a diagonal block of m columns, of which only the upper triangle is
+        read, and the sums of this block are three more rows of `sums`. With `lower`, A ends with a diagonal block, of
+        which only the part below the diagonal is read.
         """
 
     def add_triangle_matvec(
@@ -248,19 +252,19 @@ class LuKernels(Backend, Protocol):
         """
 
     def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:
-        """Return max |a_ij| over global j >= i, NaN if there is one, 0 if there are no entries."""
+        """Return max |a_ij| over global j >= i: NaN if there is a NaN, and 0 if there are no entries."""
 
     def row_max(self, A: Matrix, by_row: Vector) -> None:
-        """Compute by_row_i = max_j |a_ij|, NaN if there is one; by_row fp64."""
+        """Compute the fp64 vector by_row_i = max_j |a_ij|, which is NaN if row i contains NaN."""
 
     def column_max(self, A: Matrix, by_column: Vector) -> None:
-        """Compute by_column_j = max_i |a_ij|, NaN if there is one; by_column fp64."""
+        """Compute the fp64 vector by_column_j = max_i |a_ij|, which is NaN if column j contains NaN."""
 
     def reciprocal_powers(self, powers: Vector, x: Vector) -> None:
         """Compute powers_i = 2^-k with x_i · powers_i in (1/2, 1], or 1 if x_i is 0, inf or NaN."""
 
     def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
-        """Compute a_ij = by_row_i · a_ij · by_column_j in place; factors are fp64, and powers of two make it exact."""
+        """Compute a_ij = by_row_i · a_ij · by_column_j in place, with fp64 factors; powers of two cause no rounding."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y += factor · x in place."""
@@ -269,4 +273,4 @@ class LuKernels(Backend, Protocol):
         """Return Σ x_i²."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
-        """Compute by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij| in one pass over A."""
+        """Compute by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij| with one pass over A."""

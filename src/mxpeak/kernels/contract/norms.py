@@ -10,20 +10,20 @@ from mxpeak.kernels.contract.backend import Matrix, Vector
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
-#: Three sums of squares (Blue 1978): numbers above LARGE are scaled by DOWN before they are squared, those below SMALL
-#: by UP, so that none of the squares overflows or loses digits.
+#: Three sums of squares (Blue 1978): numbers above LARGE are scaled by DOWN before they are squared, and numbers below
+#: SMALL by UP, so that none of the squares overflows or loses digits.
 LARGE, SMALL = 2.0**480, 2.0**-450
 DOWN, UP = 2.0**-538, 2.0**600
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A piece of a matrix, anywhere in memory, of any strides: A[a, b] is entry (rows.to_global(a), cols.to_global(b)).
+    """A piece of a matrix with any address and strides: A[a, b] is entry (rows.to_global(a), cols.to_global(b)).
 
-    Its sums by row are added to those of the matrix from index row0 on, its sums by column from col0 on.
+    Its row sums are added to those of the matrix from index row0 on, and its column sums from col0 on.
     """
 
-    A: Matrix = field(repr=False)  # of a matrix in band storage it spans memory that is not the matrix's
+    A: Matrix = field(repr=False)  # for band storage, the view includes memory outside the matrix
     rows: IndexMap
     cols: IndexMap
     row0: int
@@ -34,7 +34,7 @@ class Tile:
 class NormParts:
     """The results of one pass over tiles; results that were not requested are 0 or empty.
 
-    top         max |a_ij|, NaN if there is one
+    top         max |a_ij|, NaN if there is a NaN
     squares     Σ |a_ij|² in three sums: unscaled, of large numbers scaled by DOWN, of small ones scaled by UP
     by_row      Σ_j |a_ij|
     by_column   Σ_i |a_ij|
@@ -48,7 +48,7 @@ class NormParts:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedParts:
-    """The oracle of norms; each sum is high + low, the two rows of a matrix.
+    """The reference results for norms in doubled precision; each sum is high + low, the two rows of a matrix.
 
     top         max |a_ij|
     squares     Σ |a_ij|², two rows of one column
@@ -65,25 +65,25 @@ class ExtendedParts:
 
 
 class NormKernels(Protocol):
-    """The operations of norms.  `rows` and `columns` are the lengths of the results by row and by column.
+    """The operations of norms. `rows` and `columns` are the lengths of the results by row and by column.
 
-    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.  A NaN among the entries makes
-    every norm NaN, even if there is also an Inf.  Kernels propagate it in `top` and in sums; so do `maximum` and `max`
-    of `xp`.
+    Tiles contain fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64. If an entry is NaN, every
+    norm is NaN, even if another entry is Inf. Kernels propagate NaN in `top` and in sums; so do `maximum` and `max` of
+    `xp`.
     """
 
     @property
     def xp(self) -> Any:
-        """The array namespace of vectors, and of the tiles' arrays."""
+        """Return the array namespace of vectors and tiles."""
 
     @property
     def transport(self) -> Any:
-        """The `comm.base.Transport` that turns vectors into messages, or None if they are sent as they are."""
+        """Return the `comm.base.Transport` that converts vectors to messages, or None if no conversion is needed."""
 
     def small_norm(self, A: Matrix, want: str) -> float | None:
-        """Return one norm of a small general matrix with little set-up, or None if it needs `norm_pass`.
+        """Return one norm of a small general matrix with little overhead, or None if it requires `norm_pass`.
 
-        `want`: the largest entry (`max`), the largest sum by row or column (`rows`, `columns`), or the root of the sum
+        `want` is the largest entry (`max`), the largest row or column sum (`rows`, `columns`), or the root of the sum
         of squares (`squares`).
         """
 
@@ -92,7 +92,7 @@ class NormKernels(Protocol):
     ) -> NormParts:
         """Compute the requested of `max`, `squares`, `rows` and `columns` over the entries in the band, in one pass.
 
-        Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds; the largest is exact if A is real.
+        Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds. The maximum is exact if A is real.
         """
 
     def row_column_max(
@@ -116,22 +116,22 @@ class NormKernels(Protocol):
         """
 
     def half_powers(self, maxima: Vector) -> Vector:
-        """Return f = 2^-(e/2), e the least even number with maximum <= 2^e, so f·f·x <= 1; or 1 for 0, inf and NaN."""
+        """Return f = 2^-(e/2), e the least even number with maximum <= 2^e (f·f·x <= 1), or 1 for 0, inf and NaN."""
 
     def unfolded(self, folds: Matrix, factors: Vector, maxima: Vector, squared: bool) -> Vector:
-        """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f²; or the maximum if it is 0, inf or NaN."""
+        """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f² if squared; return the maximum if it is 0, inf or NaN."""
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        """Read every byte of the tiles without using it, which bounds the speed of a norm."""
+        """Read every byte of the tiles without processing it; the speed is an upper bound of that of a norm."""
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Matrix:
-        """Return an uninitialized matrix of a type of `configs.DTYPES`, without gaps, by rows (C) or by columns (F)."""
+        """Return an uninitialized matrix of a type in `configs.DTYPES`, contiguous in row (C) or column (F) order."""
 
     def set_parts(self, target: Matrix, real: Matrix, imaginary: Matrix | None) -> None:
         """Set target = real + i·imaginary from fp64 matrices, rounded to the type of the target."""
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        """Compute the sums of `norm_pass` in doubled precision; requires no NaN, and squares in the range of fp64."""
+        """Compute the sums of `norm_pass` in doubled precision, for entries whose squares are in the range of fp64."""
 
     def paired_sum(self, terms: Sequence[Matrix]) -> Matrix:
         """Return the sum of all rows in doubled precision, as two rows; the first is the sum rounded once."""

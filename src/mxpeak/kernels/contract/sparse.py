@@ -1,15 +1,15 @@
 """The sparse operations of HPG-MxP, HPCG and `mxpeak.gmres` that every backend provides.
 
-Each rank has n rows.  A matrix multiplies a halo vector x: x[:n] holds the rank's own unknowns, x[n : n + h] its halo,
-the h entries that other ranks send, and the rest is padding that stays zero.  Other vectors have n entries.  All
-vectors are fp64 or fp32.  A matrix is stored in its own order, group after group.  A group is a set of rows without
-entries between them: a color, a level of the natural order, or a single row.  A sweep visits the groups in sequence.
-All vectors are in that order, and an `Order` converts to it and back.
+Each rank has n rows. A matrix multiplies a halo vector x: x[:n] contains the rank's own unknowns, x[n : n + h] its
+halo, the h entries that other ranks send, and the rest is padding that is always zero. Other vectors have n entries.
+All vectors are fp64 or fp32. A matrix is stored in its own order, group after group. A group is a set of rows without
+entries between them: a color, a level of the natural order, or a single row. A sweep visits the groups in sequence.
+All vectors are in that order, and an `Order` converts between this order and the original one.
 
-L and U are the entries in columns of earlier and later groups, D is the diagonal, and H holds the columns of other
-ranks.  The values of L and U have their own format, those of D and H the format of the vectors.  Row numbers are 32-bit
-integers in arrays of the backend.  u is the unit roundoff of the vectors' type.  Every entry of a vector that a matrix
-multiplies must be finite, even if no row refers to it, because stored zeros multiply it.
+L and U are the entries in columns of earlier and later groups, D is the diagonal, and H contains the columns of other
+ranks. The values of L and U have their own format; those of D and H have the format of the vectors. Row numbers are
+32-bit integers in arrays of the backend. u is the unit roundoff of the vectors' type. Every entry of a vector that a
+matrix multiplies must be finite, even if no row refers to it, because stored zeros multiply it.
 
 The operations on a matrix accept a `Part`, so that a rank can compute while its halo is in transit.
 """
@@ -29,16 +29,16 @@ Vector = Any
 Indices = Any
 #: Vectors q_0, q_1, …; Q[k] is a view.
 Basis = Any
-#: A matrix as its backend stores it: a `Stored`.
+#: A matrix in the storage of its backend: a `Stored`.
 Matrix = Any
 
 
 class Part(IntEnum):
-    """The share of an operation on a matrix that one call computes.
+    """The part of an operation on a matrix that one call computes.
 
-    ALL        everything
-    INTERIOR   the share that needs no entry of the halo
-    BOUNDARY   the remaining share
+    ALL        the whole operation
+    INTERIOR   the part that needs no entry of the halo
+    BOUNDARY   the remaining part
     """
 
     ALL = 0
@@ -47,9 +47,10 @@ class Part(IntEnum):
 
 
 class Rows(NamedTuple):
-    """The compressed rows of one rank: columns below n are local, column n + h is halo entry h.
+    """The compressed rows of one rank: columns below n are local, and column n + h is halo entry h.
 
-    Row i has the entries indptr[i] … indptr[i+1]-1.  Its local columns ascend; columns of the halo may be anywhere.
+    Row i has the entries indptr[i] … indptr[i+1]-1. Its local columns are in ascending order; columns of the halo may
+    be at any position.
     """
 
     n: int
@@ -96,7 +97,7 @@ class Order:
 
 
 class Stored(Protocol):
-    """A matrix as a backend stores it.
+    """A matrix in the storage of its backend.
 
     bytes            size of all its arrays
     index_bytes      size of the arrays that encode the columns
@@ -124,10 +125,10 @@ class Stored(Protocol):
 
 
 class SparseKernels(Protocol):
-    """The operations of sparse solvers, all of them local to the rank.
+    """The operations of sparse solvers, which are all local to the rank.
 
     device       a `kernels.torch.engine.device.Device`, or None for NumPy arrays
-    chunk_rows   number of rows in a chunk, which are padded to the length of the longest of them
+    chunk_rows   number of rows in a chunk, which are padded to the length of the longest of these rows
     """
 
     threads: int
@@ -143,33 +144,33 @@ class SparseKernels(Protocol):
         """Return the clock that measures these operations."""
 
     def computing(self) -> AbstractContextManager[None]:
-        """Select the device of these vectors and full fp32 products inside the context.
+        """Return a context that selects the device of these vectors and full fp32 products.
 
-        Raises ResourceError if the device runs out of memory.
+        The context raises a ResourceError if the device runs out of memory.
         """
 
-    # --- set-up: the stencil's rows and orders are arrays of the backend, those of a user's matrix NumPy arrays
+    # The rows and orders of the stencil are arrays of the backend; those of a user's matrix are NumPy arrays.
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         """Return the rows of the 27-point problem; weights[(dx+1) + 3(dy+1) + 9(dz+1)] is the entry at (dx, dy, dz)."""
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
-        """Return rows made from compressed arrays of any types and any sequence of columns; values become fp64."""
+        """Return rows made from compressed arrays of any types, with columns in any order; values become fp64."""
 
     def on_host(self, rows: Rows) -> Rows:
         """Return the same rows as NumPy arrays."""
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
-        """Return whether every local entry (i, j) has a partner (j, i)."""
+        """Return whether every local entry (i, j) has a counterpart (j, i)."""
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        """Return the matrix with a stored zero for each missing partner, as orders require."""
+        """Return the matrix with a stored zero for each missing counterpart, because `order` requires this."""
 
     def order(self, rows: Rows, kind: str) -> Order:
         """Return `greedy` or `jpl` colors, the `natural` order, its `levels`, or `surface_last`.
 
-        A sweep over the levels computes the same as a sweep in natural order.  `surface_last` is the natural order with
-        the rows that have entries in the halo at the end, so that a sweep can overlap with the exchange of the halo.
+        A sweep over the levels gives the same result as a sweep in natural order. `surface_last` is the natural order
+        with the rows that have entries in the halo at the end, so that a sweep can overlap with the halo exchange.
         """
 
     def rounding(self, rows: Rows, precision: str) -> float:
@@ -178,23 +179,21 @@ class SparseKernels(Protocol):
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Matrix | None = None
     ) -> Matrix:
-        """Store the matrix with values in one format for vectors of another.
+        """Store the matrix with values in one format for vectors of another format.
 
-        `rows` stores one row after the other, for the natural order on the host.  The other storages interleave the
-        rows of a chunk: `ell` with 32-bit columns and equally many slots for all chunks of a group, `sell` with as many
-        as each chunk needs, and `packed` with columns in as few bytes as possible.
+        The storage `rows` stores one row after the other, for the natural order on the host. The other storages
+        interleave the rows of a chunk: `ell` with 32-bit columns and the same number of slots for all chunks of a
+        group, `sell` with as many slots as each chunk needs, and `packed` with columns in as few bytes as possible.
 
-        `like` is the same matrix in the same storage, with which equal arrays are shared.  Every value must be in the
+        `like` is the same matrix in the same storage, with which equal arrays are shared. Every value must be in the
         range of the format (`rounding` is finite).
         """
 
     def row_sums(self, rows: Rows, order: Order) -> Vector:
         """Return b = A·1 in fp64."""
 
-    # --- vectors
-
     def halo_vector(self, A: Matrix) -> Vector:
-        """Return a zero halo vector for A."""
+        """Return a halo vector of zeros for A."""
 
     def gather(self, x: Vector, rows: Indices, out: Vector) -> None:
         """Compute out_k = x[rows_k]."""
@@ -206,18 +205,16 @@ class SparseKernels(Protocol):
         """Return Σ x_i y_i, blocked and summed in fp64; error <= (512·u + n·2^-53)·Σ|x_i y_i|."""
 
     def scale(self, y: Vector, factor: float, x: Vector) -> None:
-        """Compute y = factor · x, rounded to y's type; y may be x."""
+        """Compute y = factor · x, rounded to the type of y; y may be x."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
-        """Compute y += factor · x; x may be narrower."""
+        """Compute y += factor · x; the type of x may be narrower than that of y."""
 
     def scale_and_add(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y = x + factor · y."""
 
     def subtract_from(self, y: Vector, b: Vector) -> float:
         """Compute y = b - y and return Σ y_i²."""
-
-    # --- bases
 
     def basis(self, n: int, count: int, precision: str) -> Basis:
         """Return `count` zero vectors of n entries, each contiguous."""
@@ -234,15 +231,13 @@ class SparseKernels(Protocol):
     def combine(self, Q: Basis, y: Sequence[float], out: Vector) -> None:
         """Compute out = Σ y_k q_k."""
 
-    # --- the matrix
-
     def sweep_from_zero(
         self, A: Matrix, b: Vector, x: Vector, *, keep: Vector | None = None, part: Part = Part.ALL
     ) -> None:
         """Solve (D + L) x = b: a forward Gauss-Seidel sweep from x = 0, which reads neither x nor the halo.
 
-        Stores keep_i = b_i - (L x)_i if `keep` is given.  Call BOUNDARY before INTERIOR: it computes the rows next to
-        other ranks and those they depend on, so that they can be sent during INTERIOR.
+        Store keep_i = b_i - (L x)_i if `keep` is given. Call BOUNDARY before INTERIOR: it computes the rows next to
+        other ranks and the rows that these depend on, so that they can be sent during INTERIOR.
         """
 
     def sweep_forward(
@@ -250,14 +245,14 @@ class SparseKernels(Protocol):
     ) -> None:
         """Sweep from the first group to the last: x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, in 2·nnz flops.
 
-        Stores keep_i = b_i - (L x + H x)_i if `keep` is given.  Call INTERIOR before BOUNDARY, which needs the halo.
-        H x is subtracted from b during the sweep, so b must be writable.
+        Store keep_i = b_i - (L x + H x)_i if `keep` is given. Call INTERIOR before BOUNDARY, which needs the halo. H x
+        is subtracted from b during the sweep, so b must be writable.
         """
 
     def sweep_backward(self, A: Matrix, keep: Vector, x: Vector, *, part: Part = Part.ALL) -> None:
-        """Solve (D + U) x = keep from the last group to the first, with `keep` from the forward sweep before it.
+        """Solve (D + U) x = keep from the last group to the first, with `keep` from the preceding forward sweep.
 
-        This makes the forward sweep symmetric.  It reads no halo, because H x is part of `keep`.  Call BOUNDARY before
+        This makes the forward sweep symmetric. It reads no halo, because H x is part of `keep`. Call BOUNDARY before
         INTERIOR, as for a sweep from zero.
         """
 
@@ -279,13 +274,13 @@ class SparseKernels(Protocol):
         keep: Vector | None = None,
         part: Part = Part.ALL,
     ) -> None:
-        """Compute r_k = (b - A x)[rows_k] with less work right after a sweep; BOUNDARY subtracts H x alone.
+        """Compute r_k = (b - A x)[rows_k], with less work directly after a sweep; BOUNDARY subtracts only H x.
 
         swept   x is (D + L)^-1 b, from a sweep from zero: r = -U x - H x
-        keep    a backward sweep has used it, so (D + U) x = keep and r = b - keep - L x - H x
+        keep    the vector of a backward sweep, after which (D + U) x = keep and r = b - keep - L x - H x
 
-        Set-up for `rows` is done once and found again by the identity of the array.
+        The set-up for `rows` is done once and cached by the identity of the array.
         """
 
     def read_values(self, A: Matrix) -> int:
-        """Read the stored values without computing, and return their bytes: a lower limit for a product's time."""
+        """Read the stored values without computing, and return their bytes, as a lower bound for a product's time."""

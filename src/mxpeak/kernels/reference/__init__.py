@@ -1,1 +1,1 @@
-"""The oracle: every kernel as its formula, in plain NumPy; small sizes, one thread."""
+"""Reference kernels for tests: every kernel as its formula in plain NumPy, for small sizes and one thread."""

@@ -1,4 +1,4 @@
-"""The reference for dense solves: each operation written as its definition."""
+"""Reference kernels of dense solves: each operation written as its definition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.reference.rounding import Array, quiet, rounded
 from mxpeak.spans import HOST
 
-#: Columns of a panel of the rounded LU: within a panel the arithmetic is fp32.
+#: Number of columns in a panel of the rounded LU; within a panel, the arithmetic is fp32.
 WIDTH = 64
 
 
 class ReferenceDense:
-    """Definitions of `DenseKernels`."""
+    """Reference implementation of `DenseKernels`."""
 
     device = None
     stopwatch = HOST
@@ -31,7 +31,7 @@ class ReferenceDense:
         return precision not in ("fp64", "fp32")
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
-        """Do nothing: there is no device."""
+        """Do nothing, because there is no device."""
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
         return np.full((n, n), np.nan, dtype)
@@ -52,7 +52,7 @@ class ReferenceDense:
         by_row[:], by_column[:] = sizes.sum(axis=1), sizes.sum(axis=0)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Factor W; row i of L U is row `rows[i]` of W."""
+        """Factor W with partial pivoting; row i of L U is row `rows[i]` of W."""
         n, width = len(W), len(W) if precision in ("fp64", "fp32") else WIDTH
         rows, singular = np.arange(n), 0
         with quiet():

@@ -1,4 +1,4 @@
-"""The reference for generated matrices: entry by entry, as `layout.entries` defines them."""
+"""Reference kernels of generated matrices: entry by entry, as `layout.entries` defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def generated(
 
 
 class ReferenceGenerated:
-    """Definitions of `GeneratedKernels`."""
+    """Reference implementation of `GeneratedKernels`."""
 
     def generate(
         self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None

@@ -12,7 +12,7 @@ from mxpeak.kernels.reference.sparse import ReferenceSparse
 
 
 class ReferenceKernels(ReferenceLu, ReferenceGenerated):
-    """Definitions, not algorithms: slow, and easy to check by eye.  New arrays are filled with NaN."""
+    """Reference implementation of all kernels: slow, but easy to verify by reading. New arrays are filled with NaN."""
 
     name = "reference"
     threads = 1

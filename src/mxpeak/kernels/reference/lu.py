@@ -1,4 +1,4 @@
-"""The reference for HPL and HPL-MxP: each operation written as its definition."""
+"""Reference kernels of HPL and HPL-MxP: each operation written as its definition."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Arra
 
 
 def _by_substitution(B: Array) -> PanelSolve:
-    """Return how the reference solves for the right-hand sides B: in their own precision."""
+    """Return the method of a reference solve for B: substitution in the precision of B."""
     return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
 class ReferenceLu(Synchronous):
-    """Definitions of `LuKernels`.  New arrays are filled with NaN."""
+    """Reference implementation of `LuKernels`. New arrays are filled with NaN."""
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         return np.full((rows, columns), np.nan, dtype=TYPES[precision])
@@ -64,7 +64,10 @@ class ReferenceLu(Synchronous):
             target[:] = rounded(source.astype(np.float64), precision)
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor column by column, right-looking; plan and variant only change rounding, so they are ignored."""
+        """Factor the panel column by column, right-looking.
+
+        The plan and the variant are ignored, because they change only rounding.
+        """
         A, L1, jb = panel.A, panel.L1, panel.L1.shape[0]
         begin, swap_s, singular = perf_counter(), 0.0, 0
         for j in range(jb):

@@ -16,7 +16,7 @@ from mxpeak.layout.structure import Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Decimal digits of the oracle.
+#: Number of decimal digits of the reference results.
 DIGITS = 60
 
 
@@ -37,7 +37,7 @@ def entries(tile: Tile, band: Band) -> Array:
 
 
 def magnitude(x: Array) -> Array:
-    """Return |x|, or NaN if a part is NaN, even if the other one is Inf."""
+    """Return |x|, or NaN if one part of x is NaN, even if the other part is Inf."""
     with quiet():
         return np.where(np.isnan(x), np.nan, np.hypot(x.real, x.imag) if x.dtype.kind == "c" else np.abs(x))
 
@@ -46,19 +46,19 @@ def total(sizes: Array) -> float:
     """Return the correctly rounded sum of |x|."""
     try:
         return math.fsum(sizes)
-    except OverflowError:  # of numbers, but NaN may come after them
+    except OverflowError:  # the sum of the numbers overflows, but NaN may follow
         return math.nan if np.isnan(sizes).any() else math.inf
 
 
 def squares(x: Array) -> list[float]:
-    """Return Σ |x|² in three sums: of unscaled parts, of scaled large ones, and of scaled small ones."""
+    """Return Σ |x|² in three sums: of unscaled numbers, of scaled large ones, and of scaled small ones."""
     parts = np.abs(np.concatenate([x.real, x.imag]) if x.dtype.kind == "c" else x)
     large, small = parts > LARGE, parts < SMALL
     return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]
 
 
 def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) -> list[Array]:
-    """Return the values of each row or column (`by`) of a matrix, from all tiles."""
+    """Return the values of each row or column (`by`) of a matrix, collected from all tiles."""
     found: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
     for tile, A in zip(tiles, values):
         first, A = (tile.row0, A) if by == "rows" else (tile.col0, A.T)
@@ -68,7 +68,7 @@ def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) ->
 
 
 def terms(line: Array, f: float, squared: bool) -> Array:
-    """Return |f·f·x| or its square, rounded once per operation."""
+    """Return |f·f·x|, or its square, rounded once per operation."""
     with quiet():
         re, im = line.real * f * f, line.imag * f * f
         square = re * re + im * im
@@ -93,19 +93,19 @@ def exact(line: Array) -> list[Decimal]:
 
 
 def pairs(values: Sequence[Decimal]) -> Array:
-    """Return each number as the nearest fp64 number, and below it the remainder."""
+    """Return each number as the nearest fp64 number in one row, and the remainder in a second row."""
     with localcontext(prec=DIGITS):
         return np.array([(float(x), float(x - Decimal(float(x)))) for x in values], np.float64).reshape(-1, 2).T
 
 
 class ReferenceNorms:
-    """Definitions, not algorithms: every sum correctly rounded, and easy to check by eye."""
+    """Reference implementation of `NormKernels`: every sum is correctly rounded."""
 
     xp = arrays.xp
     transport = None
 
     def small_norm(self, A: Array, want: str) -> None:
-        return None  # every norm takes a pass
+        return None  # every norm takes a pass over the matrix
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int

@@ -1,4 +1,4 @@
-"""Rounding to any format by its definition, and the types of reference arrays."""
+"""Round to any format by its definition, and list the types of reference arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.precision import PRECISIONS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The precisions with a type of their own; numbers of every other precision are stored in fp32.
+#: The precisions with a NumPy type of their own; numbers of every other precision are stored in fp32.
 TYPES: dict[str, type] = {"fp64": np.float64, "fp32": np.float32}
 
 
@@ -20,10 +20,11 @@ def quiet() -> np.errstate:
 
 
 def rounded(x: Array, precision: str) -> Array:
-    """Round every x to the nearest number of a format, ties to even; larger numbers give inf, or NaN for fp8.
+    """Round every x to the nearest number of a format, ties to even; overflow gives inf, or NaN for fp8.
 
-    With p bits the spacing of the numbers in [2^e, 2^(e+1)) is 2^(e-p+1); below the smallest normal number it is that
-    just above it.  All operations are exact in fp64 except rint, so an fp64 number is rounded only once.
+    With p bits, the spacing of the numbers in [2^e, 2^(e+1)) is 2^(e-p+1). Below the smallest normal number, the
+    spacing is the same as just above it. All operations are exact in fp64 except rint, so an fp64 number is rounded
+    only once.
     """
     format_ = PRECISIONS[precision]
     _, above = np.frexp(np.maximum(np.abs(x), format_.smallest))  # |x| < 2^above = 2^(e+1)

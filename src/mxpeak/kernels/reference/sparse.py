@@ -1,6 +1,6 @@
-"""The reference kernels of sparse matrices: `kernels.contract.sparse` row by row, straight from the formulas.
+"""Reference kernels of sparse matrices: `kernels.contract.sparse` row by row, from the formulas.
 
-Sums are computed in fp64 and rounded once to the vectors' type.
+Sums are computed in fp64 and rounded once to the type of the vectors.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RowEntries:
-    """The columns and values of some entries of a row."""
+    """The columns and values of some entries in a row."""
 
     columns: Array
     values: Array
 
     def times(self, x: Array) -> float:
-        """Return Σ a_ij x_j in fp64."""
+        """Return Σ a_ij x_j in fp64 over these entries."""
         return float(self.values @ x[self.columns].astype(np.float64, copy=False))
 
 
@@ -81,12 +81,12 @@ class ReferenceMatrix:
 
     @property
     def index_bytes(self) -> int:
-        """Return the bytes of the columns."""
+        """Return the bytes of the column numbers."""
         return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.halo))
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the columns and of the fp64 values."""
+        """Return the bytes of the column numbers and of the fp64 values."""
         return self.index_bytes + 8 * self.nnz
 
     def extra_bytes(self, other: Any) -> int:
@@ -106,7 +106,7 @@ def neighbors(rows: Rows, i: int) -> list[int]:
 
 
 def weight(i: int) -> int:
-    """Return a pseudo-random weight that depends only on the row (splitmix64); distinct rows have distinct weights."""
+    """Return a pseudorandom weight that depends only on the row (splitmix64); distinct rows have distinct weights."""
     mask = 2**64 - 1
     z = (i + 1) * 0x9E3779B97F4A7C15 & mask
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
@@ -115,7 +115,7 @@ def weight(i: int) -> int:
 
 
 def greedy_colors(rows: Rows, sequence: Sequence[int]) -> list[int]:
-    """Return for each row the least color that no neighbor before it has (Saad, Iterative Methods, section 3.3.3)."""
+    """Return for each row the smallest color that no previous neighbor has (Saad, Iterative Methods, section 3.3.3)."""
     color = [-1] * rows.n
     for i in sequence:
         used = {color[j] for j in neighbors(rows, i)}
@@ -124,7 +124,7 @@ def greedy_colors(rows: Rows, sequence: Sequence[int]) -> list[int]:
 
 
 def levels(rows: Rows) -> list[int]:
-    """Return for each row 1 + the highest level of the neighbors before it, or 0 if there are none."""
+    """Return for each row 1 + the highest level of the previous neighbors, or 0 if there are none."""
     level: list[int] = []
     for i in range(rows.n):
         level.append(1 + max((level[j] for j in neighbors(rows, i) if j < i), default=-1))
@@ -140,7 +140,7 @@ def compressed(n: int, halo: int, rows: Sequence[Sequence[tuple[int, float]]]) -
 
 
 class ReferenceSparse:
-    """Definitions instead of algorithms: slow, single-threaded, and easy to check."""
+    """Reference implementation of `SparseKernels`: slow, single-threaded, and easy to verify."""
 
     threads = 1
     xp = arrays.xp
@@ -150,8 +150,6 @@ class ReferenceSparse:
 
     def computing(self) -> nullcontext[None]:
         return nullcontext()
-
-    # --- set-up
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         column = {point: i for i, point in enumerate(_points((0, 0, 0), box.shape))}
@@ -186,8 +184,9 @@ class ReferenceSparse:
     def order(self, rows: Rows, kind: str) -> Order:
         """Return the order of a kind.
 
-        Jones, Plassmann and Luby let a row choose once it outweighs all neighbors without a color.  It then sees only
-        the colors of its heavier neighbors, so coloring the rows one after the other by weight gives the same.
+        In the algorithm of Jones, Plassmann and Luby, a row selects its color once its weight exceeds those of all
+        uncolored neighbors. At that time, only neighbors with larger weights have colors. Therefore, coloring the rows
+        sequentially by weight gives the same result.
         """
         natural = range(rows.n)
         if kind == "natural":
@@ -214,7 +213,7 @@ class ReferenceSparse:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
-        """Store the rows as they are for every storage, and share no arrays."""
+        """Store the rows in the same way for every storage, without sharing arrays."""
         with quiet():
             narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
         stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))
@@ -222,8 +221,6 @@ class ReferenceSparse:
 
     def row_sums(self, rows: Rows, order: Order) -> Array:
         return np.array([math.fsum(a for _, a in entries_of(rows, i)) for i in order.new_to_old], np.float64)
-
-    # --- vectors
 
     def halo_vector(self, A: Any) -> Array:
         return np.zeros(A.n + A.halo, TYPES[A.vectors])
@@ -257,8 +254,6 @@ class ReferenceSparse:
             y[:] = _wide(b) - _wide(y)
         return self.dot(y, y)
 
-    # --- bases
-
     def basis(self, n: int, count: int, precision: str) -> Array:
         return np.zeros((count, n), TYPES[precision])
 
@@ -281,9 +276,7 @@ class ReferenceSparse:
         with quiet():
             out[:] = np.array(y, np.float64) @ _wide(Q[: len(y)])
 
-    # --- the matrix
-
-    # With other ranks every row counts as next to them, so BOUNDARY sweeps all rows and INTERIOR none.
+    # If there are other ranks, every row counts as adjacent to them, so BOUNDARY sweeps all rows and INTERIOR none.
 
     def sweep_from_zero(self, A: Any, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL) -> None:
         with quiet():
@@ -343,15 +336,15 @@ class ReferenceSparse:
 
 
 def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    """Return the points of a box, x fastest."""
+    """Return the points of a box, with x fastest."""
     (x0, y0, z0), (nx, ny, nz) = first, shape
     return [(x0 + x, y0 + y, z0 + z) for z, y, x in product(range(nz), range(ny), range(nx))]
 
 
 def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) -> ReferenceRow:
-    """Return row r of the new order, with narrow values in L and U and wide ones in D and H.
+    """Return row r of the new order, with narrow values in L and U and wide values in D and H.
 
-    Rows of one group have no entries between them, so L is the entries in columns before r.
+    Rows of one group have no entries between them, so L consists of the entries in columns before r.
     """
     i = order.new_to_old[r]
     of_row = slice(rows.indptr[i], rows.indptr[i + 1])
@@ -367,12 +360,12 @@ def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) ->
 
 
 def _swept_rows(A: Any, part: Part) -> range:
-    """Return the rows that a sweep over a part visits."""
+    """Return the rows that a sweep over a part updates."""
     return range(A.n if part in (Part.ALL, Part.BOUNDARY if A.halo else Part.INTERIOR) else 0)
 
 
 def _times_interior(row: ReferenceRow, x: Array, r: int) -> float:
-    """Return (L + D + U) x of row r."""
+    """Compute (L + D + U) x for row r."""
     return row.lower.times(x) + row.diagonal * float(x[r]) + row.upper.times(x)
 
 
