@@ -1,1 +1,1 @@
-"""What a user calls from Python: solvers and norms for matrices of their own, and the benchmarks as functions."""
+"""The Python interface: solvers and norms for the user's matrices, and the benchmarks as functions."""

@@ -12,7 +12,7 @@ from mxpeak.runtime import launch
 
 
 def communicator(comm: Any) -> Communicator:
-    """Return the communicator for one of mpi4py, for "world" (all started ranks), or for None (this process)."""
+    """Return the communicator for an mpi4py communicator, "world" (all started ranks) or None (this process)."""
     if comm is None:
         return Solo()
     if isinstance(comm, str) and comm == "world":
@@ -31,5 +31,5 @@ def communicator(comm: Any) -> Communicator:
 
 @cache
 def _world() -> Communicator:
-    """Return the communicator of all started ranks, created once because MPI limits their number."""
+    """Return the communicator of all started ranks, created once because MPI limits the number of communicators."""
     return launch.start()

@@ -1,4 +1,4 @@
-"""Process grids over the ranks of a communicator, and matrices that are distributed over them."""
+"""Process grids over the ranks of a communicator, and the base class of matrices that are distributed over a grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BlockDistributed(ABC):
 
 
 def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:
-    """Return the grid of all ranks, created once because MPI has a limited number of communicators. Collective."""
+    """Return the grid of all ranks, created once because MPI limits the number of communicators. Collective."""
     grids = _grids.setdefault(comm, {})
     if shape not in grids:
         grid = make_grid(shape, comm)

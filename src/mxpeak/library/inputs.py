@@ -15,18 +15,18 @@ from mxpeak.installation import install_command
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The floating-point types that mxpeak supports, by their names in NumPy and torch.
+#: The supported floating-point types, by their names in NumPy and torch.
 TYPES = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _DTYPES = {name: np.dtype(name) for name in TYPES + INTEGERS if name != "bfloat16"}
 _DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
-#: Entries that are examined at a time, so that no temporary array is as large as a matrix.
+#: Number of entries that are examined at a time, so that no temporary array is as large as a matrix.
 STRIP = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A dense matrix or vector as the user passed it; nothing is copied.
+    """A dense matrix or vector in the form that the user passed, without a copy.
 
     name    the argument name for messages: A, b ...
     array   a NumPy array or a torch tensor
@@ -47,7 +47,7 @@ class Input:
         return not isinstance(self.array, np.ndarray)
 
     def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
-        """Return the numbers in a type, as a host array (device None) or as a tensor on a device; copy if necessary."""
+        """Return the numbers in a type, as a host array (None) or a tensor on a device; copy only if necessary."""
         dtype = self.dtype if dtype is None else dtype
         if device is not None:
             from mxpeak.kernels.torch.engine.tensors import on_device
@@ -61,10 +61,10 @@ class Input:
 
 
 def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -> Input:
-    """Validate `values` and wrap them as an `Input`; raise a UsageError otherwise.
+    """Validate `values` and wrap them as an `Input`; raise a UsageError if they are invalid.
 
     instead    the function that the error suggests for a sparse matrix
-    constant   the result is not a tensor, so that a gradient is not expected
+    constant   the result is not a tensor, so that no gradient is expected
     """
     tensor, device = is_tensor(values), device_of(values)
     if tensor and not constant:
@@ -88,7 +88,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
 
 
 def on_host(x: Any) -> Array:
-    """Return a vector as a host array, which shares memory with the vector if that is on the host."""
+    """Return a vector as a host array, which shares memory with a vector on the host."""
     if not is_tensor(x):
         return np.asarray(x)
     from mxpeak.kernels.torch.engine.tensors import array_of
@@ -107,7 +107,7 @@ def sparse_on_host(values: Any) -> Any:
 
 
 def check_no_gradient(tensor: Any, name: str) -> None:
-    """Raise a UsageError for a tensor whose gradient torch records, because the result would have no gradient."""
+    """Raise a UsageError for a tensor with gradient tracking, because the result would have no gradient."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise UsageError(
             f"{name} requires a gradient, but mxpeak does not compute gradients; use {name}.detach(), or "
@@ -127,7 +127,7 @@ def is_tensor(values: Any) -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """Return an array, or a tensor as an array; a CPU tensor shares its memory."""
+    """Convert a tensor to an array, which shares memory with a CPU tensor; return an array unchanged."""
     if isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import array_of
@@ -136,7 +136,7 @@ def as_array(x: Any) -> Any:
 
 
 def as_tensor(x: Any) -> Any:
-    """Return a tensor, or an array as a tensor that shares its memory if torch supports its strides."""
+    """Convert an array to a tensor, which shares memory if torch supports the strides; return a tensor unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import tensor_of
@@ -152,14 +152,14 @@ def device_of(values: Any) -> str | None:
 
 
 def device_for(name: str, *devices: str | None) -> Any:
-    """Return the device on which to compute with operands on these devices; None is the host.
+    """Return the device for computations with operands on these devices; None is the host.
 
     auto       the device of the tensors; the host if there are none
     cpu        the host; the user must copy tensors from a GPU
     cuda       the GPU of the tensors, otherwise torch's current GPU; other operands are copied
     cuda:N     GPU number N
 
-    Raises an error for operands on several devices, and for a device that does not exist.
+    Raise an error for operands on several devices, and for a device that does not exist.
     """
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
         text = f'"{name}"' if isinstance(name, str) else repr(name)
@@ -191,7 +191,7 @@ def device_for(name: str, *devices: str | None) -> Any:
 
 
 def opened(name: str) -> Any:
-    """Return the device with this name."""
+    """Return the device with this name; raise an error if the device does not exist."""
     try:
         from mxpeak.kernels.torch.engine.tensors import device_named
     except ModuleNotFoundError as error:
@@ -204,7 +204,7 @@ def opened(name: str) -> Any:
 
 
 def check_finite(x: Any, name: str, xp: Any) -> None:
-    """Raise a UsageError with the position of the first NaN or Inf of an array or tensor, if there is one."""
+    """Raise a UsageError with the position of the first NaN or Inf in an array or tensor, if there is one."""
     rows = x if x.ndim == 2 else x[:, None]
     count, first = 0, ""
     height = max(1, STRIP // max(rows.shape[1], 1))
@@ -212,7 +212,7 @@ def check_finite(x: Any, name: str, xp: Any) -> None:
         finite = xp.isfinite(rows[i0 : i0 + height])
         if bool(xp.all(finite)):
             continue
-        flat = xp.reshape(xp.asarray(finite, dtype=xp.int8), (-1,))  # also of NumPy 1 itself, which has no astype
+        flat = xp.reshape(xp.asarray(finite, dtype=xp.int8), (-1,))  # NumPy 1 has no astype function
         i, j = divmod(int(xp.argmin(flat)), rows.shape[1])
         index = (i0 + i, j)[: x.ndim]
         first = first or f"{name}[{', '.join(map(str, index))}] is {x[index].item()}"

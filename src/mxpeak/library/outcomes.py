@@ -36,7 +36,7 @@ class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
     """
 
 
-#: Looked up once, because the lookup of a member takes 1 % of the time of a small solve.
+#: cached, because the lookup of the member takes 1 % of the time of a small solve
 SOLVED = Outcome.SOLVED
 
 AnyInfo = TypeVar("AnyInfo", bound="Warned")
@@ -111,13 +111,13 @@ class Info:
         return self.outcome is Outcome.SOLVED
 
     def _as_text(self, lines: list[str]) -> str:
-        """Return the lines of a solver and the lines that all infos have, as one text."""
+        """Return the text of a solver's diagnostics, followed by the lines that all info objects have."""
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
 
     def __bool__(self) -> NoReturn:
-        """Raise a TypeError, because SciPy's info is 0 for a success and a truth value would be ambiguous."""
+        """Raise a TypeError, because SciPy returns info = 0 for success and a truth value would be ambiguous."""
         raise TypeError("an info object has no truth value; use info.converged")
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,7 @@
-"""The policy of `solve`, `lu_factor` and the distributed solver: which engine and which precision, by order.
+"""Select the engine and the precision for `solve`, `lu_factor` and the distributed solver, by the order of A.
 
-An engine factors A. `small_lu` is the compiled elimination of moderate orders, `lapack` the host's LU in fp64, and
-`ranks` the LU over ranks. Each number below is a crossover that was measured with one and two threads.
+An engine factors A. `small_lu` is the compiled elimination for moderate orders, `lapack` the host's LU in fp64, and
+`ranks` the LU over ranks. Each crossover was measured with one and two threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mxpeak.solvers.refine import MOST_STEPS
 
 
 class Crossover(NamedTuple):
-    """The order from which one choice is faster, with one right-hand side and with several."""
+    """The order from which one choice is faster, for one right-hand side and for several."""
 
     one: int
     several: int
@@ -28,10 +28,11 @@ class Crossover(NamedTuple):
         return self.one if rhs <= 1 else self.several
 
 
-#: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. They save half of
-#: 2/3·n³ flops, and each step of refinement reads A and the factors once. Speed of fp32 over `small_lu`, AVX-512 and
-#: AVX2: real, one side, 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to 1.4 at 1200 to 1400; 8 sides, 0.7 to 0.9 at
-#: 1000, 0.9 to 1.1 at 1400; complex, one side, 0.8 to 1.0 at 500, 1.0 to 1.3 at 700; 8 sides, 0.7 to 0.9 at 700.
+#: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. fp32 saves half the
+#: time of 2/3·n³ flops, and each step of refinement reads A and the factors once. Speed of fp32 over `small_lu`,
+#: AVX-512 and AVX2: real, one right-hand side, 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to 1.4 at 1200 to 1400;
+#: 8 right-hand sides, 0.7 to 0.9 at 1000, 0.9 to 1.1 at 1400; complex, one right-hand side, 0.8 to 1.0 at 500, 1.0 to
+#: 1.3 at 700; 8 right-hand sides, 0.7 to 0.9 at 700.
 FP32_FROM = {
     ("small_lu", "real"): Crossover(1024, 1400),
     ("small_lu", "complex"): Crossover(600, 1000),
@@ -39,19 +40,20 @@ FP32_FROM = {
     ("lapack", "complex"): Crossover(600, 768),
     ("ranks", "real"): Crossover(1000, 1000),
 }
-#: fp32 pays for at most n / this many right-hand sides: to refine one costs about 9·n² flops, mostly slow ones.
+#: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides: refining one takes about 9·n² flops, most of them
+#: slow.
 ORDERS_PER_RHS = 128
-#: With fp32 factors at hand, fp64 factors pay from n / this many right-hand sides (measured: n / 16 at n = 500, n / 10
-#: at 1000, n / 32 at 2000).
+#: If fp32 factors exist, new fp64 factors are faster from n divided by this number of right-hand sides on (measured: n
+#: / 16 at n = 500, n/10 at 1000, n/32 at 2000).
 ORDERS_PER_REFACTORING = 16
-#: A step of GMRES takes about the time of an fp64 LU divided by n / this.
+#: A step of GMRES takes about as long as an fp64 LU divided by (n / ORDERS_PER_GMRES_STEP).
 ORDERS_PER_GMRES_STEP = 64
-#: From this order on several threads copy and scale A, and the own precision is not tried first.
+#: From this order on, several threads copy and scale A, and the type of the input is not tried first.
 OWN_PRECISION_BELOW = 2048
-#: The order from which `small_lu` is worth importing its compiler, 0.6 s.
+#: The order from which `small_lu` saves enough time to import its compiler, which takes 0.6 s.
 SMALL_LU_FROM = 32
-#: The most columns of [A B], those of A counted twice, for which `small_lu` is faster than LAPACK. Its panels use one
-#: core. Speed over NumPy at complex128: 1.0 to 1.1 at n = 1000, where LAPACK with its check has 0.9.
+#: Largest number of columns of [A B], with those of A counted twice, for which `small_lu` is faster than LAPACK. Its
+#: panels use one core. Speed over NumPy for complex128: 1.0 to 1.1 at n = 1000; LAPACK with the check reaches 0.9.
 SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
 
 
@@ -65,10 +67,11 @@ class Precision(NamedTuple):
 def choose_precision(
     n: int, dtype: np.dtype[Any], asked: str, rhs: int, device: Any = None, engine: str = "lapack"
 ) -> Precision:
-    """Return the precision of the factors; "auto" is the coarsest that is faster.
+    """Return the precision of the factors; "auto" selects the lowest precision that is faster.
 
-    On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If they are as fast, only
-    16 bits could be faster, and are not: on an H100 at n = 24,576, fp16 takes 0.76 s, the library's fp64 LU 0.37 s.
+    On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
+    equally fast, only 16-bit formats could be faster, but they are not: on an H100 at n = 24,576, fp16 takes 0.76 s,
+    and the library's fp64 LU takes 0.37 s.
     """
     if asked != "auto":
         check_precision(asked)
@@ -91,14 +94,14 @@ def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, eng
 
 
 def check_precision(asked: Any) -> None:
-    """Raise a UsageError if no such precision exists."""
+    """Raise a UsageError if `asked` is not the name of a precision."""
     if not isinstance(asked, str) or asked not in ("auto", *PRECISIONS):
         raise UsageError(f"unknown precision {asked!r}; use one of auto, {', '.join(PRECISIONS)}")
 
 
 @lru_cache(maxsize=256)
 def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], asked: str = "auto") -> bool:
-    """Return whether one thread should factor A in its own precision on the host, without scaling and refinement."""
+    """Return whether one thread should factor A in the type of A on the host, without scaling and refinement."""
     if rhs < 1 or n >= OWN_PRECISION_BELOW:
         return False
     own = own_precision(dtype)
@@ -114,12 +117,12 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
 
 
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
-    """Return whether fp64 factors are faster than refining fp32 factors that exist already."""
+    """Return whether new fp64 factors are faster than the refinement of existing fp32 factors."""
     return rhs * ORDERS_PER_REFACTORING > n
 
 
 def max_gmres_steps(n: int, asked: str) -> int:
-    """Return the most steps of GMRES; if fp64 factors are allowed, the steps must not cost more than these."""
+    """Return the maximum number of GMRES steps, which must not take longer than fp64 factors if these are allowed."""
     return MOST_STEPS if asked != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
 
 

@@ -23,7 +23,7 @@ from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.parent_watch import child_environment
 
-#: Seconds in which a run must end its ranks.
+#: Time limit in seconds for a run to end its ranks.
 END_S = 15.0
 #: The exception for each exit code of the command line.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
@@ -232,9 +232,9 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
 
 
 def _output(command: list[str]) -> tuple[str, str, int]:
-    """Return the output and the exit code of a command, which ends with this process and on its Ctrl-C."""
+    """Run a command and return its output and exit code; the command ends with this process and on Ctrl-C."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # In its own process group: only this process receives Ctrl-C, and passes it on once.
+    # The command has its own process group, so that only this process receives Ctrl-C and forwards it once.
     with subprocess.Popen(command, start_new_session=True, env=child_environment(), **pipes) as process:
         try:
             out, err = process.communicate()
@@ -248,16 +248,16 @@ def _output(command: list[str]) -> tuple[str, str, int]:
 
 
 def _flag(option: Option, name: str, value: Any) -> list[str]:
-    """Return a setting as flags; a grid may be a pair (P, Q), or a list of pairs."""
+    """Return a setting as command-line flags; a grid may be a pair (P, Q), or a list of pairs."""
     text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
-    parsed(option, text, name)  # an error names the argument, not the flag
+    parsed(option, text, name)  # so that an error names the argument instead of the flag
     if option.default is False:
         return [option.flags[-1]] if text == "yes" else []
     return [option.flags[-1], text]
 
 
 def _grids(value: Any) -> str:
-    """Return grids as the text of their flag."""
+    """Return grids as the text of their command-line flag."""
     if isinstance(value, str):
         return value
     pairs = [value] if all(isinstance(side, int) for side in value) else value

@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def working_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which to solve: fp64 for integers, fp32 for 16-bit numbers, otherwise the type itself."""
+    """Return the type for the solve: fp64 for integers, fp32 for 16-bit numbers, otherwise the type itself."""
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype

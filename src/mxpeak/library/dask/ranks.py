@@ -82,9 +82,7 @@ class Ranks:
         """Free the factors and connections of these ranks on the workers, and end blocked receives."""
         if self.client.status != "running":  # the workers no longer belong to this client
             return
-        if (
-            self.client.asynchronous
-        ):  # the garbage collector called `close` in the thread of the event loop, which must not block
+        if self.client.asynchronous:  # the garbage collector runs in the event loop's thread, which must not block
             Thread(target=self.close, daemon=True).start()
             return
         there = self.client.nthreads()

@@ -1,4 +1,4 @@
-"""Describe matrices in tiles, in ScaLAPACK's local arrays or in LAPACK's band storage, without copying them."""
+"""Create matrices from tiles, from ScaLAPACK's local arrays or from LAPACK's band storage, without a copy."""
 
 from __future__ import annotations
 
@@ -186,15 +186,15 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
     if stored.is_tensor:
         return _band_of_tensor(array, kl, ku, m)
     down, right = array.strides
-    # The address of a_ij is that of AB[ku + i - j, j] for all i, j; only entries in the band are read.
+    # AB[ku + i - j, j] has the address of a_ij for all i and j; only entries in the band are read.
     view = np.lib.stride_tricks.as_strided(array[ku:], (m, n), (down, right - down), writeable=False)
     return TileMatrix(whole(view).tiles, consecutive(m), consecutive(n), Solo(), Band(kl, ku))
 
 
 def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
-    """Return the band matrix of a tensor, which is copied if it is stored by rows: tensors have no negative strides.
+    """Return the band matrix of a tensor; a row-major tensor is copied, because tensors have no negative strides.
 
-    The view has the n + kl rows with entries of the band, so that it ends with the storage.
+    The view has the n + kl rows with entries of the band, so that it does not exceed the storage.
     """
     n = AB.shape[1]
     if AB.stride(1) < AB.stride(0):
@@ -225,7 +225,7 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
 
 
 def _tile(values: Any, at: Any) -> Input:
-    """Validate a tile and its index."""
+    """Validate a tile and its index, and return the tile."""
     if not (isinstance(at, tuple) and len(at) == 2 and all(isinstance(k, Integral) for k in at)):
         raise UsageError(f"{at!r} is not the index of a tile; use (I, J), the block row and block column of the tile")
     A = dense(values, f"tile {at}")
@@ -235,7 +235,7 @@ def _tile(values: Any, at: Any) -> Input:
 
 
 def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
-    """Return nested rows of tiles as {(I, J): tile}."""
+    """Return nested rows of tiles as a dictionary {(I, J): tile}."""
     if len(lengths := {len(row) for row in rows}) > 1:
         raise UsageError(
             f"block rows have different lengths ({min(lengths)} and {max(lengths)} tiles); use None for a "

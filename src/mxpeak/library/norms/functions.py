@@ -1,4 +1,4 @@
-"""Compute norms of matrices, of their columns and of their rows."""
+"""Functions that compute norms of matrices, of their columns and of their rows."""
 
 from __future__ import annotations
 
@@ -285,15 +285,15 @@ def row_norms(
 
 
 def _norms(A: Any, kinds: Sequence[Any], options: NormOptions) -> dict[str, float]:
-    """Return each kind of norm of A by its name. Collective over A's ranks."""
+    """Compute each kind of norm of A and return the norms by name. Collective over A's ranks."""
     call = prepare(A, kinds, "norm", options)
     compute = reproducible_norms if options.deterministic else four_stages.norms
-    with np.errstate(all="ignore"):  # an overflow results in Inf
+    with np.errstate(all="ignore"):  # overflow gives Inf
         return compute(call.matrix, call.structure, call.kinds, call.kernels)
 
 
 def _vector_norms(A: Any, kind: Any, by: str, options: NormOptions) -> Any:
-    """Return the norm of every row or column in an array or a tensor. Collective over A's ranks."""
+    """Compute the norm of every row or column; return an array or a tensor. Collective over A's ranks."""
     if is_tensor(A):
         check_no_gradient(A, "A")
     call = prepare(A, (kind,), by, options)

@@ -28,7 +28,7 @@ from mxpeak.perf.host import one_core_each
 
 Matrix = TileMatrix | CyclicMatrix
 
-#: The names of the kinds, and the numbers that NumPy uses for them.
+#: The names of the kinds of norms, and the numbers that NumPy uses for them.
 NAMES: dict[Any, str] = {**KIND_NAMES, 1: "one", math.inf: "inf"}
 
 
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
 def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -> Prepared:
     """Validate the arguments of a norm function and return its prepared matrix, consistently on all ranks of A.
 
-    Nothing is copied, except integers, and matrices on another device than the kernels.
+    Only integer matrices, and matrices on another device than that of the kernels, are copied.
     """
     if isinstance(A, BlockDistributed):
         A = A.blocks()
@@ -98,7 +98,7 @@ def kind_name(kind: Any) -> str:
 def dense(values: Any, name: str) -> Input:
     """Return an array or a tensor with a type and an alignment that kernels support, converted only if necessary.
 
-    Conjugation does not change absolute values, so a conjugate view is read as it is stored.
+    Conjugation does not change absolute values, so the kernels read the memory of a conjugate view directly.
     """
     given = read(values, name, instead="scipy.sparse.linalg.norm", constant=True)
     supported, array = given.dtype.name in TYPES, given.array
@@ -112,7 +112,7 @@ def dense(values: Any, name: str) -> Input:
 
 
 def integers(values: Sequence[Any], name: str) -> list[int]:
-    """Return values as Python integers."""
+    """Return the values as Python integers; raise a UsageError if one is not an integer."""
     try:
         return [index(value) for value in values]
     except TypeError:
@@ -120,7 +120,7 @@ def integers(values: Sequence[Any], name: str) -> list[int]:
 
 
 def sizes(values: Sequence[Any], name: str) -> list[int]:
-    """Return values as nonnegative Python integers."""
+    """Return the values as nonnegative Python integers; raise a UsageError otherwise."""
     numbers = integers(values, name)
     if any(value < 0 for value in numbers):
         raise UsageError(f"{name} = {values!r} contains a negative size; use sizes of 0 or more")
@@ -128,7 +128,7 @@ def sizes(values: Sequence[Any], name: str) -> list[int]:
 
 
 def _tiles_of(A: Any) -> tuple[Matrix, Sequence[str], bool]:
-    """Return a user's matrix in tiles, the names of their devices, and whether the tiles are tensors."""
+    """Return the tiles of a user's matrix, the names of their devices, and whether they are tensors."""
     if isinstance(A, DistMatrix):
         A = cyclic(A)
     if isinstance(A, TileMatrix | CyclicMatrix):
@@ -144,8 +144,8 @@ def _tiles_of(A: Any) -> tuple[Matrix, Sequence[str], bool]:
 def _on_device(
     M: Matrix, devices: Sequence[str], tensors: bool, device: str, threads: int
 ) -> tuple[Matrix, NormKernels]:
-    """Return the matrix and the kernels of `device`; the host kernels read CPU tensors as arrays of the same memory."""
-    if device == "auto" and len(devices) > 1:  # each tile on its own device, and vectors on a GPU
+    """Return the matrix and the kernels of `device`; the host kernels read CPU tensors as arrays without a copy."""
+    if device == "auto" and len(devices) > 1:  # compute each tile on its own device, and vectors on a GPU
         names = sorted(devices, key=lambda name: name == "cpu")
         kernels = device_norms([device_for(device, name) or opened(name) for name in names])
         M = M.mapped(as_tensor)
@@ -158,7 +158,7 @@ def _on_device(
 
 
 def _width(value: Any, name: str) -> int:
-    """Validate a bandwidth and clamp it to ENDLESS."""
+    """Validate a bandwidth, and limit it to ENDLESS."""
     try:
         return min(index(value), ENDLESS)
     except TypeError:
@@ -194,7 +194,7 @@ def _check_tiles(M: Matrix, S: Structure) -> None:
 
 
 def _entries(tile: Tile, band: Band) -> int:
-    """Return the number of entries of a band in a tile."""
+    """Return the number of entries in a band of a tile."""
     shift = tile.rows.first - tile.cols.first
     return Band(band.below - shift, band.above + shift).entries(*tile.A.shape)
 

@@ -1,4 +1,4 @@
-"""The policy of `auto`: the preconditioner for a matrix, with the reason."""
+"""Select the preconditioner for a matrix, with the reason, if the user requests "auto"."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.transversal import rows_to_diagonal
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
-#: Preconditioners for rows that several ranks share.
+#: Preconditioners for rows that are distributed over several ranks.
 OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Reasons for a factorization: a narrow graph, or no other preconditioner for the rows of several ranks.
 NARROW = "the graph of A is narrow, so factors have little fill-in"
 WIDE = "over several ranks only factors work with zeros on the diagonal"
-#: Algebraic multigrid suits matrices whose off-diagonal entries have the opposite sign, by at least this share.
+#: Smallest fraction of off-diagonal entries with the opposite sign for which algebraic multigrid is suitable.
 M_LIKE = 0.8
-#: If the off-diagonal sum of every row is at most this share of the diagonal entry, sweeps need few steps.
+#: If the off-diagonal sum of every row is at most this fraction of the diagonal entry, sweeps need few steps.
 DOMINATED = 0.7
-#: A matrix is factored if the cubed number of rows that cut its graph in two is at most NARROW_GRAPH times the number
-#: of entries.  If multigrid would work too, factors are used up to FACTORED_ROWS rows; above, multigrid is faster.
+#: A matrix is factored if the cubed number of rows that separate its graph into two parts is at most NARROW_GRAPH
+#: times the number of entries. If multigrid is also suitable, factors are used up to FACTORED_ROWS rows; above,
+#: multigrid is faster.
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
-#: The largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
+#: Largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
-#: Jacobi sweeps that make a vector smooth, and their weight.
+#: Number of Jacobi sweeps that make a vector smooth, and their weight.
 SWEEPS, DAMPING = 10, 2 / 3
-#: The mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
+#: Mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
 HUBS = 4.0
 
 
 def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group: RankGroup = SERIAL) -> Choice:
-    """Return the requested preconditioner if the matrix allows it, or the first suitable one for auto.  Collective."""
+    """Return the requested preconditioner if A permits it, or the first suitable one for "auto". Collective."""
     if callable(requested):
         return Choice("user", "as asked", requested)
     if not isinstance(requested, str) or requested not in PRECONDITIONERS:
@@ -75,7 +76,7 @@ def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group:
 
 
 def _check_request(requested: str, zeros: Array) -> None:
-    """Raise if PyAMG is missing, or if a preconditioner would divide by a zero on the diagonal of this rank."""
+    """Raise an error if PyAMG is missing, or if a preconditioner would divide by a zero on this rank's diagonal."""
     if requested == "amg" and not has_pyamg():
         raise UsageError(
             f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, or '
@@ -90,7 +91,10 @@ def _check_request(requested: str, zeros: Array) -> None:
 
 
 def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGroup) -> Choice:
-    """Return the choice for rows permuted to a full diagonal, or factors on rank 0 for several ranks.  Collective."""
+    """Return a choice with rows permuted to a full diagonal, or factors on rank 0 if there are several ranks.
+
+    Collective.
+    """
     permuted_note = f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; "
     if group.is_serial:
         rows = rows_to_diagonal(A)
@@ -131,9 +135,9 @@ def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
 
 
 def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
-    """Return why A is to be factored, or an empty string.  Collective.
+    """Return why A should be factored, or an empty string. Collective.
 
-    The cheaper test comes first: ranks must gather their rows to find out whether the graph is narrow.
+    The cheaper test is first, because the test for a narrow graph gathers the rows of all ranks.
     """
     if group.sum(A.shape[0]) <= FACTORED_ROWS:
         return NARROW if narrow(A, group) else ""
@@ -155,9 +159,11 @@ def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
 
 
 def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
-    """Return whether few rows cut the graph of A in two, so that its factors have little fill-in.  Collective.
+    """Return whether few rows separate the graph of A into two parts, so that its factors have little fill-in.
 
-    The result is False if rank 0 has no room for all rows.
+    Collective.
+
+    The result is False if rank 0 has too little memory for all rows.
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
@@ -170,7 +176,7 @@ def _is_narrow(A: Csr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """Σ_j a_ij and Σ_j |a_ij| of each row, and the diagonal."""
+    """The sums Σ_j a_ij and Σ_j |a_ij| of each row, and the diagonal."""
 
     plain: Array
     absolute: Array
@@ -178,20 +184,20 @@ class RowSums:
 
 
 def row_sums(A: Csr) -> RowSums:
-    """Return the sums of each row."""
+    """Return the sums of each row, and the diagonal."""
     ones = np.ones(A.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         return RowSums(A @ ones, abs(A) @ ones, A.diagonal())
 
 
 def off_diagonal_ratio(sums: RowSums) -> float:
-    """Return the largest Σ |a_ij| / |a_ii| over j ≠ i of all rows, for a diagonal without zeros."""
+    """Return the largest Σ_{j≠i} |a_ij| / |a_ii| of all rows, for a diagonal without zeros."""
     with np.errstate(over="ignore"):
         return float((sums.absolute / np.abs(sums.diagonal)).max(initial=0.0) - 1.0)
 
 
 def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
-    """Return the share of Σ |a_ij|, i ≠ j, whose sign is opposite to a_ii, or 0 for a diagonal matrix.  Collective."""
+    """Return the fraction of Σ |a_ij|, i ≠ j, with the opposite sign of a_ii, or 0 for a diagonal A. Collective."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = group.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
         same_minus_opposite = group.sum(float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum()))
@@ -211,9 +217,9 @@ def skew(A: Csr, group: RankGroup = SERIAL) -> float:
 
 
 def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
-    """Return whether v^T A v and v^T D v differ in sign for a smooth v, which proves that A is indefinite.  Collective.
+    """Return whether v^T A v and v^T D v differ in sign for a smooth v, which proves that A is indefinite. Collective.
 
-    v is the result of Jacobi sweeps on A v = 0 from ones.
+    v is the result of Jacobi sweeps on A v = 0, starting from a vector of ones.
     """
     diagonal = A.diagonal()
     v = np.ones(A.shape[0])
@@ -225,7 +231,7 @@ def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
 
 
 def hubs(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the mean number of entries of a row's neighbor divided by that of a row.  Collective."""
+    """Return the mean number of entries in a row's neighbor divided by that in a row. Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
     entries = group.sum(float(group.with_halo(lengths)[A.indices].sum()))
     return entries * group.sum(A.shape[0]) / group.sum(A.nnz) ** 2
@@ -244,7 +250,7 @@ def _no_stencil() -> NoReturn:
 
 
 def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
-    """Return the choice `stencil` if A is the 27-point matrix of a box with a coarser one, entry by entry."""
+    """Return the choice `stencil` if A is equal to the 27-point matrix of a box that has a coarser level, or None."""
     first = A.indices[: A.indptr[1]]
     if first.size != 8:
         return None

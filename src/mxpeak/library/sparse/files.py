@@ -80,7 +80,7 @@ def _begin(path: Path, header: Header) -> int:
 
 
 def _finite(path: Path, entries: Entries) -> Entries:
-    """Return the entries, or raise if one is not finite."""
+    """Return the entries; raise an error if any entry is not finite."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
         row, column, value = (array[bad[0]] for array in entries.arrays)
@@ -99,7 +99,7 @@ def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
             low, high = (begin + (size - begin) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
             file.seek(low - (low > begin))
             if low > begin:
-                file.readline()  # skips the end of a line that begins in the share before
+                file.readline()  # skip the end of a line that begins in the previous share
             lines = file.read(max(0, high - file.tell()))
             return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
     except OSError as error:

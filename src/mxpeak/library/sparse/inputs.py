@@ -1,6 +1,6 @@
-"""Validation of the arguments of `gmres`: options, a square sparse A, and a b with as many rows, finite and real.
+"""Validate the arguments of `gmres`: options, a square sparse A, and a b with as many rows, finite and real.
 
-If ranks share a system, each passes some rows of A and the same rows of b.
+If ranks share a system, each rank passes some rows of A and the same rows of b.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mxpeak.solvers.precond.formats import PRECISION_NAMES
 
 STORAGES = ("auto", "rows", "ell", "sell", "packed")
 SMOOTHERS = ("auto", "coloured", "natural")
-#: The largest number of rows for 32-bit column indices and some padding.
+#: Largest number of rows for 32-bit column indices and some padding.
 MOST_ROWS = 2**31 - 1024
 
 
 def checked_options(options: GmresOptions) -> GmresOptions:
-    """Return the options, or raise if one is invalid."""
+    """Return the options; raise an error if one is invalid."""
     for name, choices in (("precision", PRECISION_NAMES), ("storage", STORAGES), ("smoother", SMOOTHERS)):
         if (value := getattr(options, name)) not in choices:
             raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
@@ -48,14 +48,14 @@ def checked_options(options: GmresOptions) -> GmresOptions:
 
 
 def matrix(values: Any) -> Csr:
-    """Return A in fp64 by rows, with ascending columns and no duplicates; without a copy if A already is like that."""
+    """Return A in fp64 CSR format, with ascending columns and no duplicates; copy A only if necessary."""
     A = rows(values, square=True)
     check_entries(A)
     return A
 
 
 def rows(values: Any, *, square: bool = False) -> Csr:
-    """Return the rows of A, all or those of a rank, in fp64 with ascending columns and no duplicates."""
+    """Return all rows of A, or those of a rank, in fp64 with ascending columns and no duplicates."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
             f"A is {type(values).__name__}, not a SciPy sparse matrix; use scipy.sparse.csr_array(A), or "
@@ -136,7 +136,7 @@ def _check_finite(A: Csr) -> None:
 
 
 def check_entries(A: Csr, group: RankGroup = SERIAL) -> None:
-    """Raise if a row or a column contains only zeros.  Collective."""
+    """Raise an error if a row or a column contains only zeros. Collective."""
     if group.all(A.diagonal().all()):
         return
     n, nonzero = A.shape[0], A.data != 0
@@ -163,7 +163,7 @@ def row_of(A: Csr, k: int) -> int:
 
 
 def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
-    """Return a validated vector (n,) or k vectors (n, k); `part` means the rows of one rank."""
+    """Return a validated vector (n,) or k vectors (n, k); `part` is True for the rows of one rank."""
     X = read(values, name)
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
@@ -176,14 +176,14 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
 
 
 def on_kernels(X: Input, kernels: SparseKernels) -> Any:
-    """Return vectors in fp64 in the memory of the kernels; raise if they are not finite."""
+    """Return vectors in fp64 in the memory of the kernels; raise an error if they are not finite."""
     on_device = X.on(kernels.device, np.dtype(np.float64))
     check_finite(on_device, X.name, kernels.xp)
     return on_device
 
 
 def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) -> Any:
-    """Return x0, which has the shape of b, or zeros."""
+    """Return x0, which must have the shape of b, or zeros."""
     if values is None:
         return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
     x0 = vectors(values, "x0", b.shape[0], part=part)

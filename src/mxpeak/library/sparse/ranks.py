@@ -1,6 +1,6 @@
-"""The rows of one system that several ranks pass: validated and compared before the solve.
+"""Validate the rows of one system that several ranks pass, and compare the ranks before the solve.
 
-An error on one rank, or a difference between ranks, raises the same error on all ranks and names the rank.
+An error on one rank, or a difference between ranks, raises the same error on all ranks, which names the rank.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mxpeak.library.inputs import Input
 from mxpeak.library.sparse import inputs
 from mxpeak.runtime.placement import threads_of
 
-#: The number of ranks whose row counts an error lists.
+#: Number of ranks whose row counts an error lists.
 SHOWN = 8
-#: Properties that ranks without rows need not agree on, because an empty array has an arbitrary type.
+#: Properties that may differ on ranks without rows, because an empty array has an arbitrary type.
 TYPES = ("A.dtype", "b.dtype")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of this rank of a system: its rows of A with global columns, b and x0, and the user's type of A."""
+    """This rank's part of a system: its rows of A with global columns, b and x0, and the user's type of A."""
 
     A: Csr
     A_dtype: Any
@@ -52,7 +52,7 @@ def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
 
 
 def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> tuple[RankGroup, Csr]:
-    """Return the ranks of a system and the rows of this rank in local columns; raise if ranks differ.  Collective."""
+    """Return the group of ranks and this rank's rows in local columns; raise an error if ranks differ. Collective."""
     m, n = share.A.shape
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **must_match}
     of_ranks = comm.gather_objects((m, facts))
@@ -68,7 +68,7 @@ def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> t
 
 
 def _starts(of_ranks: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
-    """Return the first row of each rank, and n, or raise if the ranks differ."""
+    """Return the first row of each rank, and n; raise an error if the ranks differ."""
     for name in of_ranks[0][1]:
         values = [(rank, facts[name]) for rank, (rows, facts) in enumerate(of_ranks) if rows or name not in TYPES]
         for rank, value in values[1:]:
@@ -92,7 +92,7 @@ _threads: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()
 
 
 def threads_per_rank(comm: Communicator) -> int:
-    """Return the number of cores per rank of this node, determined once.  Collective."""
+    """Return the number of cores per rank on this node, determined once. Collective."""
     if comm not in _threads:
         _threads[comm] = threads_of(comm)
     return _threads[comm]

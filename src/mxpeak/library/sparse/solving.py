@@ -1,4 +1,4 @@
-"""`gmres`: validation of its arguments, the choice of the preconditioner, and the result."""
+"""Implement `gmres`: validate its arguments, select the preconditioner, and build the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import TURN, threads_for
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
 
-#: Above this number of entries several threads are faster: waking a team takes about ten microseconds per kernel.
+#: Number of entries above which several threads are faster: starting a parallel region takes about 10 µs per kernel.
 MANY = 200_000
 
 
@@ -151,7 +151,7 @@ def gmres(
 
 
 def _preconditioner(M: Any, preconditioner: Any) -> Any:
-    """Return M as a function, or the preconditioner if there is no M."""
+    """Return M as a function, or the preconditioner if M is None."""
     if M is None:
         return preconditioner
     if preconditioner != "auto":
@@ -187,7 +187,7 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
 def solve_rows(
     comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: GmresOptions
 ) -> tuple[Any, GmresInfo]:
-    """Solve with the rows of A and b that each rank passes.  Collective."""
+    """Solve a system of which each rank passes some rows of A and b. Collective."""
     group, most = RankGroup(comm), threads_per_rank(comm)
     threads = group.collectively(lambda: _threads_of_rank(device, A, options, most))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
@@ -199,14 +199,14 @@ def solve_rows(
 
 @contextmanager
 def _own_threads(threads: int) -> Iterator[None]:
-    """Exclude other calls of this process, and limit BLAS to the threads of this rank."""
+    """Exclude other calls of this process, and limit BLAS to this rank's threads inside the context."""
     with TURN, one_thread():  # `one_thread` restores the number of threads
         set_threads(threads)
         yield
 
 
 def _threads_of_rank(device: Any, A: Any, options: GmresOptions, most: int) -> int:
-    """Return the number of threads of this rank, or raise if A is on a device."""
+    """Return the number of threads of this rank; raise an error if A is on a device."""
     if device is not None:
         raise UsageError(f"mxpeak solves distributed systems on CPUs, but A is on {device.where}; use A.cpu()")
     return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
@@ -225,7 +225,7 @@ def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
 def _solved(
     kernels: SparseKernels, A: Csr, share: Share, options: GmresOptions, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """Return x in the layout of b, and the diagnostics.  Collective."""
+    """Solve for all right-hand sides; return x in the layout of b, and the diagnostics. Collective."""
     n = int(group.sum(A.shape[0]))
     if not (n and all(share.right_side.shape[1:])):
         return _empty(kernels, share, options, n, group)
@@ -246,7 +246,7 @@ def _solved(
 
 
 def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> float:
-    """Return the relative residual to reach for one right-hand side.  Collective."""
+    """Return the relative residual at which one right-hand side is solved. Collective."""
     if not options.atol:
         return float(options.rtol)
     size = norm(group, b, xp)
@@ -254,15 +254,15 @@ def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> floa
 
 
 def _colours(driver: GmresDriver) -> int | None:
-    """Return the largest number of colors of all ranks, or None if sweeps update single rows.  Collective."""
-    colours = driver.problem.colours  # None on all ranks or on none
+    """Return the largest number of colors on any rank, or None if sweeps update single rows. Collective."""
+    colours = driver.problem.colours  # None on all ranks or on none of them
     return None if colours is None else int(driver.group.largest(colours))
 
 
 def _empty(
     kernels: SparseKernels, share: Share, options: GmresOptions, n: int, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """Return an x without entries for an empty matrix or no right-hand side, as NumPy and SciPy do.  Collective."""
+    """Return an empty x for an empty matrix or no right-hand side, as NumPy and SciPy do. Collective."""
     info = GmresInfo(
         outcome=Outcome.SOLVED,
         n=n,
@@ -293,7 +293,7 @@ def _empty(
 
 
 def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
-    """Return the outcome of all right-hand sides: SOLVED only if all are, NOT_FINITE if any x is not finite."""
+    """Return the outcome of all right-hand sides: SOLVED only if all are solved, NOT_FINITE if any x is not finite."""
     if not all(result.finite for result in results):
         return Outcome.NOT_FINITE
     solved = all(result.residual <= tol for result, tol in zip(results, tols))
