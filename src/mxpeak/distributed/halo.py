@@ -110,7 +110,7 @@ def numbered(block: RowBlock) -> tuple[Array, Array]:
 
 
 def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Partner]:
-    """Return the ranks that own columns of the halo or that need rows of this rank.  Collective."""
+    """Return the ranks that own columns of the halo or that need rows of this rank. Collective."""
     bounds = np.searchsorted(halo, starts).tolist()
     needs = {rank: bounds[rank + 1] - bounds[rank] for rank in range(comm.size) if bounds[rank + 1] > bounds[rank]}
     needs_of_all = comm.bcast_object(comm.gather_objects(needs))

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """The ranks of a system.  All methods except `exchange` are collective.
+    """The ranks of a system. All methods except `exchange` are collective.
 
     starts    the first row of each rank, and n; empty for one process with all rows
     partners  the ranks that this rank exchanges halo entries with

@@ -84,9 +84,7 @@ def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> RowBlo
 def at_their_owners(comm: Communicator, starts: Sequence[int], rows: Array, columns: Array, values: Array) -> Array:
     """Send all entries to the owners of their rows; return the rows, columns and values of this rank's entries.
 
-    Collective.
-
-    All three arrays are fp64, which represents integers up to 2^53.
+    All three arrays are fp64, which represents integers up to 2^53. Collective.
     """
     owner = np.searchsorted(starts, rows, side="right") - 1
     by_owner = np.argsort(owner, kind="stable")

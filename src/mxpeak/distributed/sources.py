@@ -62,7 +62,7 @@ class GeneratedSystem:
         return y
 
     def row_sums(self) -> Vector:
-        """Return Σ_j |a_ij| over the rows.  Collective."""
+        """Return Σ_j |a_ij| over the rows. Collective."""
         return self._row_sums(self._diagonal)
 
     def _row_sums(self, diagonal: Vector | None) -> Vector:

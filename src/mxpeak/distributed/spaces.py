@@ -47,10 +47,10 @@ class Space(Protocol):
         """Return an uninitialized matrix Q for `most` vectors."""
 
     def norm(self, w: Vector) -> float:
-        """Return ||w||_2.  Collective."""
+        """Return ||w||_2. Collective."""
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
-        """Return Q^H w on every rank, with one reduction.  Collective."""
+        """Return Q^H w on every rank, with one reduction. Collective."""
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
         """Compute w += Q t for the vectors in the rows of Q."""
@@ -116,7 +116,7 @@ class DistSpace:
         return self.kernels.matrix(most, self.size)
 
     def norm(self, w: Vector) -> float:
-        """Return ||w||_2.  Collective."""
+        """Return ||w||_2. Collective."""
         return sqrt(self.sum_of([self.kernels.sum_squares(w)])[0])
 
     def max_abs(self, w: Vector) -> float:
@@ -136,7 +136,7 @@ class DistSpace:
         return list(total.tolist())
 
     def project(self, Q: Matrix, w: Vector) -> Vector:
-        """Return Q^T w.  Collective."""
+        """Return Q^T w. Collective."""
         h = self.xp.zeros(len(Q))
         if self.counts:
             self.kernels.add_matvec(h, Q, w)

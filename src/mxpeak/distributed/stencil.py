@@ -198,7 +198,7 @@ def value_format(
 
 
 def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
-    """Return the largest relative error of a value in a format.  Collective."""
+    """Return the largest relative error of a value in a format. Collective."""
     return allreduce_scalar(comm, kernels.rounding(rows, precision), "max", kernels.xp)
 
 

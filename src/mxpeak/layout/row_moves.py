@@ -18,8 +18,8 @@ class RowMoves:
     """The net effect of one panel's swaps.
 
     into_u[i]     the global row whose content becomes row j0+i
-    out_to[t]     the global row, outside the block, that receives …
-    out_from[t]   … the content that block row j0 + out_from[t] had before
+    out_to[t]     a global row outside the block row that receives a row of the block row
+    out_from[t]   the number, in the block row, of the row that moves to out_to[t]
     """
 
     into_u: list[int]

@@ -20,7 +20,7 @@ class Checkpointer(Protocol):
     notes: Notes
 
     def due(self, step: int, count: int) -> bool:
-        """Return whether to copy the matrix after this step of `count`.  Collective."""
+        """Return whether to copy the matrix after this step of `count`. Collective."""
 
     def keep(self, done: int, notes: Notes) -> None:
         """Copy the matrix after `done` steps, together with the notes; the caller may change the matrix afterwards."""

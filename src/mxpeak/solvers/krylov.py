@@ -42,7 +42,7 @@ STALL, STALL_CYCLES = 0.999, 10
 
 
 class Basis(Protocol):
-    """Orthonormal vectors q_1 … q_k of one space.  All methods are collective."""
+    """Orthonormal vectors q_1 … q_k of one space. All methods are collective."""
 
     @property
     def last(self) -> Vector:
@@ -62,7 +62,7 @@ class Basis(Protocol):
 
 
 class Space(Protocol):
-    """Vectors of one length and distribution.  Norms are collective."""
+    """Vectors of one length and distribution. Norms are collective."""
 
     def basis(self, most: int) -> Basis:
         """Return an empty basis with memory for `most` vectors."""
@@ -248,9 +248,7 @@ def gmres_ir(
 ) -> Solve:
     """Solve A x = b by GMRES-IR with M on the right, until ||b - A x|| <= tolerance·||b||, or r = 0 if b = 0.
 
-    Collective.
-
-    The solve ends after `most` steps, or if it stalls. With a tolerance of 0, all steps run.
+    The solve ends after `most` steps, or if it stalls. With a tolerance of 0, all steps run. Collective.
     """
     unit = b_norm if b_norm > 0 else 1.0
 

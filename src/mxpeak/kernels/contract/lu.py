@@ -140,7 +140,7 @@ class LuKernels(Backend, Protocol):
         """Return row numbers in the form that the kernels for row moves need."""
 
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
-        """Start to copy a short vector to the host; return a function that waits for the copy and returns it."""
+        """Start to copy a short vector to the host; return a function that waits and returns the numbers."""
 
     def host_numbers(self, count: int) -> Vector:
         """Return a vector of fp64 zeros in host memory, which the host writes and sends."""

@@ -72,7 +72,7 @@ def natural_kind(storage: str, *, on_device: bool) -> str:
 class Order:
     """A permutation of the rows: new_to_old[new] = old, old_to_new[old] = new.
 
-    Group g has the new rows starts[g] … starts[g+1]-1, a NumPy array.  Rows of one group keep their relative order.
+    Group g has the new rows starts[g] … starts[g+1]-1, a NumPy array. Rows of one group keep their relative order.
     """
 
     new_to_old: Indices

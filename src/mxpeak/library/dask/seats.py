@@ -125,8 +125,8 @@ def fetch(name: str) -> Any:
 def _seated(name: str, work: Callable[[Seat], Any]) -> Any:
     """Run `work` with this worker's seat and return its result; return an `MxpeakError` instead of raising it.
 
-    The client raises an error that all ranks return only once. If a rank fails alone, it closes its connections, so
-    that no other rank waits for it.
+    If all ranks return the same error, the client raises it only once. If a rank fails alone, it closes its
+    connections, so that no other rank waits for it.
     """
     seat = _seats.get((name, get_worker().address))
     if seat is None:

@@ -270,7 +270,7 @@ class DaskFactors:
 
 
 def _check_b(b: Any, n: int) -> np.dtype[Any]:
-    """Check the shape of b and that its entries are finite, and return float64 or complex128.
+    """Check the shape of b and that its entries are finite; return its type, float64 or complex128.
 
     The workers check the entries of a Dask array.
     """

@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
 def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -> Prepared:
     """Validate the arguments of a norm function and return its prepared matrix, consistently on all ranks of A.
 
-    Only integer matrices, and matrices on another device than that of the kernels, are copied.
+    A matrix is copied only if its entries are integers, or if it is not on the device of the kernels.
     """
     if isinstance(A, BlockDistributed):
         A = A.blocks()

@@ -112,7 +112,7 @@ def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGr
 
 
 def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
-    """Return the first suitable preconditioner for a matrix with a full diagonal.  Collective."""
+    """Return the first suitable preconditioner for a matrix with a full diagonal. Collective."""
     if group.is_serial and (choice := _stencil(kernels, A)):
         return choice
     sums, sweep = row_sums(A), default_sweep(group)
@@ -150,7 +150,7 @@ def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
 
 
 def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
-    """Return why multigrid may fail for A, or an empty string.  Collective."""
+    """Return why multigrid may fail for A, or an empty string. Collective."""
     if share < M_LIKE:
         return "signs of A do not suit it"
     if skew(A, group) > SKEW:
@@ -161,9 +161,7 @@ def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
 def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
     """Return whether few rows separate the graph of A into two parts, so that its factors have little fill-in.
 
-    Collective.
-
-    The result is False if rank 0 has too little memory for all rows.
+    The result is False if rank 0 has too little memory for all rows. Collective.
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
@@ -205,7 +203,7 @@ def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
 
 
 def skew(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the sum of |A - A^T| divided by that of |A + A^T|, over the diagonal blocks of all ranks.  Collective."""
+    """Return the sum of |A - A^T| divided by that of |A + A^T|, over the diagonal blocks of all ranks. Collective."""
     A = A if group.is_serial else A[:, : A.shape[0]]
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -231,7 +229,7 @@ def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
 
 
 def hubs(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the mean number of entries in a row's neighbor divided by that in a row. Collective."""
+    """Return the mean length of the rows of neighbors, divided by the mean length of all rows. Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
     entries = group.sum(float(group.with_halo(lengths)[A.indices].sum()))
     return entries * group.sum(A.shape[0]) / group.sum(A.nnz) ** 2

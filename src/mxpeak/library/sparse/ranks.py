@@ -99,6 +99,6 @@ def threads_per_rank(comm: Communicator) -> int:
 
 
 def norm(group: RankGroup, b: Array, xp: Any) -> float:
-    """Return ||b||_2 without overflow.  Collective."""
+    """Return ||b||_2 without overflow. Collective."""
     largest = group.max_abs(b, xp)
     return largest * group.norm(b / largest, xp) if largest else 0.0

@@ -303,7 +303,7 @@ def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
 def _info(
     driver: GmresDriver, results: list[SolveResult], tols: list[float], condition: float | None, setup_s: float
 ) -> GmresInfo:
-    """Return the diagnostics of all right-hand sides.  Collective."""
+    """Return the diagnostics of all right-hand sides. Collective."""
     problem, choice, A = driver.problem, driver.plan.choice, driver.problem.matrix.inner.A
     longest = max(results, key=lambda result: result.steps)
     residual = float(np.max([result.residual for result in results]))  # NaN if any is NaN, which max may ignore

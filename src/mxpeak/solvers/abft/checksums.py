@@ -87,7 +87,7 @@ class Checks(ABC):
             self.baseline(self.first)
 
     def finish(self) -> None:
-        """Check the result of the last steps.  Collective over the grid."""
+        """Check the result of the last steps. Collective over the grid."""
         with self.spans("abft"):
             self.kernels.wait()
             self.check_end()
@@ -229,7 +229,7 @@ class Checks(ABC):
         return [rows[0]] if mended else []
 
     def _column(self, row: int, differing: Differing) -> int | None:
-        """Return the column of a local row's only wrong entry, or None.  Collective over the process row."""
+        """Return the column of a local row's only wrong entry, or None. Collective over the process row."""
         A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
         columns = _marked(odd)
@@ -251,7 +251,7 @@ class Checks(ABC):
         return round(column) if -0.5 < column < self.A.cols.n - 0.5 else None
 
     def _agreed(self, column: int | None) -> int | None:
-        """Return the column on which all ranks of the process row agree, or None.  Collective over the process row.
+        """Return the column on which all ranks of the process row agree, or None. Collective over the process row.
 
         A wrong L21 in one rank's panel also changes its carried sums, which then differ along the row.
         """
@@ -283,7 +283,7 @@ class Checks(ABC):
         return False
 
     def _row_sums(self, row: int, first: int) -> list[float]:
-        """Return both sums over a local row from a column on. Collective over the process row."""
+        """Return both sums over a local row, starting at column `first`. Collective over the process row."""
         part, c0 = self.A.local[slice(row, row + 1)], self.A.cols.local_start(first)
         sums = [self.kernels.xp.zeros(1) for _ in range(2)]
         for y, w in zip(sums, self.weights):

@@ -124,7 +124,7 @@ class MixedChecks(Checks):
         return self.along_row(sums)
 
     def check(self, done: int) -> None:
-        """Check the trailing matrix after the steps since the last check.  Collective over the grid."""
+        """Check the trailing matrix after the steps since the last check. Collective over the grid."""
         steps, j = self.steps[self._at : done], self.column_after(done)
         if not steps:
             return

@@ -54,12 +54,12 @@ class PivotedChecks(Checks):
                 carried[:first] = self.triangle("upper", k)[:first]
 
     def check(self, done: int) -> None:
-        """Check the trailing matrix.  Collective over the grid."""
+        """Check the trailing matrix. Collective over the grid."""
         j = self.column_after(done)
         self._compare(done, lambda k: self.sums_from(j, k), self.A.rows.local_start(j), (j, j))
 
     def check_end(self) -> None:
-        """Check all rows of U.  Collective over the grid."""
+        """Check all rows of U. Collective over the grid."""
         self._compare(len(self.steps), lambda k: self.triangle("upper", k), 0, None)
 
     def look_back(self) -> None:

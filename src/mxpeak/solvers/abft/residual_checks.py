@@ -120,7 +120,7 @@ class CheckedCg(CgSystem):
         del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
-        """Check that residual, directions and x are consistent.  Collective."""
+        """Check that residual, directions and x are consistent. Collective."""
         kernels, true = self._kernels, self._true
         with self._checks.timed():
             self._checks.checks += 1
@@ -216,7 +216,7 @@ class CheckedMixed(MixedSystem):
         self._basis.clear()
 
     def residual(self) -> float:
-        """Return ||b - A x||, compared with the prediction of the cycle after a cycle; see `MixedSystem`."""
+        """Compute ||b - A x||, compare it with the prediction of the last cycle, and return it; see `MixedSystem`."""
         rho = super().residual()
         if self._basis.t:
             self._compare()
@@ -259,7 +259,7 @@ class CheckedMixed(MixedSystem):
 
 
 def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> float:
-    """Return |A|, the largest |A s|_i for three vectors of signs s.  Collective."""
+    """Return |A|, the largest |A s|_i for three vectors of signs s. Collective."""
     xp, x, y, largest = kernels.xp, A.halo_vector(), zeros(kernels, A.n, "fp64"), 0.0
     rows = xp.arange(A.n, dtype=xp.int64)
     for shift in (7, 9, 11):

@@ -89,7 +89,7 @@ class SolveChecks:
         self._known = []
 
     def end(self, comm: Communicator, step: int) -> None:
-        """Check that the matrices are unchanged at the end of a solve.  Collective over comm."""
+        """Check that the matrices are unchanged at the end of a solve. Collective over comm."""
         with self.timed():
             self.checks += 1
             changed = []

@@ -131,10 +131,9 @@ class _MixedLu(Pipeline):
     def make_panels(self, step: LuStep, to: Panels) -> Steps:
         """Compute L_row and U_col of a step, or receive them from the ranks that compute them.
 
-        Collective over the grid.
-
         Receives are posted immediately, because a rank may have to forward panels while it waits for A11. A11 is the
-        first message, because all ranks of a communicator must start its broadcasts in the same order.
+        first message, because all ranks of a communicator must start its broadcasts in the same order. Collective over
+        the grid.
         """
         A11, A21, A12 = self.A.partition(step)
         if to.in_row and to.in_column:

@@ -121,7 +121,7 @@ class FactoredPanel:
             self._kernels.copy(self.L21_row, A[step.j1 :, step.j0 : step.j1])
 
     def start_broadcast(self, options: PanelOptions) -> None:
-        """Begin to broadcast the panel along the process rows.  Collective over all ranks."""
+        """Begin to broadcast the panel along the process rows. Collective over all ranks."""
         row, q = self._A.grid.row, self.step.q
         if row.size > 1:
             if self._ahead:

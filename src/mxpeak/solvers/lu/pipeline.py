@@ -70,7 +70,7 @@ class Pipeline(ABC):
         }
 
     def run(self, overlap: LuOverlap) -> None:
-        """Execute all steps.  Collective over the grid."""
+        """Execute all steps. Collective over the grid."""
         count = len(self.steps)
         for event in lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)):
             if event.op in self.handlers:

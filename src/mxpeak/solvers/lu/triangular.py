@@ -57,7 +57,7 @@ class Factored:
     def solve(self, r: Vector) -> Any:
         """Return U^-1 L^-1 r over the columns, for r over the rows (the same along every process row).
 
-        2·N² flops in fp64 per right-hand side.  Collective over the grid.
+        2·N² flops in fp64 per right-hand side. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
         s, x = self._zeros(A.rows, r), self._zeros(A.cols, r)

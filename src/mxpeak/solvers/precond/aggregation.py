@@ -90,7 +90,7 @@ class _FineLevel:
         return np.sqrt(np.bincount(of[inside] - self.aggregates.first, self.z[inside] ** 2, self.aggregates.count))
 
     def has_a_smooth_vector(self) -> bool:
-        """Return whether z is finite, and nonzero on every aggregate.  Collective."""
+        """Return whether z is finite, and nonzero on every aggregate. Collective."""
         return self.group.all(np.isfinite(self.z).all() and self.norms.all())
 
 
@@ -176,7 +176,7 @@ def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
 
 
 def _aggregates(A: Csr, group: RankGroup) -> Aggregates:
-    """Return aggregates of unknowns that are strongly connected within this rank.  Collective."""
+    """Return aggregates of unknowns that are strongly connected within this rank. Collective."""
     of, count = group.collectively(lambda: _aggregates_of_block(for_pyamg(A[:, : A.shape[0]])))
     counts = group.comm.bcast_object(group.comm.gather_objects(count))
     starts = tuple(accumulate(counts, initial=0))
@@ -197,7 +197,7 @@ def _aggregates_of_block(block: Any) -> tuple[Array, int]:
 
 
 def _smooth(A: Csr, group: RankGroup) -> Array:
-    """Return a vector that sweeps on A z = 0 hardly change, starting from ones. Collective."""
+    """Return a smooth vector z, the result of Jacobi sweeps on A z = 0 from ones. Collective."""
     z, diagonal = np.ones(A.shape[0]), A.diagonal()
     for _ in range(SWEEPS):
         z -= DAMPING * (A @ group.with_halo(z)) / diagonal

@@ -87,7 +87,7 @@ class Transfer:
         self.nnz, self.bytes = int(T.nnz), self._T.bytes + int(self._x.nbytes)
 
     def receive(self) -> None:
-        """Receive the entries of x that other ranks own.  Collective."""
+        """Receive the entries of x that other ranks own. Collective."""
         self._exchange.complete(self.own, self._halo)
 
     def add_to(self, y: Vector) -> None:
@@ -107,13 +107,13 @@ class Smoother(Protocol):
         """Return the memory of the smoother in bytes."""
 
     def presmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x = S b.  Collective."""
+        """Compute x = S b. Collective."""
 
     def residual(self, b: Vector, x: Vector, r: Vector) -> None:
-        """Compute r = b - A x after `presmooth`.  Collective."""
+        """Compute r = b - A x after `presmooth`. Collective."""
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Improve x by another sweep.  Collective."""
+        """Improve x by another sweep. Collective."""
 
 
 class GaussSeidel:
@@ -146,16 +146,16 @@ class Schwarz:
         self.order, self.bytes = self._sweep.order, self._sweep.bytes
 
     def presmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x = S b.  Collective."""
+        """Compute x = S b. Collective."""
         self._sweep(b, self._A.own(x))
 
     def residual(self, b: Vector, x: Vector, r: Vector) -> None:
-        """Compute r = b - A x.  Collective."""
+        """Compute r = b - A x. Collective."""
         self._A.multiply(x, r)
         self._kernels.subtract_from(r, b)
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x += S (b - A x).  Collective."""
+        """Compute x += S (b - A x). Collective."""
         self.residual(b, x, self._r)
         self._sweep(self._r, self._r)
         self._kernels.add_scaled(self._A.own(x), 1.0, self._r)
@@ -182,11 +182,11 @@ class AmgLevel:
         self.x, self.r = A.halo_vector(), zeros(kernels, coarser.A.n, A.A.vectors)
 
     def presmooth(self, b: Vector) -> None:
-        """Compute x = S b.  Collective."""
+        """Compute x = S b. Collective."""
         self._smoother.presmooth(b, self.x)
 
     def restrict(self, b: Vector) -> None:
-        """Compute r = R (b - A x).  Collective."""
+        """Compute r = R (b - A x). Collective."""
         self._smoother.residual(b, self.x, self._R.own)
         with self._spans("restriction", flops=2.0 * self._R.nnz, bytes=float(self._R.bytes)):
             self._R.receive()
@@ -196,14 +196,14 @@ class AmgLevel:
                 self._group.add_up(self.r)
 
     def correct(self, coarse: Any) -> None:
-        """Compute x += P x_coarse.  Collective."""
+        """Compute x += P x_coarse. Collective."""
         with self._spans("prolongation", flops=2.0 * self._P.nnz, bytes=float(self._P.bytes)):
             self._P.own[:] = coarse.A.own(coarse.x)
             self._P.receive()
             self._P.add_to(self.A.own(self.x))
 
     def postsmooth(self, b: Vector) -> None:
-        """Improve x by another sweep.  Collective."""
+        """Improve x by another sweep. Collective."""
         self._smoother.postsmooth(b, self.x)
 
 

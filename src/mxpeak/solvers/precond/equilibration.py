@@ -57,7 +57,7 @@ class Equilibration:
         return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
 
     def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
-        """Return 2^k D_r b, whose largest entry is in [1/2, 1), and k, for a nonzero b.  Collective."""
+        """Return 2^k D_r b, whose largest entry is in [1/2, 1), and k, for a nonzero b. Collective."""
         k = -self._largest_exponent(b, self.rows)
         return self.xp.ldexp(b, self.rows + k), k
 
@@ -72,7 +72,7 @@ class Equilibration:
             return self.xp.ldexp(y, self.columns - k)
 
     def relative(self, r: Vector, b: Vector) -> float:
-        """Return ||D_r^-1 r|| / ||D_r^-1 b||, the relative residual of the unscaled system.  Collective."""
+        """Return ||D_r^-1 r|| / ||D_r^-1 b||, the relative residual of the unscaled system. Collective."""
         xp = self.xp
         shift = -self._largest_exponent(b, -self.rows)
         with np.errstate(over="ignore"):
@@ -80,7 +80,7 @@ class Equilibration:
         return norms[0] / norms[1]
 
     def relative_terms(self, A: Csr, y: Vector, b: Vector) -> float:
-        """Return || |A||y| + |b| || / ||b|| of the unscaled system, the size of the terms of b - A y.  Collective."""
+        """Return || |A||y| + |b| || / ||b|| of the unscaled system, the size of the terms of b - A y. Collective."""
         size = np.abs(host_array(y))
         with np.errstate(all="ignore"):
             sizes = abs(A) @ self.group.with_halo(size) + np.abs(host_array(b))
@@ -91,7 +91,7 @@ class Equilibration:
 
     @property
     def range(self) -> int:
-        """Return the larger spread of the exponents of the rows and of the columns.  Collective."""
+        """Return the larger spread of the exponents of the rows and of the columns. Collective."""
         largest = self.group.largest
         ends = ((e.max(initial=LOWEST), (-e).max(initial=LOWEST)) for e in (self.rows, self.columns))
         return max(int(largest(high) + largest(minus_low)) for high, minus_low in ends)
@@ -111,7 +111,7 @@ def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
 
 
 def balanced(A: Csr, group: RankGroup = SERIAL) -> bool:
-    """Return whether the solver needs no scaling for the range and spread of A.  Collective."""
+    """Return whether the solver needs no scaling for the range and spread of A. Collective."""
     size = np.abs(A.data)
     with np.errstate(over="ignore"):
         by_row, by_column = np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1])

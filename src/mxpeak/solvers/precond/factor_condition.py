@@ -34,7 +34,7 @@ def suspicious(bound: float, precision: str) -> bool:
 
 
 def largest_row(A: Csr, group: RankGroup) -> float:
-    """Return ||A||_inf.  Collective."""
+    """Return ||A||_inf. Collective."""
     sums = np.add.reduceat(np.abs(A.data), A.indptr[:-1]) if A.nnz else np.zeros(1)
     return group.largest(float(sums.max(initial=0.0)))
 

@@ -159,7 +159,7 @@ def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) 
 
 
 def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
-    """Return why rank 0 does not gather all rows, or an empty string.  Collective."""
+    """Return why rank 0 does not gather all rows, or an empty string. Collective."""
     if group.is_serial:
         return ""
     problem = no_room(group, nnz, copies * GATHERED_BYTES * nnz, "all rows")
@@ -169,19 +169,19 @@ def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
 
 
 def fill(n: int, nnz: int) -> float:
-    """Return an estimate of the entries of L and U together for a matrix with a long and narrow graph."""
+    """Return an estimate of the number of entries in L and U for a matrix with a long and narrow graph."""
     return nnz * max(1.0, log2(n))
 
 
 def estimated_fill(A: Csr, group: RankGroup) -> tuple[float, str]:
-    """Return a bound of the entries of L and U, or infinity and the reason why it is unknown.  Collective."""
+    """Return a bound of the number of entries in L and U, or infinity and the reason why it is unknown. Collective."""
     if problem := no_room_for_rows(group, int(group.sum(A.nnz))):
         return inf, problem
     return group.on_all_rows(A if group.is_serial else pattern(A), fill_of_any), ""
 
 
 def fill_of_any(A: Csr) -> float:
-    """Return a bound of the entries of L and U for any A, up to a small factor."""
+    """Return a bound of the number of entries in L and U for any A, up to a small factor."""
     n, lengths = A.shape[0], np.diff(A.indptr)
     dense = lengths > DENSE_ROW * np.sqrt(n)
     within = width(A[~dense][:, ~dense]) if dense.any() and not dense.all() else width(A)
@@ -233,7 +233,7 @@ class CompleteFactors:
         self.bytes = int(self._x.nbytes + self._whole.nbytes + factors.bytes)
 
     def __call__(self, r: Vector) -> Vector:
-        """Return U^-1 L^-1 r.  Collective."""
+        """Return U^-1 L^-1 r. Collective."""
         own = self._A.own(self._x)
         with self._spans("factors"), np.errstate(all="ignore"):
             if self._group.is_serial:

@@ -68,6 +68,6 @@ def rounding(kernels: SparseKernels, rows: Rows, name: str, group: RankGroup = S
 
 
 def out_of_range(kernels: SparseKernels, rows: Rows, precision: str, group: RankGroup = SERIAL) -> bool:
-    """Return whether a value is too large or too small for a 16-bit format.  Collective."""
+    """Return whether a value is too large or too small for a 16-bit format. Collective."""
     narrow = precision in ("bf16", "fp16")
     return narrow and group.largest(kernels.rounding(rows, precision)) > PRECISIONS[precision].u

@@ -22,7 +22,7 @@ class Multigrid:
         self._top, self.levels, self.bytes, self.order = top, levels, bytes, order
 
     def __call__(self, r: Vector) -> Vector:
-        """Return the correction of one cycle.  Collective."""
+        """Return the correction of one cycle. Collective."""
         return cycle(self._top, r)
 
 

@@ -164,7 +164,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
 
 
 def _smooth(A: Csr) -> Array | None:
-    """Return a positive vector that sweeps hardly change, or None if the sweeps make it nonpositive."""
+    """Return a positive smooth vector z, the result of sweeps on A z = 0, or None if an entry is not positive."""
     from pyamg.relaxation.relaxation import gauss_seidel
 
     z = np.ones(A.shape[0])

@@ -79,7 +79,7 @@ class OverlappingSweep:
         self.bytes = int(self._E.A.bytes + sum(own))
 
     def __call__(self, b: Vector, x: Vector) -> None:
-        """Compute x = S b, a sweep from zero.  Collective."""
+        """Compute x = S b, a sweep from zero. Collective."""
         self._collect(b)
         self._E.relax_from_zero(self._b_swept, self._x, self._keep)
         if self._keep is not None:
@@ -111,6 +111,6 @@ class SchwarzSweep:
         self.bytes = self._sweep.bytes + int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
-        """Return S r.  Collective."""
+        """Return S r. Collective."""
         self._sweep(r, self._A.own(self._x))
         return self._x

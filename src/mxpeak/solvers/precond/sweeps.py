@@ -76,7 +76,7 @@ class UserPreconditioner:
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
-        """Return D_c^-1 M^-1 D_r^-1 r.  Collective."""
+        """Return D_c^-1 M^-1 D_r^-1 r. Collective."""
         xp, group, x = self._kernels.xp, self._scaling.group, self._A.own(self._x)
         if not group.all(xp.all(xp.isfinite(r))):
             x[:] = nan  # not passed to the user's function: the solver detects it and continues in fp64
