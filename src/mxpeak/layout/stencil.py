@@ -155,7 +155,7 @@ class Box:
 
     @property
     def global_coarse_nnz(self) -> int:
-        """Return the number of entries in the rows of even points, the next level: Π (3·gn/2 - 1) for even sides."""
+        """Return the number of entries on the next level, which has the even points: Π (3·gn/2 - 1) for even sides."""
         self.coarser()
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 

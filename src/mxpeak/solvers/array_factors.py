@@ -377,7 +377,7 @@ def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Bloc
 
 
 def row_error_if_unchanged(kernels: DenseKernels, A: Matrix, X: Block, B: Block, eta: float) -> float:
-    """Return the worst row-wise error of A X = B in n·u, or NaN if A, X or B changed after their error was eta."""
+    """Return the worst row-wise error of A X = B in n·u, or NaN if A, X or B changed since eta was computed."""
     xp, n = kernels.xp, len(A)
     A = A if by_rows(A) or by_rows(A.T) else xp.asarray(A, copy=True)
     X, B = xp.reshape(X, (n, -1)), xp.reshape(B, (n, -1))

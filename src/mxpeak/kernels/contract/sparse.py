@@ -141,7 +141,7 @@ class SparseKernels(Protocol):
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Return the clock that measures these operations."""
+        """Return the stopwatch that measures these operations."""
 
     def computing(self) -> AbstractContextManager[None]:
         """Return a context that selects the device of these vectors and full fp32 products.

@@ -58,7 +58,7 @@ Place = tuple[tuple[int, int], tuple[int, int]]
 def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place, Any]]]:
     """Compute A on the workers; return for each worker the positions and futures of the chunks that it contributes.
 
-    A worker that stores a chunk contributes it. If several workers or none of them store a chunk, the worker with the
+    A worker that stores a chunk contributes it. If several workers or no worker stores a chunk, the worker with the
     fewest chunks contributes it.
     """
     A = client.persist(A, workers=list(workers))

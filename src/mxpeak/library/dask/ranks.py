@@ -35,9 +35,7 @@ class Ranks:
         self.addresses = [tuple(told[worker]) for worker in self.workers]
 
     def turn(self) -> Any:
-        """Return the lock that serializes the calls of all threads and clients: each call needs a thread on every
-        worker.
-        """
+        """Return the lock that serializes all calls, because each call needs a thread on every worker."""
         return Lock("mxpeak")
 
     def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
@@ -59,7 +57,7 @@ class Ranks:
     def fetch(self) -> Any:
         """Return a completed future of the solution x that the last call stored on rank 0.
 
-        The caller must still hold the lock of that call.
+        The caller must hold the lock from before `call` until after `fetch`.
         """
         x = self._submit(0, seats.fetch)
         self._wait([x])

@@ -56,9 +56,7 @@ class DenseFactors(ABC):
         """Replace the factors by fp64 factors."""
 
     def _refined(self, solve: Callable[[bool], tuple[Solution, bool]], spans: Spans, *, parts: int = 1) -> Solution:
-        """Solve with the function `solve`; if the factors are not accurate enough, factor A again in fp64 and solve
-        again.
-        """
+        """Call `solve`; if the factors are not accurate enough, factor A again in fp64 and call `solve` again."""
         solution, lower = solve(False)
         if self._factors.precision != "fp64":
             with spans("refine"):
@@ -332,9 +330,7 @@ class EmptyFactors(LUFactors):
 def factors_of(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans, *, decayed: bool
 ) -> LUFactors:
-    """Factor A in the chosen precision, or in fp64 if that precision fails or the pivots are known to decay
-    (`decayed`).
-    """
+    """Factor A in the chosen precision, or in fp64 if this fails or the pivots are known to decay (`decayed`)."""
     if not decayed and choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).name != "fp64":
         if factors := low_precision_factors(kernels, A, precision, dtype, rhs, spans):
             return factors
@@ -416,9 +412,7 @@ def _kept(
 def _deflated(
     backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans
 ) -> tuple[AnyArrayFactors, tuple[str, ...]]:
-    """Return factors of A with a deflated last pivot; if deflation fails, factor A in fp64 and return the reason as a
-    note.
-    """
+    """Deflate the last pivot, or factor A in fp64 if this fails; return the factors and a note with the reason."""
     seen = factors.probe  # `deflated` overwrites the last pivot
     if not seen * PRECISIONS["fp32"].u >= 1.0:
         seen = factors.condition

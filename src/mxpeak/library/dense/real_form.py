@@ -61,8 +61,7 @@ def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
 
 
 def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return B (n, k) as right-hand sides of the real system; for a real A, the real parts and then the imaginary
-    parts.
+    """Return B (n, k) as right-hand sides of the real system; for a real A, real parts and then imaginary parts.
 
     For a complex A, `conjugated` selects conj(B): A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the
     real form solves.

@@ -44,8 +44,7 @@ def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
 
 
 class SolvePlan(NamedTuple):
-    """The constants for systems of one order, type and number of right-hand sides, so that one lookup returns all of
-    them.
+    """Constants for all systems of one order, type and number of right-hand sides, cached together.
 
     gemm      address of BLAS's matrix product; 0 if the small LU computes the products itself
     of        LAPACK's routines for the type

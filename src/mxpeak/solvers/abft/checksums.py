@@ -145,7 +145,7 @@ class Checks(ABC):
         return self.kernels.xp.zeros(self.A.rows.local_size)
 
     def sums_from(self, j: int, k: int = 0) -> Vector:
-        """Return the sums over rows and columns from j on, weighted by w or w'. Collective over the process row."""
+        """Return the row sums over the submatrix A[j:, j:], weighted by w or w'. Collective over the process row."""
         A, sums = self.A, self.zeros()
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
         self.kernels.add_matvec(sums[rows], A.local[rows, cols], self.weights[k][cols])

@@ -2,10 +2,10 @@
 
     P [A  s] = L [U  U w]      s = A w
 
-Row swaps, solves and updates treat these columns in the same way as all others. Every process column has a copy of
-them, with sums over whole rows. Therefore, s_i is the sum over the remaining part of row i, and the sum over U after
-the row is finished. If L21 is wrong on one rank (because of its panel, a message, or a flip in its buffer), sums and
-rows differ on this rank.
+Row swaps, solves and updates treat these columns in the same way as all others. Every process column has a copy of the
+checksum columns, with sums over whole rows. Therefore, s_i is the sum over the remaining part of row i, and the sum
+over U after the row is finished. If L21 is wrong on one rank (because of its panel, a message, or a flip in its
+buffer), sums and rows differ on this rank.
 
 Sums and entries are rounded in the same way, with an error of u·size for each of the N eliminated columns, and L^-1
 transfers the differences to the remaining rows. The summation of the rows adds sqrt(N)·u·size. If N is small, the few
@@ -63,7 +63,7 @@ class PivotedChecks(Checks):
         self._compare(len(self.steps), lambda k: self.triangle("upper", k), 0, None)
 
     def look_back(self) -> None:
-        """Do nothing, because x is computed from U at once, and L is not needed again."""
+        """Do nothing, because x is computed from U immediately, and L is not needed again."""
 
     def _compare(
         self, done: int, sums_by: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None

@@ -76,7 +76,7 @@ class CheckedCg(CgSystem):
         return self._next_rz
 
     def update_direction(self, beta: float) -> None:
-        """Compute p = z + β p; A p remains that of the previous step, see `CgSystem`."""
+        """Compute p = z + β p, and keep A p of the previous step; see `CgSystem`."""
         super().update_direction(beta)
         self._rz, self._turned = self._next_rz, True
         if self._steps:

@@ -1,7 +1,7 @@
 """The results of checks of iterative solves: changed bits of matrices, and residuals that contradict x.
 
 The bits of the matrices of all levels and of b are summed after their generation, and again at the end of every solve.
-A flipped bit changes the sum of its array, whatever its effect on the solve.
+A flipped bit changes the sum of its array, even if it has no effect on the solve.
 """
 
 from __future__ import annotations

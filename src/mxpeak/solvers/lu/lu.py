@@ -234,7 +234,7 @@ class _MixedLu(Pipeline):
         del self.panels[event.k]
 
     def notes(self) -> Mapping[str, Sequence[float]]:
-        """Return the zero pivots by step, which a checkpoint stores."""
+        """Return the zero pivots by step, as the notes of a checkpoint."""
         return {"zero_pivots": list(self.zero_pivots.tolist())}
 
 

@@ -299,7 +299,7 @@ class _PivotedLu(Pipeline):
         super().end_step(event)
 
     def notes(self) -> Mapping[str, Sequence[float]]:
-        """Return the first singular column, which a checkpoint stores."""
+        """Return the first singular column, as the notes of a checkpoint."""
         return {"singular": [float(self.singular)]}
 
 

@@ -153,7 +153,7 @@ class _Prover:
         return y
 
     def spread(self, squares: Vector) -> float:
-        """Return the largest mean of a group of rows relative to its limit, which is larger for smaller groups."""
+        """Return the largest mean squared deviation of a group of rows relative to the limit for its size."""
         values = squares.tolist()
         worst = 0.0
         for begin in range(0, len(values), GROUP):
