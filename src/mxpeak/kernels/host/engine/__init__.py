@@ -1,1 +1,1 @@
-"""Compilation, vector instructions, threads, BLAS and LAPACK for the kernels of the host."""
+"""Compilation, vector instructions, threads, BLAS and LAPACK for the host kernels."""

@@ -1,6 +1,6 @@
-"""SciPy's BLAS, called through the pointers of its Cython interface: in place, with leading dimensions, no copies.
+"""Call SciPy's BLAS in place, without copies, through the function pointers that SciPy exports for Cython.
 
-BLAS knows column-major blocks; matrices here are row-major, so it gets their transposes.
+BLAS expects column-major blocks. Matrices here are row-major, so BLAS receives their transposes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.p
 
 
 def pointers(name: str) -> Any:
-    """SciPy's module of pointers to BLAS or LAPACK, without all else of scipy.linalg: that takes 0.1 s to load.
+    """Return SciPy's module of BLAS or LAPACK pointers without loading the rest of scipy.linalg, which takes 0.1 s.
 
-    It is left to whoever imports scipy.linalg to make it known; the module will be the same.
+    The module is not left in `sys.modules`, so that a later import of scipy.linalg registers it as usual.
     """
     whole = f"scipy.linalg.{name}"
     if whole in sys.modules:
@@ -48,7 +48,7 @@ def pointers(name: str) -> Any:
         )
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules.pop(whole, None)  # Cython has put it there
+    sys.modules.pop(whole, None)  # Cython has registered the module
     return module
 
 
@@ -56,9 +56,10 @@ cython_blas = pointers("cython_blas")
 
 
 def address(routine: str, interface: Any = cython_blas) -> int:
-    """The address of a routine of BLAS, such as dgemm, or of another of SciPy's interfaces; its integers have 32 bits.
+    """Return the address of a BLAS routine such as dgemm, or of a routine of another SciPy interface.
 
-    The signature in its capsule says so.  A routine that takes longer ones would read and write beyond ours.
+    The signature in the routine's capsule must show 32-bit integers; otherwise the function raises ResourceError,
+    because a routine with 64-bit integers would read and write beyond the arguments.
     """
     capsule = interface.__pyx_capi__[routine]
     signature = _capsule_name(capsule)
@@ -70,14 +71,16 @@ def address(routine: str, interface: Any = cython_blas) -> int:
     return int(_capsule_pointer(capsule, signature))
 
 
-#: The letter and the scalar type of each type that BLAS knows.
+#: The letter and the scalar type of each type that BLAS supports.
 TYPES = {np.dtype(np.float64): ("d", ctypes.c_double), np.dtype(np.float32): ("s", ctypes.c_float)}
 
 _routines: dict[str, Any] = {}
 
 
 def _routine(name: str, arguments: int) -> Any:
-    """The BLAS routine `name` as a ctypes function of so many pointers; calling it releases the interpreter lock."""
+    """Return a BLAS routine with this number of pointer arguments as a ctypes function that releases the interpreter
+    lock.
+    """
     if name not in _routines:
         _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(address(name))
     return _routines[name]
@@ -86,7 +89,7 @@ def _routine(name: str, arguments: int) -> Any:
 _LEFT, _RIGHT, _LOWER, _UPPER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(c.encode()) for c in "LRLUTNU")
 
 
-#: The transpose of a transpose: how BLAS reads a block itself, where `order` says how it reads its transpose.
+#: The opposite of the flag from `order`: `order` describes the transpose of a block, this one the block itself.
 _OTHER = {b"N": b"T", b"T": b"N"}
 
 
@@ -95,7 +98,7 @@ def _int(value: int) -> Any:
 
 
 def order(A: Array) -> tuple[bytes, int]:
-    """How BLAS reads the transpose of a block: N and its leading dimension if row-major, T if column-major."""
+    """Return how BLAS reads the transpose of a block: (N, leading dimension) if row-major, (T, ...) if column-major."""
     (rows, columns), (down, across) = A.shape, (stride // A.itemsize for stride in A.strides)
     if columns == 1 or across == 1:
         return b"N", max(down, columns, 1) if rows > 1 else max(columns, 1)
@@ -103,14 +106,15 @@ def order(A: Array) -> tuple[bytes, int]:
     return b"T", max(across, rows, 1)
 
 
-#: Columns of a product that is tried in parts: more than libraries take in one block, no multiple of a tile.
+#: Columns of the test products in `cuts_show`: more than one block of a BLAS library, and no multiple of a tile.
 TRIED = 1011
 
 
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
-    """C += alpha · A · B, in place, each in either order; 2·m·n·k flops.
+    """Add alpha · A · B to C in place, each matrix row-major or column-major; 2·m·n·k flops.
 
-    A row-major C is the column-major C^T, so BLAS forms C^T += alpha · B^T · A^T; a column-major C is formed as it is.
+    A row-major C is the column-major C^T, so BLAS computes C^T += alpha · B^T · A^T; a column-major C is updated
+    directly.
     """
     (m, k), n = A.shape, B.shape[1]
     if m == 0 or n == 0 or k == 0:
@@ -139,11 +143,13 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 
 @cache
 def cuts_show(letter: str, threads: int) -> bool:
-    """Whether sgemm (dgemm) gives an entry of C other bits where C is multiplied in parts; tried on a few products.
+    """Return whether sgemm or dgemm rounds entries of C differently if C is computed in parts, from a few test
+    products.
 
-    OpenBLAS's for AVX2 do: a tile's sums are taken in another order at the end of a block than in its midst, SGEMM's
-    everywhere, DGEMM's where rows are cut.  Those for AVX-512 do: small products have kernels of their own, which sum
-    columns behind the last whole tile differently.  Threads cut anywhere, and an update at whole lines of tiles.
+    OpenBLAS's kernels for AVX2 sum a tile at the end of a block in a different order than other tiles: SGEMM does so
+    for rows and columns, DGEMM only for rows. The kernels for AVX-512 use separate code for small products, which sums
+    the columns after the last whole tile in a different order. Threads cut C anywhere; updates cut it at multiples of
+    a tile.
     """
     dtype = {"s": np.float32, "d": np.float64}[letter]
     numbers = np.random.default_rng(1)
@@ -156,7 +162,7 @@ def cuts_show(letter: str, threads: int) -> bool:
         all_at_once = C.copy()
         gemm(-1.0, A, B, all_at_once)
         for i, j in blocks:
-            parts = C.copy()  # whose rows lie as far apart as those of a matrix
+            parts = C.copy()  # a copy with the same distance between rows as in a matrix
             gemm(-1.0, A[i], B[:, j], parts[i, j])
             if not np.array_equal(parts[i, j], all_at_once[i, j]):
                 return True
@@ -164,26 +170,33 @@ def cuts_show(letter: str, threads: int) -> bool:
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:
-    """B = L^-1 · B in place, L the unit lower triangle of a column-major block: B^T = B^T · L^-T; m²·n flops."""
+    """Solve B = L^-1 · B in place with the unit lower triangle L of a column-major block; m²·n flops.
+
+    BLAS computes B^T = B^T · L^-T.
+    """
     _trsm((_RIGHT, _LOWER, _TRANSPOSED, _UNIT), L, B)
 
 
 def trsm_right_upper(B: Array, U: Array) -> None:
-    """B = B · U^-1 in place, U the upper triangle of a column-major block: B^T = U^-T · B^T; m·n² flops."""
+    """Solve B = B · U^-1 in place with the upper triangle U of a column-major block; m·n² flops.
+
+    BLAS computes B^T = U^-T · B^T.
+    """
     _trsm((_LEFT, _UPPER, _TRANSPOSED, _PLAIN), U, B)
 
 
 def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None:
-    """B = T^-1 · B (T^-T · B) in place, T the unit lower or the upper triangle of a row-major block; m²·n flops.
+    """Solve B = T^-1 · B (or T^-T · B) in place, T the unit lower or the upper triangle of a row-major block; m²·n
+    flops.
 
-    B^T = B^T · T^-T, and BLAS reads the block as T^T, whose triangle is the other one.
+    BLAS computes B^T = B^T · T^-T and reads the block as T^T, so it uses the opposite triangle.
     """
     triangle, diagonal = (_UPPER, _UNIT) if lower else (_LOWER, _PLAIN)
     _trsm((_RIGHT, triangle, _TRANSPOSED if transposed else _PLAIN, diagonal), T, B, by_rows=True)
 
 
 def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
-    """xTRSM on the transpose of a row-major B, with a column-major triangle T, or one by rows."""
+    """Call xTRSM on the transpose of a row-major B, with a triangle T that is column-major, or row-major if `by_rows`."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
@@ -198,19 +211,21 @@ def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) ->
 
 @lru_cache(maxsize=1)
 def _controllers() -> tuple[Any, ...]:
-    """The loaded BLAS libraries (SciPy's, and NumPy's own); looked for once, since that reads the process's map."""
+    """Return the loaded BLAS libraries (SciPy's and NumPy's), cached because the search reads the process's memory
+    map.
+    """
     return tuple(c for c in ThreadpoolController().lib_controllers if c.user_api == "blas")
 
 
 def set_threads(threads: int) -> None:
-    """Let BLAS use so many threads from now on."""
+    """Set the number of threads that BLAS uses."""
     for controller in _controllers():
         controller.set_num_threads(threads)
 
 
 @dataclass(eq=False, slots=True)
 class _Inside:
-    """Somebody in `one_thread`, and how many threads BLAS had before: none is known yet."""
+    """One active `one_thread` context, with the thread counts of the BLAS libraries at its entry."""
 
     before: list[int] = field(default_factory=list)
 
@@ -221,10 +236,12 @@ _inside: list[_Inside] = []
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS on one thread inside: for what is done sooner than more threads are woken, or by threads of our own.
+    """Limit BLAS to one thread inside the context.
 
-    Its own go on spinning for some 30 ms after a call, and take cores from ours.  Whoever came in last gives back what
-    there was before; another leaves that to the one who came in next, whichever thread of the process it is.
+    It is used for small operations, which finish before more threads wake up, and for code that runs on mxpeak's own
+    threads: BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads. Contexts of
+    several threads may overlap. The context that was entered last restores the thread counts at its exit; any other
+    context hands its saved counts to the context that was entered next.
     """
     mine = _Inside()
     try:
@@ -240,7 +257,7 @@ def one_thread() -> Iterator[None]:
 
 def _leave(mine: _Inside) -> None:
     if mine not in _inside:
-        return  # interrupted before it was in
+        return  # interrupted before it was entered
     at = _inside.index(mine)
     if mine is _inside[-1]:
         for controller, threads in zip(_controllers(), mine.before):
@@ -251,14 +268,14 @@ def _leave(mine: _Inside) -> None:
 
 
 def own_threads() -> int:
-    """How many threads BLAS has where nobody is in `one_thread`, 1 if that is not known."""
+    """Return the number of threads that SciPy's BLAS has outside all `one_thread` contexts, or 1 if it is unknown."""
     with _turn:
         before = _inside[0].before if _inside else _thread_counts()
     return next((threads for controller, threads in zip(_controllers(), before) if _is_scipys(controller)), 1)
 
 
 def _forked() -> None:
-    """Nobody is inside in a new process but the thread that made it, which has left."""
+    """Clear the active contexts in a forked process, because their threads do not exist there."""
     global _turn
     _turn = Lock()
     _inside.clear()
@@ -269,7 +286,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _thread_counts() -> list[int]:
-    """How many threads each library has now."""
+    """Return the current number of threads of each library."""
     return [controller.num_threads for controller in _controllers()]
 
 
@@ -278,7 +295,7 @@ def _is_scipys(controller: Any) -> bool:
 
 
 def blas_facts() -> dict[str, Any]:
-    """What `doctor` and results say about BLAS: library, version, which of its kernels run, threads."""
+    """Return the facts about SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
     for controller in _controllers():
         if _is_scipys(controller):
             info = controller.info()

@@ -1,7 +1,7 @@
-"""Compilation of the host kernels: with which types, and where the machine code is kept.
+"""The types for which the host kernels are compiled, and the folder of their machine code.
 
-Entry points are compiled for fixed types when their module is imported, so nothing is ever compiled inside a timed
-region; the machine code is cached on disk, so that happens once per machine.
+Entry points are compiled for fixed types when their module is imported, so nothing is compiled inside a timed region.
+The machine code is cached on disk, so each machine compiles it once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-#: Set by whoever wants the machine code elsewhere; a node-local folder spares a shared file system.
+#: The variable that moves the cache, for example to a node-local folder to avoid load on a shared file system.
 VARIABLE = "MXPEAK_CACHE_DIR"
 
 
 @cache
 def cache_directory() -> Path:
-    """A folder for this version of the kernels, in the first directory that can be written to.
+    """Return the cache folder of this version of the kernels, in the first usable directory.
 
-    $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder; never one of another user's or that everybody
-    may write to, and never the package's own folder: an installation may be read-only, or shared by users.
+    The candidates are $MXPEAK_CACHE_DIR, or else $XDG_CACHE_HOME or ~/.cache, and then the temporary folder.
+    Directories of another user and world-writable directories are rejected. The package's own folder is not a
+    candidate, because an installation may be read-only or shared by users.
     """
     folder = _writable_place() / _version()
     folder.mkdir(exist_ok=True)
@@ -34,7 +35,10 @@ def cache_directory() -> Path:
 
 
 def _version() -> str:
-    """A fingerprint of all kernel sources: Numba looks at the file of a function only, not at what it calls."""
+    """Return a hash of all kernel sources.
+
+    Numba checks only the source file of a function, not the files of the functions that it calls.
+    """
     digest = hashlib.sha256(metadata.version("numba").encode())
     for source in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(source.read_bytes())
@@ -63,7 +67,7 @@ def _writable_place() -> Path:
 
 
 def _distrusted(folder: Path) -> str | None:
-    """Why machine code from a folder is not run: somebody else may have put it there."""
+    """Return why machine code from a folder is not trusted, or None if only this user can have written it."""
     found = folder.stat()
     if found.st_uid != os.geteuid():
         return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
@@ -73,7 +77,7 @@ def _distrusted(folder: Path) -> str | None:
 
 
 def token() -> str:
-    """A word that names the folder: two ranks that read the same one share it, on one node or over the network."""
+    """Return the random token stored in the cache folder: ranks that read the same token share the folder."""
     path = cache_directory() / "token"
     with suppress(FileExistsError), path.open("x") as file:
         file.write(secrets.token_hex(8))
@@ -81,5 +85,5 @@ def token() -> str:
 
 
 def is_cached() -> bool:
-    """Whether some earlier run left these kernels compiled."""
+    """Return whether an earlier run stored compiled kernels in the cache."""
     return any(cache_directory().glob("**/panel.factor_panel-*.nbi"))

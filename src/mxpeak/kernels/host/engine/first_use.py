@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mxpeak.kernels.host.engine.cache import cache_directory
 
-#: Modules that all benchmarks on the host load, whose entry points are compiled when imported; the slowest first.
+#: Modules that all benchmarks on the host load; their entry points are compiled at import. The slowest come first.
 LOADED = (
     "lu.panel",
     "lu.triangle",
@@ -32,19 +32,23 @@ WITH_ENGINES = {
     "lu.operands": ("round_right", "subtract_product", "round_left"),
     "lu.solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_left", "solve_right"),
 }
-#: Modules that factor the panels that a device leaves to its host.
+#: Modules that factor panels on the host of a device.
 PANELS_LOADED = ("lu.panel", "engine.team")
 #: The names of these uses.
 LOADING, LOADING_PANELS = "loading", "loading panels"
-#: The modules whose function `first_use` declares the entry points of a use, by the first word of its name.
+#: The module whose `first_use` function declares the entry points of a use, by the first word of the use's name.
 DECLARED_IN = {"norms": "norms.norms"}
 PACKAGE = "mxpeak.kernels.host"
-#: The largest number of entry points of one use: a byte numbers them.
+#: The largest number of entry points of one use, because a byte numbers an entry point.
 LIMIT = 256
 
 
 class Entry(NamedTuple):
-    """An entry point and its argument types; without types its own, without a name all entry points of a module."""
+    """An entry point and its argument types.
+
+    Without types, the entry point is compiled for the types that it declares. Without a name, the entry stands for all
+    entry points of a module.
+    """
 
     module: str
     name: str = ""
@@ -86,9 +90,9 @@ def entries(use: str) -> list[Entry]:
 
 
 def compile_from(queue: int, use: str) -> None:
-    """Compile the entry points whose numbers are read from a pipe, one after the other, until the pipe is empty.
+    """Compile the entry points with the numbers read from a pipe until the pipe is empty.
 
-    Failures are ignored, because the use itself compiles what is missing.
+    Failures are ignored, because the use itself compiles missing entry points.
     """
     listed = entries(use)
     while (number := _next(queue)) is not None:
@@ -100,6 +104,6 @@ def _next(queue: int) -> int | None:
     """Return the next number in the pipe, or None if the pipe is empty."""
     try:
         read = os.read(queue, 1)
-    except BlockingIOError:  # empty, although some process could still write
+    except BlockingIOError:  # empty, but another process still has the pipe open for writing
         return None
     return read[0] if read else None

@@ -1,4 +1,4 @@
-"""Numba as the host kernels use it: without the interpreter lock, and with a disk cache in mxpeak's own folder."""
+"""Numba with the settings of the host kernels: no interpreter lock, and a disk cache in mxpeak's own folder."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ WORDS = types.uint64[::1]
 INT = types.int64
 FLAG = types.boolean
 
-#: Constants with a type: for a literal argument Numba would compile another form of the called function.
+#: Typed constants: for a literal argument, Numba would compile another version of the called function.
 ZERO, ONE = np.int64(0), np.int64(1)
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class _InnerLibrary(JITCodeLibrary):
-    """The code of a function that only compiled code calls; it is optimized and compiled in its callers.
+    """The code of a function that only compiled code calls; it is optimized and compiled as part of its callers.
 
-    Numba would do both for each function separately, link the function into its callers, and repeat it there.  The
-    passes over single functions remain, because they make the functions short before they are linked.
+    Numba would otherwise optimize and compile each function separately, link it into its callers and compile it again
+    there. The passes over single functions remain, because they shorten the functions before linking.
     """
 
     def _optimize_final_module(self):
@@ -74,7 +74,7 @@ class _Compiler(Compiler):
 
 
 class _InnerCompiler(_Compiler):
-    """The compiler of inner functions: their code goes to an `_InnerLibrary`."""
+    """The compiler of inner functions, which puts their code into an `_InnerLibrary`."""
 
     def define_pipelines(self):
         self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
@@ -111,12 +111,12 @@ def _locked() -> Iterator[None]:
         yield
 
 
-#: Without the interpreter lock, and without the wrapper for calls from C, which nothing uses.
+#: Numba's decorator without the interpreter lock, and without the unused wrapper for calls from C.
 _njit = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Compiler)
 
 
 class _Lazy:
-    """An entry point that not every machine needs: compiled, or loaded from disk, at the first call of `compiled`."""
+    """An entry point that is compiled, or loaded from disk, at the first call of `compiled`."""
 
     def __init__(self, compile_it: Callable[[], Any]):
         self.compiled = cache(compile_it)
@@ -128,12 +128,13 @@ class _Lazy:
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False, later: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare an entry point with a disk cache: compiled now for the given argument types, otherwise at its first call.
+    """Declare an entry point with a disk cache, compiled now for the given argument types or otherwise at its first
+    call.
 
-    `also`: the argument types of a second form of the function.  A function that neither allocates arrays nor calls one
-    that returns new arrays need not count references, which takes atomic operations and calls before which the vector
-    registers are cleared.
-    `later`: compile not now, but at the first call of the function or of its method `compiled`.
+    `also` gives the argument types of a second version of the function. `later` postpones the compilation to the first
+    call of the function or of its method `compiled`. Without `allocates`, reference counting is omitted, which saves
+    atomic operations and the calls before which the vector registers are cleared. It is needed only by functions that
+    allocate arrays or call a function that returns new arrays.
     """
     signatures = [form for form in (signature, also) if form]
 
@@ -160,8 +161,8 @@ def inner(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare a function that only compiled code calls, without the wrapper for Python, which is slow to compile.
 
-    Its machine code is cached with its callers.  `inline`: LLVM inlines it; Numba could, too, but would type it in each
-    caller.
+    Its machine code is cached with its callers. With `inline`, LLVM inlines the function; Numba's own inlining would
+    repeat the type inference in each caller.
     """
     return _njit(
         fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates, pipeline_class=_InnerCompiler

@@ -1,7 +1,7 @@
-"""SciPy's LAPACK through the pointers of its Cython interface, and an LU whose products take rounded operands.
+"""Call SciPy's LAPACK through the function pointers that SciPy exports for Cython, and factor with rounded operands.
 
 Matrices to be factored are column-major; a row-major A is passed as the column-major A^T, so nothing is transposed.
-All four types (s, d, c, z) are served; each call releases the interpreter lock and uses BLAS's own threads.
+The types s, d, c and z are supported. Each call releases the interpreter lock and uses BLAS's own threads.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.blas import Array
 
-#: The letter of each type.
+#: The LAPACK letter of each type.
 LETTERS = {
     np.dtype(np.float32): "s",
     np.dtype(np.float64): "d",
     np.dtype(np.complex64): "c",
     np.dtype(np.complex128): "z",
 }
-#: Columns of a panel of the LU with rounded operands: within a panel the arithmetic is fp32.
+#: Columns of a panel of the LU with rounded operands; the arithmetic within a panel is fp32.
 NB = 64
 
 cython_lapack = blas.pointers("cython_lapack")
@@ -31,7 +31,7 @@ _routines: dict[str, Any] = {}
 
 
 def _routine(name: str, arguments: int) -> Any:
-    """The LAPACK (or else BLAS) routine `name` as a ctypes function of so many pointers."""
+    """Return a LAPACK or BLAS routine with this number of pointer arguments as a ctypes function."""
     if name not in _routines:
         where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else blas.cython_blas)
         _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(where)
@@ -47,13 +47,16 @@ def _letters(*values: bytes) -> list[Any]:
 
 
 def _columns(A: Array) -> int:
-    """The leading dimension of a column-major block."""
+    """Return the leading dimension of a column-major block."""
     assert A.shape[0] <= 1 or A.strides[0] == A.itemsize, f"strides {A.strides}: not column-major"
     return max(A.strides[1] // A.itemsize, 1) if A.shape[1] > 1 else max(A.shape[0], 1)
 
 
 def getrf(A: Array, pivots: Array) -> int:
-    """P A = L U in place, pivots from 1; 0, or 1 + the first column whose pivot is zero; 2/3·n³ flops."""
+    """Factor P A = L U in place with pivots counted from 1; 2/3·n³ flops.
+
+    Returns 0, or 1 + the index of the first column with a zero pivot.
+    """
     info = ctypes.c_int(0)
     _routine(f"{LETTERS[A.dtype]}getrf", 6)(
         _int(A.shape[0]), _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), pivots.ctypes.data, ctypes.byref(info)
@@ -62,7 +65,7 @@ def getrf(A: Array, pivots: Array) -> int:
 
 
 def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
-    """B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, B column-major; 2·n²·k flops."""
+    """Solve B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, with B column-major; 2·n²·k flops."""
     info = ctypes.c_int(0)
     _routine(f"{LETTERS[LU.dtype]}getrs", 9)(
         *_letters(form),
@@ -78,10 +81,10 @@ def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
 
 
 def subtract_product(R: Array, A: Array, X: Array) -> None:
-    """R -= A X in place, A in either order, X and R column-major; 2·n²·k flops."""
+    """Subtract A X from R in place, with A row-major or column-major, and X and R column-major; 2·n²·k flops."""
     (n, k), letter = X.shape, LETTERS[A.dtype]
     m = A.shape[0]
-    # blas.order tells how the transpose of A reads; BLAS is asked for A itself.
+    # `blas.order` describes the transpose of A, and this call needs A itself.
     of_transpose, lda = blas.order(A)
     form = b"T" if of_transpose == b"N" else b"N"
     minus, one = np.array([-1.0], A.dtype), np.array([1.0], A.dtype)
@@ -118,7 +121,7 @@ def subtract_product(R: Array, A: Array, X: Array) -> None:
 
 
 def _laswp(A: Array, pivots: Array) -> None:
-    """Swap row i with row pivots[i] - 1 for all i in turn, A column-major."""
+    """Swap row i with row pivots[i] - 1 of a column-major A, for all i in ascending order."""
     if A.shape[1]:
         _routine(f"{LETTERS[A.dtype]}laswp", 7)(
             _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), _int(1), _int(len(pivots)), pivots.ctypes.data, _int(1)
@@ -126,7 +129,7 @@ def _laswp(A: Array, pivots: Array) -> None:
 
 
 def solve_unit_lower(L: Array, B: Array) -> None:
-    """B = L^-1 B in place, L the unit lower triangle of a column-major block."""
+    """Solve B = L^-1 B in place with the unit lower triangle L of a column-major block."""
     one = np.ones(1, B.dtype)
     _routine(f"{LETTERS[B.dtype]}trsm", 11)(
         *_letters(b"L", b"L", b"N", b"U"),
@@ -141,7 +144,7 @@ def solve_unit_lower(L: Array, B: Array) -> None:
 
 
 def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
-    """`getrf` of a square A whose first m columns are factored, and of which that told `singular`."""
+    """Complete `getrf` of a square A after its first m columns have been factored with the result `singular`."""
     _laswp(A[:, m:], pivots[:m])
     solve_unit_lower(A[:m, :m], A[:m, m:])
     subtract_product(A[m:, m:], A[m:, :m], A[:m, m:])
@@ -158,10 +161,10 @@ def getrf_blocked(
     subtract: Callable[[Array, Array, Array], None],
     solve: Callable[[Array, Array], None] = solve_unit_lower,
 ) -> int:
-    """P A = L U in place as `getrf`, right-looking, each update C -= L U by `subtract`, for instance with fewer bits.
+    """Factor P A = L U in place as `getrf`, right-looking, with C -= L U computed by `subtract`.
 
-    A holds fp32 (or complex of it), and so do panels of NB columns and accumulators: what units for products of 16 and
-    8 bits do.  `solve` takes rows of U: U = L^-1 U.
+    A, its panels of NB columns and the accumulators are fp32 (or complex fp32), as with hardware for 16-bit and 8-bit
+    products. `solve` computes U = L^-1 U for the rows of U.
     """
     n, singular = A.shape[0], 0
     for j0 in range(0, n, NB):
@@ -178,12 +181,15 @@ def getrf_blocked(
 
 
 def subtract_rounded(precision: str) -> Callable[[Array, Array, Array], None]:
-    """R -= A X with A and X rounded to a precision, the product in fp32: what units for it do, emulated."""
+    """Return a function that computes R -= A X with A and X rounded to a precision and the product in fp32.
+
+    It emulates hardware that multiplies operands of this precision.
+    """
     return lambda R, A, X: subtract_product(R, rounded(A, precision), rounded(X, precision))
 
 
 def rounded(A: Array, precision: str) -> Array:
-    """A as a new array of its own type, each number (real and imaginary part) rounded to nearest even."""
+    """Return a copy of A with each real and imaginary part rounded to a precision, ties to even."""
     parts = np.array(A, order="F").T.view(A.real.dtype)
     return _ROUNDINGS[precision](parts).view(A.dtype).T
 
@@ -197,7 +203,7 @@ def _through(narrow: Any) -> Callable[[Array], Array]:
 
 
 def _to_tf32(A: Array) -> Array:
-    """Round fp32 to 11 significant bits: add half a unit of the last one kept, less one bit where that one is even."""
+    """Round fp32 to 11 significant bits, ties to even: add half a unit of the last kept bit, minus one if it is even."""
     bits = A.view(np.uint32)
     bits += np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     bits &= np.uint32(0xFFFFE000)

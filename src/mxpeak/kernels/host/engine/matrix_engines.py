@@ -1,12 +1,12 @@
-"""The processor's own products of 16-bit numbers: which of them it has, and one tile of a product by each.
+"""The processor's instructions for products of 16-bit numbers: their detection, and one tile of a product.
 
-A tile has up to 32 rows of A and 32 columns of B, its sums in fp32: T = A B by AMX, C -= A B by AVX-512.  A lies by
-rows, entries along k next to each other.  B lies as pairs along k: a row of 32 pairs (b_2p,j, b_2p+1,j) for each p.
-Both instructions take exactly that: AMX a block of 16 rows of A and one of 16 columns of B, AVX-512 one pair of A,
-repeated, and 16 of B's.
+A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, AVX-512 computes C -= A B.
+A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
+instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B; AVX-512 reads one pair of
+A, repeated, and 16 pairs of B.
 
-LLVM's language has no type for these numbers that llvmlite knows, so the innermost loops are written as assembly; all
-else about a product is compiled code like any other (`operands`).
+llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. Everything else about
+a product is ordinary compiled code (`operands`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import inner
 
-#: A tile's most rows, and its columns; k is filled up with zeros to a multiple of DEPTH.
+#: The largest number of rows of a tile, and its columns; k is padded with zeros to a multiple of DEPTH.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
 
-#: Units by the number that compiled code knows them by.
+#: The number of each unit in compiled code.
 AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixEngine:
-    """One kind of instruction that multiplies.
+    """A kind of instruction that multiplies 16-bit numbers.
 
-    rows        of A that one tile takes
-    features    what the processor must have, by LLVM's names
-    faster_on   how LLVM's names of the processors begin on which it beats products in fp32
+    rows        the rows of A in one tile
+    features    the processor features that it needs, by LLVM's names
+    faster_on   the prefix of LLVM's names of the processors on which it is faster than fp32
     """
 
     code: int
@@ -51,8 +51,8 @@ class MatrixEngine:
     faster_on: str = ""
 
 
-#: The first that a processor has for a precision is taken.  AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16.
-#: AVX512-BF16: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
+#: The first available unit of a precision is used. AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16. AVX512-BF16:
+#: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
 UNITS = (
     MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
@@ -62,7 +62,7 @@ UNITS = (
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
-    """The units that this processor has, and this process may use; none where Numba compiles for another processor."""
+    """Return the units that this processor has and this process may use; none if Numba compiles for another processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return ()
     features = llvmlite.binding.get_host_cpu_features()
@@ -74,18 +74,21 @@ def present() -> tuple[MatrixEngine, ...]:
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
-    """Those that are present and multiply faster than fp32 does."""
+    """Return the available units that are faster than fp32."""
     return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
 
 
 def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
-    """The unit that multiplies operands of a precision."""
+    """Return the first of some units that multiplies operands of a precision, or None."""
     return next((unit for unit in among if unit.precision == precision), None)
 
 
 @cache
 def _may_tile() -> bool:
-    """Whether Linux lets this process use AMX's tiles: it wants to be asked, for their 8 KiB are part of a thread."""
+    """Request Linux's permission to use AMX tiles, and return whether it is granted.
+
+    Permission is needed because the tiles add 8 KiB to the state of each thread.
+    """
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return platform.system() == "Linux" and ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
@@ -96,7 +99,9 @@ TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
 
 
 def _amx(multiply: str) -> str:
-    """T = A B by 2×2 blocks of 16×16: each block of A, and of B, is loaded once for two products."""
+    """Return the assembly of T = A B by AMX in 2×2 blocks of 16×16; each block of A and B is loaded once for two
+    products.
+    """
     return f"""
         movq $1, %rsi
         movq $2, %rdx
@@ -132,17 +137,18 @@ def _amx(multiply: str) -> str:
 
 
 def _avx512() -> str:
-    """C -= A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
+    """Return the assembly of C -= A B for 14 rows of C.
 
-    Rows are addressed from every third one: x86 adds once or twice a distance.  C is prefetched while the first pairs
-    are multiplied, two of its rows with every four pairs.  All of it at once would take all the misses that a core can
-    have under way, and B, which comes from the second cache, would wait behind memory.
+    It uses 28 registers for sums, two for pairs of B, and two in alternation for a repeated pair of A. Every third row
+    has its address in a register, because x86 addressing adds a distance once or twice. Two rows of C are prefetched
+    per four pairs while the first pairs are multiplied. If all of C were prefetched at once, the prefetches would
+    occupy all outstanding misses of the core, and loads of B from the second-level cache would wait for memory.
 
     $3, $4, $5   C, the bytes from row to row of C, and of A
-    %rax, %r8    A and B, which move along k
-    %r9          depths; then how often four pairs of k remain
-    %r10         three rows of A, then how often C is still prefetched, then a row of C
-    %r11         the row of C that is prefetched next: its first two lines, and its last number's
+    %rax, %r8    A and B, which advance along k
+    %r9          depths; then the number of remaining groups of four pairs
+    %r10         three rows of A, then the number of remaining prefetches of C, then a row of C
+    %r11         the row of C that is prefetched next: its first two lines, and the line of its last number
     """
     rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
     begin = ["shlq $$2, %r9", "movq $3, %r11", "leaq ($5,$5,2), %r10"]
@@ -171,7 +177,7 @@ def _avx512() -> str:
     return "\n".join(begin + first + others + subtract)
 
 
-# For all that is compiled from here on: assembly is made machine code where it stands in the end, in entry points.
+# Entry points are translated to machine code later and contain the assembly, so the assembler must be initialized.
 llvmlite.binding.initialize_native_asmparser()
 
 _I64 = ir.IntType(64)
@@ -186,10 +192,12 @@ _VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
 
 
 def _assembled(unit, assembly, arguments, used, moved=()):
-    """An operation of so many integers that is this assembly; nothing at all where the processor lacks the unit.
+    """Return the signature and code of an intrinsic with integer arguments that consists of this assembly.
 
-    used     what it overwrites
-    moved    registers in which the last integers come, and which it moves on: $0, $1, …; the other integers follow
+    It does nothing if the processor does not have the unit.
+
+    used     the registers that the assembly overwrites
+    moved    registers that receive the last integers and that the assembly changes: $0, $1, …; the other integers follow
     """
 
     def codegen(context, builder, signature, args):
@@ -216,9 +224,9 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 
 @intrinsic
 def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
-    """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where there is no such unit.
+    """Compute C -= A B by AVX-512 for 14 rows, 32 columns and DEPTH·depths > 0 entries along k.
 
-    All are addresses; ldc and lda are bytes.
+    It does nothing if the processor does not have the unit. A, B and C are addresses; ldc and lda are in bytes.
     """
     used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
     return _assembled(AVX512_BF16, _avx512(), 6, used, moved=("rax", "r8", "r9"))
@@ -236,23 +244,23 @@ def _release(typingctx):
 
 @inner(inline=True)
 def begin(unit, config):
-    """Make this thread's tiles ready; config is the address of TILE_CONFIG."""
+    """Configure this thread's AMX tiles; config is the address of TILE_CONFIG."""
     if unit != AVX512_BF16:
         _load_config(config)
 
 
 @inner(inline=True)
 def end(unit):
-    """Give the tiles back: a thread without them is switched faster."""
+    """Release this thread's AMX tiles, because the kernel switches a thread without tiles faster."""
     if unit != AVX512_BF16:
         _release()
 
 
 @inner(inline=True)
 def tile(unit, T, A, lda, B, depths):
-    """T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k; all addresses, lda in bytes.
+    """Compute T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k.
 
-    T has rows of 32 fp32 numbers.
+    T, A and B are addresses, lda is in bytes, and T has rows of 32 fp32 numbers.
     """
     if unit == AMX_BF16:
         _tile_amx_bf16(T, A, lda, B, depths)
@@ -262,7 +270,7 @@ def tile(unit, T, A, lda, B, depths):
 
 @intrinsic
 def subtract_lanes(typingctx, c, t):
-    """c -= t for 32 fp32 numbers at these addresses."""
+    """Compute c -= t for 32 fp32 numbers at these addresses."""
 
     def codegen(context, builder, signature, args):
         vectors = ir.VectorType(ir.FloatType(), 16).as_pointer()

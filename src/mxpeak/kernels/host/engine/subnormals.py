@@ -1,7 +1,7 @@
-"""Subnormal numbers as zeros, for code of other libraries that would spend hundreds of cycles on each of them.
+"""Flush subnormal numbers to zero in library code that would need hundreds of cycles for each.
 
-Factors of sparse matrices decay by a power of what couples two points, so that in fp32 many of their entries end below
-2^-126; on x86 an operation with such a number takes an assist of the microcode.  Other processors are left as they are.
+Entries of sparse factors decay exponentially with distance, so many of them fall below 2^-126 in fp32. On x86, an
+operation on a subnormal number needs a microcode assist. On other processors, nothing changes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import jit
 
-#: Bits of MXCSR: results below the range are zero, and so are operands (Intel, volume 1, section 10.2.3).
+#: Bits of MXCSR that set subnormal results and subnormal operands to zero (Intel, volume 1, section 10.2.3).
 FLUSH, AS_ZEROS = 1 << 15, 1 << 6
-#: What it is when a thread starts: every exception masked.
+#: The value of MXCSR when a thread starts: every exception masked.
 DEFAULT = 0x1F80
 _WORD = types.int32[::1]
 
 
 @intrinsic
 def _exchange(typingctx, new):
-    """Put `new` into MXCSR; what was there."""
+    """Write `new` to MXCSR and return its previous value."""
 
     def codegen(context, builder, signature, args):
         word = ir.IntType(32)
@@ -54,13 +54,13 @@ def _swap(word):
 
 @cache
 def _compiled() -> Any:
-    """The exchange, compiled when it is first used: no other processor knows these instructions."""
+    """Return `_swap`, compiled at its first use because only x86 has these instructions."""
     return jit(_WORD)(_swap)
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Subnormal numbers are zeros to this thread, inside."""
+    """Flush subnormal numbers to zero in the calling thread inside the context."""
     if machine() not in ("x86_64", "AMD64"):
         yield
         return

@@ -1,4 +1,4 @@
-"""The threads of a rank: they run compiled code that has let go of the interpreter lock, all in step."""
+"""The threads of a rank, which execute compiled code in parallel without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, jit
 from mxpeak.kernels.host.engine.vector_ir import atomic_load, atomic_store
 
-#: Looks at what another thread says before this one goes to sleep: some 0.3 ms.
+#: Polls of another thread's counter before this thread sleeps: about 0.3 ms.
 LOOKS = 600_000
-#: And between hearing of work and asking for the interpreter lock, which the caller holds until it computes: 4 us.
+#: Polls between new work and the request for the interpreter lock, which the caller holds until it computes: 4 µs.
 LOOKS_BEFORE = 8_000
-#: Numbers from one thread's count to the next one's: each has a cache line.
+#: Distance of the threads' counters in numbers, so that each has its own cache line.
 APART = 8
 
 
 @jit(INTEGERS, INT, INT, INT)
 def await_work(counts, tid, done, looks):
-    """Say that so many pieces of work are done, and return soon after the next one is there, or after so many looks."""
+    """Publish that `done` pieces of work are finished, then wait until shortly after new work arrives or `looks`
+    polls.
+    """
     atomic_store(counts, tid * APART, done)
     while atomic_load(counts, 0) <= done:
         looks -= 1
@@ -36,7 +38,7 @@ def await_work(counts, tid, done, looks):
 
 @jit(INTEGERS, INT, INT, INT)
 def await_done(counts, threads, given, looks):
-    """Return when all threads have done so many pieces of work, or after so many looks."""
+    """Wait until all threads have finished `given` pieces of work, or for at most `looks` polls."""
     for tid in range(1, threads):
         while atomic_load(counts, tid * APART) < given:
             looks -= 1
@@ -45,7 +47,10 @@ def await_done(counts, threads, given, looks):
 
 
 def _serve(tid: int, work: SimpleQueue[Any], cores: Sequence[int], counts: np.ndarray, looks: int) -> None:
-    """One thread's life: pieces of work until it is sent home.  It does not know the team, so this can be dropped."""
+    """Execute the work in a thread's queue until None arrives.
+
+    The function has no reference to the team, so that an unused team is collected.
+    """
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(threading.get_native_id(), [cores[tid % len(cores)]])
     while (given := work.get()) is not None:
@@ -55,30 +60,32 @@ def _serve(tid: int, work: SimpleQueue[Any], cores: Sequence[int], counts: np.nd
             done.put(None)
         except BaseException as error:
             done.put(error)
-        del given, function, args, done  # what they refer to would otherwise live until the next piece of work
+        del given, function, args, done  # otherwise their objects would live until the next piece of work
         if looks:
             await_work(counts, tid, piece, looks)
 
 
 def _send_home(queues: Sequence[SimpleQueue[Any]]) -> None:
-    """End the threads of a team that is gone."""
+    """End the threads of a collected team."""
     for work in queues:
         work.put(None)
 
 
 class Team:
-    """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` names them.
+    """A team of T threads: the caller is thread 0, and each other thread waits for work, on its own core if `cores` is
+    set.
 
     alone    whether no other rank computes on these cores
 
-    Threads that are alone look out for work, and the caller for its end, for a while before they sleep: to wake a core
-    that sleeps takes longer than many a piece of work, 24 us a piece on a virtual machine where this takes 6.  They do
-    so in compiled code, without the interpreter lock; so nobody finds it taken, which would be to sleep, too.
+    If the team is alone, its threads poll for new work, and the caller polls for completion, for a while before they
+    sleep. Waking a sleeping core takes longer than many pieces of work: 24 µs per piece on a virtual machine, compared
+    with 6 µs with polling. The polling loops are compiled code without the interpreter lock, so that no thread sleeps
+    on that lock.
 
-    Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
-    a loop, which FACT needs once per column, is impossible there.
+    Numba's parallel loops are not used, because two at the same time (virtual ranks) abort the process, and because
+    they allow no barrier inside a loop, which FACT needs once per column.
 
-    The threads end with the team.
+    The threads end when the team is collected.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False):
@@ -87,38 +94,46 @@ class Team:
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
         self._pid = 0
         self._looks = LOOKS if alone and len(set(self._cores)) >= threads > 1 else 0
-        self._counts = np.zeros(threads * APART, np.int64)  # pieces of work given, and done by each other thread
-        weakref.finalize(self, _send_home, self._work).atexit = False  # Python's end takes the threads with it
+        self._counts = np.zeros(
+            threads * APART, np.int64
+        )  # thread 0: pieces of work given; other threads: pieces finished
+        weakref.finalize(self, _send_home, self._work).atexit = False  # at exit, Python ends these daemon threads
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
-        """How to cut an m×n block for all threads, (down, across): each thread's part as square as possible."""
+        """Return how to cut an m×n block for all threads, as (down, across), with parts as close to square as
+        possible.
+        """
         cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
         return min(cuts, key=lambda cut: m / cut[0] + n / cut[1])
 
     def _start(self) -> None:
-        """Start the threads on first use, in this process: a fork has none of them."""
+        """Start the threads at the first use in this process; a fork does not inherit the threads."""
         if self._pid != os.getpid():
             self._counts = np.zeros(self._counts.size, np.int64)
             for tid, work in enumerate(self._work, start=1):
                 args = tid, work, self._cores, self._counts, self._looks
                 threading.Thread(target=_serve, args=args, daemon=True, name=f"team {tid}").start()
-            self._pid = os.getpid()  # once all of them are there
+            self._pid = os.getpid()  # after all threads have started
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""
+        """Run function(tid, *args) on every thread, wait for all threads, and raise the first exception of any thread."""
         if not self._work:
             function(0, *args)
             return
         self._start()
-        done: SimpleQueue[BaseException | None] = SimpleQueue()  # of this run: an interrupted one leaves nothing behind
-        self._counts[0] += 1  # first, so that an interrupt leaves no piece that the threads wait for in vain
+        done: SimpleQueue[BaseException | None] = (
+            SimpleQueue()
+        )  # one queue per run, so that an interrupted run leaves no results behind
+        self._counts[0] += 1  # first, so that threads never wait for a piece that an interrupt has canceled
         for work in self._work:
             work.put((self._counts[0], function, args, done))
         failures: list[BaseException | None] = [None]
         try:
             function(0, *args)
         except Exception as error:
-            failures[0] = error  # an interrupt is not waited with: the threads may wait for this one
+            failures[0] = (
+                error  # an interrupt propagates at once, because the other threads may be waiting for this one
+            )
         if self._looks:
             await_done(self._counts, self.threads, self._counts[0], self._looks)
         failures += [done.get() for _ in self._work]

@@ -1,8 +1,8 @@
-"""Code that Numba cannot express: vector instructions, BLAS by address, atomics, a spin barrier, calls into Python.
+"""Intrinsics that Numba lacks: vector instructions, BLAS by address, atomics, a spin barrier and calls into Python.
 
-`Vectors` emits vector instructions for the kernels that need a fixed register layout.  Addresses are run-time
-arguments, never constants in the code: so compiled code can be cached on disk and loaded by another process, in which
-the libraries have other addresses.
+`Vectors` emits vector instructions for the kernels that need a fixed register layout. Addresses are run-time
+arguments, never constants in the code. Therefore compiled code can be cached on disk and loaded by another process, in
+which the libraries have other addresses.
 """
 
 from __future__ import annotations
@@ -174,13 +174,13 @@ def row_block(A, i, j):
 
 @intrinsic
 def column(typingctx, A, j, r0, r1):
-    """Return A[r0:r1, j] of a column-major block as a contiguous array, so that loops over it vectorize."""
+    """Return A[r0:r1, j] of a column-major block as a contiguous array, so that loops over the array vectorize."""
     return _line(A, lambda j, r0: (r0, j))
 
 
 @intrinsic
 def row(typingctx, A, i, c0, c1):
-    """Return A[i, c0:c1] of a row-major block as a contiguous array, so that loops over it vectorize."""
+    """Return A[i, c0:c1] of a row-major block as a contiguous array, so that loops over the array vectorize."""
     return _line(A, lambda i, c0: (i, c0))
 
 
@@ -321,7 +321,7 @@ def widened_fp16(typingctx, bits):
 
 @inner()
 def barrier(sync, threads, yield_address):
-    """Return when all threads have called it; sync[0] counts arrivals, sync[8] the barriers passed."""
+    """Wait until all threads have called the barrier; sync[0] counts arrivals, sync[8] the barriers passed."""
     if threads == 1:
         return
     passed = atomic_load(sync, 8)
@@ -345,9 +345,6 @@ def sched_yield_address() -> int:
     return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
 
 
-# --- vector instructions ------------------------------------------------------------------------------------------
-
-
 def constant(element, values):
     """Return a vector constant."""
     return ir.Constant(ir.VectorType(element, len(values)), list(values))
@@ -360,7 +357,7 @@ def splat(builder, value, lanes):
 
 
 def multiply_add(builder, a, b, c):
-    """Return a b + c of vectors, rounded once if the processor has the instruction."""
+    """Return a b + c for vectors, rounded once if the processor has the instruction."""
     kind = a.type
     name = f"llvm.fmuladd.v{kind.count}{kind.element.intrinsic_name}"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
@@ -391,11 +388,11 @@ class Vectors:
 
     @classmethod
     def of_registers(cls, context, builder, array, numbers, register):
-        """Return vectors of at most `numbers` numbers that fit into a register of so many bytes."""
+        """Return vectors of at most `numbers` numbers that fit into a register of `register` bytes."""
         return cls(context, builder, array, min(numbers, register // cls(context, builder, array, numbers).size))
 
     def load(self, address, kind=None):
-        """Load a vector, or a value of another type."""
+        """Load a vector, or a value of the type `kind`."""
         kind = kind or self.type
         value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
         value.align = self.bits // 8
@@ -406,7 +403,7 @@ class Vectors:
         self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = self.bits // 8
 
     def number(self, address):
-        """Load the parts of the number at an address."""
+        """Load the real and imaginary parts of the number at an address, or the number itself if it is real."""
         return [
             self.load(self.builder.add(address, _I64(part * self.bits // 8)), self.real) for part in range(self.parts)
         ]
@@ -429,28 +426,30 @@ class Vectors:
         return self.add_product(self._i(), self._exchanged(parts[1]), parts[0]) if self.complex else parts[0]
 
     def _i(self):
-        """Return the signs (-1, 1) that turn exchanged parts into i times a number."""
+        """Return the vector of signs (-1, 1) with which `times_i` multiplies exchanged parts."""
         return self.alternating(ir.Constant(self.real, -1.0), ir.Constant(self.real, 1.0))
 
     def _exchanged(self, value):
-        """Exchange the real and imaginary parts."""
+        """Exchange the real and imaginary parts in a vector."""
         places = constant(_I32, [lane ^ 1 for lane in range(self.lanes)])
         return self.builder.shuffle_vector(value, value, places)
 
     def turned(self, value):
-        """Return the value and, for complex numbers, i times the value: the factors of a number's parts."""
+        """Return the value and, for complex numbers, i times the value: the vectors that multiply a number's parts."""
         return [value, self.times_i(value)] if self.complex else [value]
 
     def everywhere(self, address):
-        """Load a number, and return a vector for each part with the part in all lanes."""
+        """Load a number, and return one vector per part, with the part in all lanes."""
         return [self.all(part) for part in self.number(address)]
 
     def minus(self, address):
-        """Load a number, and return a vector for each part with the negative part in all lanes."""
+        """Load a number, and return one vector per part, with the negated part in all lanes."""
         return [self.builder.fneg(self.all(part)) for part in self.number(address)]
 
     def across(self, count, together):
-        """Loop over the offsets of the vectors in a row of `count` numbers: `together` at a time, the rest singly."""
+        """Loop over the offsets of the vectors in a row of `count` numbers, `together` at a time and the rest
+        individually.
+        """
         size, begin, length = self.lanes * self.bits // 8, _I64(0), self.builder.mul(count, _I64(self.size))
         for width in (together, 1) if together > 1 else (1,):
             step = _I64(width * size)

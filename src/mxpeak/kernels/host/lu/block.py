@@ -1,4 +1,4 @@
-"""The LU without pivoting of a diagonal block: strips of columns in compiled code, and products between them."""
+"""Factor a diagonal block without pivoting: strips of columns in compiled code, products between strips by BLAS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRIP = 16
 
 @inner(fastmath={"contract"})
 def _factor_strip(D, j0, j1, singular):
-    """Factor columns j0:j1, right-looking, over all rows below, and record the first zero pivot."""
+    """Factor columns j0:j1 of all rows from j0 down, right-looking, and record the first zero pivot."""
     n = D.shape[0]
     for j in range(j0, j1):
         pivot = D[j, j]

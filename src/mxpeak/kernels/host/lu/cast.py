@@ -41,10 +41,10 @@ FORMAT = types.NamedTuple((INT, types.float32, types.float32, types.float32), Fl
 
 @inner()
 def round_row(a, out, to):
-    """Round a to the format `to`, with at most 23 bits of significand.
+    """Round a to the format `to`, which has at most 23 bits of significand, and write the result to out.
 
-    A normal number: add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut.  Below
-    `smallest` the spacing is fixed: adding and subtracting 1.5·2^23 spacings rounds to it.
+    For a normal number, add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut. Below
+    `smallest` the spacing is fixed: adding and subtracting 1.5·2^23 spacings rounds to the spacing.
     """
     p, largest, smallest, beyond = to.p, to.largest, to.smallest, to.beyond
     cut = np.uint32(24 - p)
@@ -67,7 +67,7 @@ def round_row(a, out, to):
 
 @jit(INT, INT, MATRIX32, MATRIX32, FORMAT)
 def round_block(tid, threads, source, target, to):
-    """Round the source to a format; each thread rounds some rows."""
+    """Round the source to a format and write it to the target; each thread rounds some rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])
@@ -76,7 +76,7 @@ def round_block(tid, threads, source, target, to):
 
 @jit(INT, INT, MATRIX32, MATRIX32, also=(INT, INT, MATRIX, MATRIX))
 def copy_rows(tid, threads, source, target):
-    """Copy the source, both by rows; each thread copies some rows."""
+    """Copy the source to the target, both row-major; each thread copies some rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])

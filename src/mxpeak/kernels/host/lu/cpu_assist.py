@@ -1,4 +1,4 @@
-"""The host of a device: the operations that a device leaves to it, loaded and compiled only when they are needed."""
+"""The CPU kernels for operations that a device leaves to its host, loaded and compiled only if they are needed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class HostPanelService:
-    """Factor panels that several ranks share, and rows of a user's sparse matrix, on `threads` cores.
+    """A service that factors shared panels and computes with rows of a user's sparse matrix, on `threads` cores.
 
-    panels    whether there will be such panels: if so, their kernels are loaded now, before any clock starts
+    panels    whether panels will be shared by several ranks: if so, their kernels are loaded before any clock starts
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False, panels: bool = False):
         self.threads = threads
         self._cores, self._alone = cores, alone
-        blas.set_threads(1)  # the team's threads call BLAS: no second pool competes with them
+        blas.set_threads(1)  # the team's threads call BLAS: no second thread pool competes for the cores
         self._panels: HostPanels | None = self._load_panels() if panels else None
 
     @cached_property
@@ -35,7 +35,7 @@ class HostPanelService:
 
     @cached_property
     def sparse(self) -> HostSparse:
-        """The sparse kernels of the host."""
+        """Return the sparse kernels of the host."""
         from mxpeak.kernels.host.sparse.sparse import HostSparse
 
         return HostSparse(self._team)

@@ -16,18 +16,19 @@ from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOpera
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Columns of a panel for matrices of order WIDE_FROM and more, because a product reads and writes C once for all of
-#: them; smaller matrices use as many as emulated products.  With 128, 192, 320 and 384 columns an LU at n = 8000 took 4
-#: to 9 % longer on a Zen 4 (measured when products were 5 % slower).
+#: Columns of a panel for matrices of order WIDE_FROM or more: wide panels reduce the number of passes over C. Smaller
+#: matrices use the panel width of emulated products. With 128, 192, 320 and 384 columns, an LU at n = 8000 took 4 to 9
+#: % longer on a Zen 4 (measured when products were 5 % slower).
 WIDE_NB, WIDE_FROM = 256, 2048
 
 
 class EngineLU:
-    """An LU of order n in fp32 whose products round their operands to the engine's format, on as many threads as BLAS.
+    """An LU of order n in fp32 that rounds the operands of its products to the engine's format.
 
-    The threads are mxpeak's own, because BLAS's threads spin after each call: with these running, products took twice
-    as long.  So BLAS has one thread meanwhile, which makes panels faster, and each thread solves for some columns.  An
-    engine needs C by rows.  L, U and C are column-major, so it computes C^T -= U^T L^T.
+    The LU uses as many threads as BLAS, but they are mxpeak's own: BLAS's threads spin after each call, and with these
+    spinning, products took twice as long. BLAS is limited to one thread during the LU, which also makes panels faster,
+    and each thread solves for some columns. An engine needs a row-major C. L, U and C are column-major, so it computes
+    C^T -= U^T L^T.
     """
 
     def __init__(self, engine: MatrixEngine, n: int):
@@ -65,7 +66,7 @@ class EngineLU:
 
 @cache
 def _team(threads: int) -> tuple[Team, Lock]:
-    """Return the process's threads for these LUs, and a lock, because a team runs one function at a time."""
+    """Return the process's threads for these LUs, with a lock because a team runs one function at a time."""
     for entry in operands.BY_ENGINES:
-        entry.compiled()  # once, not by every thread
+        entry.compiled()  # once, before the threads start
     return Team(threads), Lock()
