@@ -196,7 +196,7 @@ def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None
 
 
 def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
-    """Call xTRSM on the transpose of a row-major B, with a triangle T that is column-major, or row-major if `by_rows`."""
+    """Call xTRSM on the transpose of a row-major B, with T column-major, or row-major if `by_rows`."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
@@ -295,7 +295,7 @@ def _is_scipys(controller: Any) -> bool:
 
 
 def blas_facts() -> dict[str, Any]:
-    """Return the facts about SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
+    """Return SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
     for controller in _controllers():
         if _is_scipys(controller):
             info = controller.info()

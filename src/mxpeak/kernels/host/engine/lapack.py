@@ -203,7 +203,7 @@ def _through(narrow: Any) -> Callable[[Array], Array]:
 
 
 def _to_tf32(A: Array) -> Array:
-    """Round fp32 to 11 significant bits, ties to even: add half a unit of the last kept bit, minus one if it is even."""
+    """Round fp32 to 11 significant bits, ties to even: add half a unit of the last kept bit, less 1 if it is even."""
     bits = A.view(np.uint32)
     bits += np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     bits &= np.uint32(0xFFFFE000)

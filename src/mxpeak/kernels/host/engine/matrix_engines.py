@@ -62,7 +62,7 @@ UNITS = (
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
-    """Return the units that this processor has and this process may use; none if Numba compiles for another processor."""
+    """Return the units that this process may use; none if Numba compiles for another processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return ()
     features = llvmlite.binding.get_host_cpu_features()
@@ -197,7 +197,7 @@ def _assembled(unit, assembly, arguments, used, moved=()):
     It does nothing if the processor does not have the unit.
 
     used     the registers that the assembly overwrites
-    moved    registers that receive the last integers and that the assembly changes: $0, $1, …; the other integers follow
+    moved    registers that receive the last integers and are changed: $0, $1, …; the other integers follow
     """
 
     def codegen(context, builder, signature, args):

@@ -116,7 +116,7 @@ class Team:
             self._pid = os.getpid()  # after all threads have started
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Run function(tid, *args) on every thread, wait for all threads, and raise the first exception of any thread."""
+        """Run function(tid, *args) on every thread, wait for all threads, and raise the first exception."""
         if not self._work:
             function(0, *args)
             return
