@@ -1,5 +1,4 @@
-"""Entries of generated matrices as pure functions of (seed, i, j), so that any rank can generate any block, in any
-order.
+"""Entries of generated matrices as functions of (seed, i, j), so that any rank can generate any block.
 
 lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (used by Netlib HPL and others)
 gaussian      a_ij = scale·sqrt(-2 ln u)·cos(2 pi v), u and v from the two halves of the mixed X    (Box and Muller)

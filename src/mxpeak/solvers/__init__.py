@@ -1,3 +1,1 @@
-"""Numerical algorithms in the form of the cited papers, independent of backends, devices and message passing
-libraries.
-"""
+"""Numerical algorithms in the form of the cited papers, independent of backends, devices and MPI."""

@@ -1,9 +1,9 @@
-"""Deflation: remove one small singular value from low-precision factors of a matrix whose condition number far exceeds
-1/u.
+"""Remove one small singular value from low-precision factors (deflation).
 
-1/u_nn is an entry of the inverse, so one small singular value appears in the last pivot. If that pivot is replaced by
-a larger one, the factors are those of a well-conditioned matrix A' that differs from A_s in one entry. Refinement then
-uses A' (Chan 1984, "Deflated decomposition of solutions of nearly singular systems"; Sherman and Morrison 1950):
+Deflation is for matrices with a condition number far above 1/u. The reciprocal of the last pivot u_nn is an entry of
+the inverse, so one small singular value appears in this pivot. If the last pivot is replaced by a larger one, the
+factors are those of a well-conditioned matrix A' that differs from A_s in one entry. Refinement then uses A' (Chan
+1984, "Deflated decomposition of solutions of nearly singular systems"; Sherman and Morrison 1950):
 
     A' = A_s + τ e_i e_j^T,    A' z = e_i,    A_s^-1 = (I + ρ z e_j^T) A'^-1,    ρ = τ / (1 - τ z_j)
 

@@ -1,5 +1,4 @@
-"""Measure the difficulty of a generated system: the condition number of A, and the convergence of GMRES without
-factors.
+"""Measure the difficulty of a system: the condition number of A, and the convergence of GMRES without factors.
 
 Both are part of the result of a benchmark but are not included in its time.
 """

@@ -1,5 +1,4 @@
-"""GMRES for one matrix and any number of right-hand sides: scaling, rounds in low precision, fp64 and complete
-factors.
+"""GMRES for one matrix and several right-hand sides: scaling, rounds in low precision, fp64 and complete factors.
 
 A round is one cycle of GMRES-IR. If the rounds stall in low precision, the solve continues in fp64. If an
 automatically selected preconditioner is slow or stalls, complete factors are the last resort.

@@ -513,7 +513,8 @@ def _positive(value: Any, name: str) -> int:
 
 
 def block_size(n: int, side: int, parts: int) -> int:
-    """Return the default block size: at most LARGEST_NB real numbers, with BLOCKS or more blocks per process row or
-    column.
+    """Return the default block size: at most LARGEST_NB, with BLOCKS or more blocks per process row or column.
+
+    With complex entries, the limits apply to the order of the real form.
     """
     return min(LARGEST_NB, max(STEP_NB, parts * n // (BLOCKS * side) // STEP_NB * STEP_NB)) // parts

@@ -52,8 +52,9 @@ PHASES = ("make", "equilibrate", "factor", "refine")
 
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
-    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b. Collective over its
-    ranks.
+    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b.
+
+    Collective over its ranks.
     """
     chosen = _chosen_precision(A, precision, device, b)
     size_bytes, spans = _check_memory(A), Spans()
@@ -281,8 +282,9 @@ class DistributedFactors(DenseFactors):
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return why only fp64 factors can decide whether A is singular: fp32 factors show no condition number above
-        1/u.
+        """Return why only fp64 factors can decide whether A is singular, or an empty string.
+
+        fp32 factors reveal no condition number above 1/u.
         """
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
             return note_of_doubt(self._factors.condition, self.precision)
@@ -326,8 +328,9 @@ class DistributedFactors(DenseFactors):
 
 
 def _check_memory(A: DistributedMatrix) -> int:
-    """Return the memory need in bytes per rank, or raise a ResourceError if a node has less memory than its ranks
-    need. Collective.
+    """Return the memory need in bytes per rank, or raise a ResourceError if a node has less memory than its ranks need.
+
+    Collective.
     """
     P, Q, held = A.grid.P, A.grid.Q, A.source.holds
     size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held, parts=A.parts)
@@ -373,6 +376,7 @@ _kernels: WeakKeyDictionary[Any, Kernels] = WeakKeyDictionary()
 @contextmanager
 def computing(comm: Communicator) -> Iterator[Kernels]:
     """Provide the host's kernels for these ranks, created once, and limit BLAS to one thread in the context.
+
     Collective.
     """
     with blas.one_thread():

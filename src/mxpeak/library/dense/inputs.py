@@ -63,8 +63,9 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """Return a finite copy of the right-hand sides in the type of A; for a real A, the imaginary parts are extra
-    columns.
+    """Return a finite copy of the right-hand sides in the type of A.
+
+    If A is real and b is complex, the imaginary parts are additional columns.
     """
     xp = kernels.xp
     B = b.on(kernels.device, working_type(b.dtype))
