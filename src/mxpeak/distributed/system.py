@@ -70,7 +70,7 @@ class SparseBasis:
         self._kernels.scale(self._Z[self._k - 1], 1.0, z)
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Orthogonalize w, which must be `next`, by CGS2 and append it; reduce three times, read Q three times."""
+        """Append w, which must be `next`, by CGS2, with three reductions and three reads of the basis."""
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
         with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):

@@ -97,7 +97,7 @@ class LuOverlap:
     lookahead      panel k+1 overlaps update k
     split_steps    the number of steps, from the first, with a split update
     update_first   an update is enqueued on a device before the host factors the panel that overlaps it
-    early          in a split update, panel k+2 is brought up to date before the rest of update k
+    early          in a split update, panel k+2 is updated before the rest of update k
     """
 
     lookahead: bool

@@ -234,7 +234,7 @@ def aspect(shape: Triple) -> float:
 
 
 def good_ranks(ranks: int) -> tuple[int, ...]:
-    """Return the nearest rank counts, below and above, whose process grid satisfies the rule on its sides."""
+    """Return the nearest rank counts, below and above, for which the process grid satisfies the aspect rule."""
     if _good(ranks):
         return (ranks,)
     below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))

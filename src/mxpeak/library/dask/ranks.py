@@ -64,7 +64,7 @@ class Ranks:
         return x
 
     def _submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
-        """Submit a task to the worker of one rank, without permission to move it to another worker."""
+        """Submit a task to the worker of one rank; Dask must not run it on another worker."""
         return self.client.submit(
             task,
             self.name,

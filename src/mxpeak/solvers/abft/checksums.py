@@ -188,7 +188,7 @@ class Checks(ABC):
 
         carried    the sums kept since the last check, from which the first of `sums` are computed
         others     returns both sums weighted by w'; all ranks call it, only if something differs
-        mendable   the first row and column from which on a single wrong entry has not spread
+        mendable   the first row and column of the submatrix in which a single wrong entry has not spread
 
         Return the local rows that were corrected. Collective over the grid.
         """
