@@ -1,1 +1,1 @@
-"""The same operations in every backend, side by side; `contract` says what each does and overwrites."""
+"""Kernels: the same operations in every backend. `contract` defines what each operation computes and overwrites."""

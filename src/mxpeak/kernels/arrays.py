@@ -1,7 +1,7 @@
-"""NumPy as an array namespace, and the random numbers with which solvers probe factors.
+"""NumPy as an array namespace, and the random vectors with which solvers test factors.
 
-NumPy follows the array API since version 2.1. array-api-compat wraps earlier versions; it takes longer to load than
-NumPy itself, because it reads all attributes that NumPy loads lazily.
+NumPy follows the array API since version 2.1. For earlier versions, array-api-compat wraps NumPy. It takes longer to
+load than NumPy itself, because it reads all attributes that NumPy loads lazily.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PROBE_SEED = 1961
 
 @lru_cache(maxsize=64)
 def probe_vector(n: int) -> Any:
-    """Return n random numbers of either sign with sizes from 1 to 2.
+    """Return n random numbers with random signs and magnitudes from 1 to 2.
 
-    Signs alone would be orthogonal to (1, ..., 1), the null vector of a Laplacian, if as many are positive as negative.
+    A vector of ±1 is orthogonal to (1, ..., 1), the null vector of a Laplacian, if half of its entries are positive.
     """
     rng = np.random.default_rng(PROBE_SEED)
     return rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)

@@ -63,7 +63,9 @@ def gpu_count(device: str) -> int:
 
 
 def gpu_buses(device: str) -> list[str]:
-    """Return the PCI addresses of the GPUs that ranks choose from; none if there are none, or one is named."""
+    """Return the PCI addresses of the GPUs from which ranks choose; empty without GPUs, or if `device` names one
+    GPU.
+    """
     if device != GPUS or not has_gpu():
         return []
     from mxpeak.kernels.torch.engine.device import buses
@@ -106,12 +108,13 @@ def choose(
     alone: bool = False,
     panels: bool = False,
 ) -> Kernels:
-    """Return the backend `name` on `device`, both from `resolve`.
+    """Return the backend `name` on `device`, both as returned by `resolve`.
 
-    `threads`: threads on the host, thread t on core cores[t] if cores are given; `alone` if no other rank uses them.
-    `number`: the number of the GPU, if there are several.
-    `native`: the precisions that the processor's matrix instructions multiply; None: all that it supports.
-    `panels`: whether a device will leave panels to the host, whose kernels are then compiled now.
+    threads   threads on the host; thread t runs on core cores[t] if cores are given
+    alone     whether no other rank uses these cores
+    number    index of the GPU if there are several
+    native    precisions that the processor's matrix instructions multiply; None: all that it supports
+    panels    whether a device leaves panels to the host, whose kernels are then compiled now
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels

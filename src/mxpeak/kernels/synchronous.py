@@ -1,4 +1,4 @@
-"""The common part of the backends on the host, whose operations have finished when they return."""
+"""Define the common part of the host backends, whose operations have finished when they return."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Numbers about numbers: official counts of flops and bytes, and facts about the machine."""
+"""Performance accounting: official counts of flops and bytes, and facts about the machine."""

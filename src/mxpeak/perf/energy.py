@@ -80,7 +80,7 @@ def processors(root: str | Path = "/") -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class EnergyUsed:
-    """Joules that one rank has read over all timed regions, for the processors of its host and for its GPU.
+    """Joules used over all timed regions, as one rank reads them for the processors of its host and for its GPU.
 
     seconds    duration of the regions
     gpu        identifier of the GPU, because ranks may share a GPU
@@ -197,8 +197,9 @@ def total(parts: Iterable[float | None]) -> float | None:
 def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
     """Return the reason for unknown energy of this host or of this rank's GPU; empty if all of it is known.
 
-    packages   counters of the host's processors; None on ranks for which another rank of the host reads them
-    gpu        counter of this rank's GPU, or None; `amd` marks a GPU of AMD
+    packages   counters of the host's processors; None if another rank of the host reads them
+    gpu        counter of this rank's GPU, or None
+    amd        whether the GPU is from AMD
     """
     reasons = []
     if packages is not None and not packages:

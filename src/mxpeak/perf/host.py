@@ -89,9 +89,6 @@ def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, 
     }
 
 
-# --- cores ------------------------------------------------------------------------------------------------------
-
-
 def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
     """Return the logical cores in the affinity mask of this process, or all cores if there are no masks."""
     if affinity is not None:
@@ -178,9 +175,6 @@ def _cpuinfo(root: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-# --- memory -----------------------------------------------------------------------------------------------------
-
-
 def total_memory_bytes(root: str | Path = "/") -> int | None:
     """Return the memory limit of this process: the least of the host's memory and its cgroup limits."""
     root = Path(root)
@@ -243,9 +237,6 @@ def _sysconf_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-
-
-# --- small readers ----------------------------------------------------------------------------------------------
 
 
 def text_in(path: Path) -> str | None:

@@ -43,9 +43,6 @@ def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
     )
 
 
-# --- flops credited ---------------------------------------------------------------------------------------------
-
-
 def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "reference") -> dict[str, int]:
     """Return the flops of one solve with restart cycles of `cycles` steps each, by motif and in "total".
 
@@ -69,8 +66,9 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
 def reference_mg_flops(levels: Levels) -> dict[str, int]:
     """Return the reference's count for a multigrid call: 2·(1 + 1 + 1)·Σ nnz_l, all of it as smoothing.
 
-    Source: HPG-MxP reference code, GMRES_IR.cpp.  It counts a residual and one sweep before and after on every level,
-    including the coarsest, and no sweep that starts from zero; restriction and prolongation count nothing.
+    Source: HPG-MxP reference code, GMRES_IR.cpp. On every level, including the coarsest, it counts a residual and one
+    sweep before and one after the correction. It counts sweeps that start from zero in full, and omits restriction and
+    prolongation.
     """
     return {"gs": 6 * sum(levels.nnz), "restriction": 0, "prolongation": 0}
 
@@ -134,9 +132,6 @@ def _with_total(parts: dict[str, int]) -> dict[str, int]:
     return {**parts, "total": sum(parts.values())}
 
 
-# --- memory -----------------------------------------------------------------------------------------------------
-
-
 def memory_bytes(box: Box, restart: int | None = None, count: int = LEVELS) -> tuple[int, ...]:
     """Return the bytes per level over all ranks in HPCG's report, or with `restart` in HPG-MxP's.
 
@@ -169,18 +164,18 @@ def _columns(box: Box) -> int:
     return box.ranks * (box.rows + box.halo)
 
 
-# --- least traffic: every array that a kernel needs crosses the memory bus once ----------------------------------
+# Least traffic: every array that a kernel needs crosses the memory bus once.
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSizes:
     """The sizes of a stored matrix.
 
-    rows           its rows
-    values         its stored off-diagonal values, including padding
+    rows           number of rows
+    values         number of stored off-diagonal values, including padding
     value_bytes    bytes per value
-    index_bytes    bytes of all its index arrays
-    vector_bytes   bytes w per entry of the vectors in its products, and of its diagonal
+    index_bytes    bytes of all index arrays
+    vector_bytes   bytes w per entry of the diagonal and of vectors in products
     """
 
     rows: int
@@ -190,17 +185,17 @@ class StoredSizes:
     vector_bytes: int
 
     def part(self, values: int) -> int:
-        """Return the bytes of `values` of its entries with their share of the indices."""
+        """Return the bytes of `values` stored values with their share of the indices."""
         return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
 def product_bytes(A: StoredSizes) -> int:
-    """Return the bytes of y = A x: the matrix, x read and y written, so entries + 3·n·w."""
+    """Return the bytes of y = A x, entries + 3·n·w: the matrix is read, x is read and y is written."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 
 def sweep_bytes(A: StoredSizes) -> int:
-    """Return the bytes of a Gauss–Seidel sweep: the matrix, r and x read and x written, so entries + 4·n·w."""
+    """Return the bytes of a Gauss–Seidel sweep, entries + 4·n·w: the matrix, r and x are read, and x is written."""
     return A.part(A.values) + 4 * A.rows * A.vector_bytes
 
 
@@ -214,23 +209,24 @@ def half_sweep_bytes(A: StoredSizes, values: int, *, keep: bool = False) -> int:
 
 
 def coarse_residual_bytes(A: StoredSizes, coarse_rows: int, coarse_values: int, vectors: int) -> int:
-    """Return the bytes of r - A x at coarse points: the entries, all of x, and n_c·(w + 4) for result and map.
+    """Return the bytes of r - A x at coarse points: the entries, all of x, and n_c·(w + 4) for the result and the map.
 
-    `vectors` vectors are read only at these points: every second entry of each cache line, 2·n_c·w.
+    In addition, `vectors` vectors are read only at these points: every second entry of each cache line, 2·n_c·w.
     """
     w = A.vector_bytes
     return A.part(coarse_values) + A.rows * w + coarse_rows * ((1 + 2 * vectors) * w + INT32_BYTES)
 
 
 def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:
-    """Return the bytes of x += x_c at coarse points, n_c·(3·w + 4): x_c and x read, x written, the map."""
+    """Return the bytes of x += x_c at coarse points, n_c·(3·w + 4): x_c, x and the map are read, and x is written."""
     return coarse_rows * (3 * vector_bytes + INT32_BYTES)
 
 
 def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
-    """Return the bytes of CGS2 of w against k vectors, and w's scaling: n·(3·k + 7)·w, with the basis read three times.
+    """Return the bytes of CGS2 of w against k vectors with scaling, n·(3·k + 7)·w; the basis is read three times.
 
-    h = Qᵀw reads w; w -= Q h with the second Qᵀw, w -= Q h with the norm, and the scaling each read and write it.
+    h = Qᵀw reads w. The update w -= Q h with the second Qᵀw, the update w -= Q h with the norm, and the scaling each
+    read and write w.
     """
     return rows * (3 * k + 7) * vector_bytes
 

@@ -105,9 +105,6 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
     return ""
 
 
-# --- as a file --------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Winners:
     """The winners for one fingerprint, by key."""

@@ -22,7 +22,7 @@ OPTIONS = {
 FILES = ("--out", "--json", "--events", "--trace", "--submit")
 #: All flags of the grid.
 GRID = ("--grid", "-P", "-Q")
-#: Other spellings of the flags above.
+#: Alternative spellings of the flags above.
 ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
 
 
@@ -61,7 +61,7 @@ def repeat(result: Result, names: Iterable[str]) -> str:
 
 
 def _is_of(word: str, flags: Collection[str]) -> bool:
-    """Return whether a word is one of these flags, with or without its value: --nb, --nb=64, -N1000."""
+    """Return whether a word is one of these flags, with or without an attached value: --nb, --nb=64, -N1000."""
     return word.partition("=")[0] in flags or (not word.startswith("--") and word[:2] in flags)
 
 

@@ -252,9 +252,6 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     return f"{name} changed by {100 * moved:+.1f} %, and {shares}: the machine changed, and {own}"
 
 
-# --- what differs -----------------------------------------------------------------------------------------------
-
-
 def differences(before: Body, after: Body) -> dict[str, list[str]]:
     """Return the differences of two runs in settings, machine, software and launch, each as `name: this -> that`."""
     sections = {
@@ -296,9 +293,6 @@ def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-# --- text and JSON ----------------------------------------------------------------------------------------------
 
 
 def body_of(

@@ -25,7 +25,7 @@ class HpcgText(OwnReport):
     """HPCG's report, which is written with its single result."""
 
     def case(self, result: Result) -> None:
-        """Write the report."""
+        """Write HPCG's report of a result."""
         self._write(hpcg_report(result, self._begun))
 
 
@@ -46,9 +46,6 @@ def hpcg_report(result: Result, now: datetime) -> str:
             written_by(result, now),
         ]
     )
-
-
-# --- shared with HPG-MxP's report -------------------------------------------------------------------------------
 
 
 def section(name: str, rows: Rows) -> str:
@@ -117,7 +114,7 @@ def _memory(problem: Section) -> str:
     )
 
 
-#: The rules line of a run that is only too short or too small, which scripts parse.
+#: The rules line of a run that is only too short or too small; scripts parse this line.
 SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
@@ -165,11 +162,8 @@ def giga(amount: float | None) -> float | None:
 
 
 def ratio(amount: float | None, of: float | None) -> float | None:
-    """Return the quotient of two figures; None if one of them is unknown."""
+    """Return the quotient of two numbers; None if one of them is unknown."""
     return amount / of if amount is not None and of else None
-
-
-# --- HPCG's own -------------------------------------------------------------------------------------------------
 
 
 def _word(passed: bool | None) -> str | None:
@@ -177,7 +171,7 @@ def _word(passed: bool | None) -> str | None:
 
 
 def _tests(check: Section) -> str:
-    """Return the spectral tests, and the symmetry of product and preconditioner."""
+    """Return the section on the spectral tests, and on the symmetry of product and preconditioner."""
     cg, symmetry = check.get("cg") or {}, check.get("symmetry") or {}
     text = section("Spectral Convergence Tests", [("Result", _word(cg.get("passed")))])
     for name in ("unpreconditioned", "preconditioned"):
@@ -195,7 +189,9 @@ def _tests(check: Section) -> str:
 
 
 def _iterations(result: Result) -> str:
-    """Return the iterations per set for the accuracy of the reference, and the reproducibility of the sets."""
+    """Return the section on the iterations per set for the reference's accuracy, and the reproducibility of the
+    sets.
+    """
     figures, check = result.result, result.validation
     norms, residual, threshold = check.get("norms") or {}, check.get("residual"), check.get("threshold")
     reached = None if residual is None or threshold is None else residual <= threshold
@@ -230,7 +226,7 @@ def _times(result: Result) -> str:
 
 
 def _flops(result: Result) -> str:
-    """Return the executed flops, and those credited without additional iterations."""
+    """Return the section on the executed flops, and the credited flops without additional iterations."""
     raw, figures = result.result.get("raw") or {}, result.result
     credited = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
     total = raw.get("total")

@@ -26,7 +26,7 @@ class HpgMpText(OwnReport):
     """HPG-MxP's report, which is written with its single result."""
 
     def case(self, result: Result) -> None:
-        """Write the report."""
+        """Write HPG-MxP's report of a result."""
         self._write(hpgmp_report(result, self._begun))
 
 

@@ -179,7 +179,7 @@ def _result_line(result: Result) -> str:
 
 
 def _library_line(problem: Mapping[str, Any]) -> str:
-    """Return the line that corrects the variant and the header where a library factored the panels."""
+    """Return the line that corrects the variant and the header if a library factored the panels."""
     library = problem.get("panel_library")
     if not library:
         return ""

@@ -45,13 +45,15 @@ def share(result: Body) -> str:
 
 
 def rate_of(result: Body) -> float:
-    """Return the rate of a result in its own unit, 0 if it has none."""
+    """Return the rate of a result in its own unit, or 0 if the result has no rate."""
     figures = part(result, "result")
     return float(figures.get("rate_flops") or figures.get("rate_bytes") or 0.0)
 
 
 def meter(fraction: float | None, tooltip: str = "") -> str:
-    """Return a bar that is filled to a share of its width; above 100 %, it has a mark at its end."""
+    """Return a bar that is filled to a share of its width; a share above 100 % is shown by a line at the end of the
+    bar.
+    """
     if fraction is None:
         return ""
     width = 100 * min(1.0, max(0.0, fraction))

@@ -19,7 +19,7 @@ class NormsLines(Lines):
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """Return a case in a few words."""
+        """Return a short description of a case."""
         return norms_case_text(problem)
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Draw plots as SVG inside a page: curves and marks on two axes, and times stacked step by step.
+"""Draw plots as SVG inside a page: curves and markers on two axes, and times stacked step by step.
 
-Every plot names its axes and their units, has a text legend, and shows values when the pointer is over a mark.
+Every plot names its axes and their units, has a text legend, and shows values when the pointer is over a marker.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, floor, isfinite, log10
-
-# --- axes -------------------------------------------------------------------------------------------------------
 
 #: Approximate number of ticks of a linear axis, and minimum distance of ticks on a logarithmic axis.
 TICKS, APART = 5, 0.1
@@ -99,18 +97,16 @@ def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
     return 1e-9, f"G{name}"
 
 
-# --- curves -----------------------------------------------------------------------------------------------------
-
 WIDTH, HEIGHT = 560, 314
 LEFT, TOP, RIGHT, BOTTOM = 66, 32, 538, 264
-#: Marks that differ in shape, in the drawing and in the legend.
+#: Marker shapes, in the drawing and in the legend.
 MARKS = ("circle", "square", "triangle", "diamond")
 GLYPHS = {"circle": "●", "square": "■", "triangle": "▲", "diamond": "◆"}
 
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points with their tooltips, joined to a line, marked, or both."""
+    """Points with their tooltips, drawn as a line, as markers, or both."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -153,7 +149,7 @@ def _drawn(curve: PlotCurve, places: Sequence[tuple[float, float]]) -> Iterator[
 
 
 def _mark(kind: str, look: str, x: float, y: float, title: str) -> str:
-    """Return a mark, or an invisible circle that shows the tooltip."""
+    """Return a marker, or an invisible circle that shows the tooltip."""
     if kind in ("triangle", "diamond"):
         corners = ((0, -5), (5, 4), (-5, 4)) if kind == "triangle" else ((0, -5), (5, 0), (0, 5), (-5, 0))
         at = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
@@ -165,7 +161,7 @@ def _mark(kind: str, look: str, x: float, y: float, title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A set of points on logarithmic axes, drawn as marks or joined to a curve; invalid points are omitted."""
+    """A set of points on logarithmic axes, drawn as markers or joined to a curve; invalid points are omitted."""
 
     label: str
     points: Sequence[tuple[float, float | None]]

@@ -52,7 +52,7 @@ def measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
-    """Plot each phase, with one mark shape per computation; return "" if bytes or bandwidth are unknown."""
+    """Plot each phase, with one marker shape per computation; return "" if bytes or bandwidth are unknown."""
     points = {name: _points(phases) for name, phases in computations.items()}
     if roofs.bandwidth is None or not any(points.values()):
         return ""

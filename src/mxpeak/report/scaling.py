@@ -65,9 +65,6 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-# --- figures ----------------------------------------------------------------------------------------------------
-
-
 def study_figures(study: Study) -> str:
     """Plot the measured and the expected efficiency and rate over the ranks."""
     shown = [point for point in study["points"] if point["rate"]]

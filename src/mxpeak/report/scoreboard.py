@@ -16,8 +16,6 @@ from mxpeak.report.command import OPTIONS, flag_value, repeat, values_of
 from mxpeak.report.summaries import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
-# --- all benchmarks ---------------------------------------------------------------------------------------------
-
 #: Maximum width of the scoreboard, and of the names in it.
 WIDTH, MOST_NAME = 80, 12
 #: The scoreboard explains smaller shares of HPL at quick sizes.
@@ -114,12 +112,12 @@ def _whole(share: float) -> str:
 
 
 def _span(texts: Sequence[str]) -> str:
-    """Return the first and the last of some sorted numbers, or one if they are the same."""
+    """Return the first and the last of sorted numbers, or one number if they are equal."""
     return "–".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 
 def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
-    """Return a rate, or the lowest and the highest of several in the unit of the highest."""
+    """Return a rate, or the lowest and the highest of several rates in the unit of the highest."""
     key = "rate_bytes" if any("rate_bytes" in one for one in figures) else "rate_flops"
     rates = sorted(float(one[key]) for one in figures if one.get(key))
     texts = [figure_text({key: rate}) for rate in (rates[0], rates[-1])] if rates else [figure_text(figures[0])]
@@ -245,7 +243,7 @@ def count_text(valid: int, count: int) -> str:
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[str]:
-    """Return the results that the lists do not accept with the reasons, in one line if they are only too small."""
+    """Return the results that the official lists reject, with the reasons; one line if all are only too small."""
     lines: list[str] = []
     small: dict[str, list[str]] = {}
     for result in filter(_off, results):
@@ -280,9 +278,6 @@ def _why_off(result: Result) -> str:
     broken, own = list(dict.fromkeys(str(one.get("rule")) for one in violations)), failed_tests(result)
     parts = [f"breaks published rules: {', '.join(broken)}"] if broken or not own else []
     return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
-
-
-# --- a sweep ----------------------------------------------------------------------------------------------------
 
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:

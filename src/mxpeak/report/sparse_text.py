@@ -22,7 +22,7 @@ class SparseLines(Lines, ABC):
     undrawn = ("halo",)
 
     def case(self, problem: Section) -> str:
-        """Return a case in a few words."""
+        """Return a short description of a case."""
         return sparse_case_text(problem)
 
     def parts(self, problem: Section) -> list[str]:
@@ -34,7 +34,7 @@ class SparseLines(Lines, ABC):
         return list(filter(None, parts))
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return how accurate and how large a run was, and its other rates; if `verbose`, its memory and more rates."""
+        """Return the accuracy, the size and the other rates of a run; if `verbose`, also its memory and more rates."""
         return [
             *self.checks(result.validation),
             problem_text(result.problem, result.result.get("time_s")),
@@ -79,7 +79,7 @@ class HpgMxpLines(SparseLines):
         return [line for line in (_countings(figures), _speedup(result), *more) if line]
 
     def notes(self, result: Result) -> list[str]:
-        """Return both countings, and the precisions of the mixed solver."""
+        """Return the lines on both countings, and on the precisions of the mixed solver."""
         together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
         precisions = precision_text(result.problem.get("precision"))
         precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
@@ -100,16 +100,13 @@ class HpcgLines(SparseLines):
         return [_cg_sets(check), _tests(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """If `verbose`, return the other ratings, and the rates of other storages."""
+        """Return the other ratings and the rates of other storages if `verbose`."""
         figures = result.result
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
 
-# --- the problem ------------------------------------------------------------------------------------------------
-
-
 def sparse_case_text(problem: Section) -> str:
-    """Return a case in a few words, such as 104x104x104 1x1x2 fp16/fp32 packed."""
+    """Return a short description of a case, such as 104x104x104 1x1x2 fp16/fp32 packed."""
     parts = [problem["matrix"]] if problem.get("matrix") else [_box(problem, "n"), _box(problem, "np")]
     parts += [_distinct(problem), *_choices(problem)]
     return " ".join(part for part in parts if part)
@@ -142,7 +139,7 @@ def _distinct(problem: Section) -> str:
     return "/".join(dict.fromkeys(name for names in formats.values() for name in names))
 
 
-#: The names of the parts with own formats.
+#: Names of the parts that have their own formats.
 PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
 
 
@@ -164,7 +161,9 @@ def _formats(precision: Any) -> dict[str, list[str]]:
 
 
 def memory_text(problem: Section) -> str:
-    """Return the memory of the mixed solver, and the cube that double alone holds in it; empty if it is unknown."""
+    """Return the memory of the mixed solver, and the cube that the double solver fits into this memory; empty if
+    unknown.
+    """
     mixed, larger = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
@@ -184,9 +183,6 @@ def _box(problem: Section, prefix: str) -> str:
 def _choices(problem: Section) -> list[str]:
     """Return the storage format, and whether the matrix is nonsymmetric."""
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
-
-
-# --- the validation ---------------------------------------------------------------------------------------------
 
 
 def _solvers(check: Section) -> str:
@@ -242,9 +238,6 @@ def _mark(test: Section) -> str:
 
 def _count(value: int | None) -> str:
     return "unknown" if value is None else str(value)
-
-
-# --- the rates --------------------------------------------------------------------------------------------------
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:

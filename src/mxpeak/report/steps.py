@@ -18,7 +18,7 @@ from mxpeak.report.summaries import lines_of
 REST = "other"
 #: Maximum number of layers in a plot; smaller ones are added to the rest.
 MOST_LAYERS = 8
-#: A layer needs a larger share of the total time.
+#: Minimum share of the total time that a layer needs.
 LEAST_SHARE = 0.002
 #: Minimum interval of a rate, as a share of the total time.
 LEAST_INTERVAL = 0.01

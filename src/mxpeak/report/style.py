@@ -7,7 +7,8 @@ from mxpeak.foreign import printable
 #: The page uses no network: the browser blocks all resources outside of the page.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
-#: Eight colours that people with colour blindness can tell apart, on white and on black; dashes and marks differ too.
+#: Eight colors that people with color blindness can distinguish, on white and on black; dashes and markers also
+#: differ.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #59636e; --line: #d8dee4; --card: #f6f8fa;
   --bar: #3b7ddd; --good: #1a7f37; --bad: #cf222e;

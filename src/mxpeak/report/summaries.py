@@ -1,6 +1,7 @@
 """Describe the results of each benchmark in text lines, with defaults for benchmarks that register none.
 
-Reports call `lines_of` instead of testing the name of a benchmark, so that plug-in benchmarks can register own lines.
+Reports call `lines_of` instead of testing the name of a benchmark, so that plug-in benchmarks can register their
+lines.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.records import Result, three_digits
 
-#: Parts of a case in the order in which they are told.
+#: Parts of a case in the order in which they are printed.
 PARTS = {"n": "N=", "nb": "NB="}
 #: Options that distinguish the cases of a sweep if they have several values.
 SWEPT = ("bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "split")
@@ -68,7 +69,7 @@ class Lines:
         return [f"residual = {formula}"] if formula else []
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the ratio of the rate to another rate, of the result or of `others`; may be empty."""
+        """Return the ratio of the result's rate to another rate of the result or of `others`; may be empty."""
         return ""
 
     def notes(self, result: Result) -> list[str]:
@@ -115,7 +116,7 @@ def _swept(result: Result) -> list[str]:
 
 
 def problem_line(lines: Lines, result: Result) -> str:
-    """Return the line with the case and its time."""
+    """Return the line with the problem of a result and its time."""
     time_s = result.result.get("time_s")
     parts = [case_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
     return ", ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Write the events of a run as JSON lines. Each line is flushed at once, so that a killed run keeps them."""
+"""Write the events of a run as JSON lines. Each line is flushed immediately, so a killed run keeps its events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP_S = 1.0
 
 
 class EventLog:
-    """Write events to a new file, as an observer of spans and by `write`, until the first error."""
+    """Writes events to a new file, as an observer of spans and by `write`, until the first error."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path = path
@@ -55,7 +55,7 @@ class EventLog:
         self.write("phase started", phase=label, total_flops=total_flops)
 
     def step(self, step: Step) -> None:
-        """Record a step if the last recorded step is at least EVERY_S old."""
+        """Record a step if at least STEP_S seconds have passed since the last recorded step."""
         elapsed_s, done_flops = self._told
         if step.elapsed_s - elapsed_s < STEP_S:
             return

@@ -1,4 +1,4 @@
-"""ProgressForecast the progress of a run from a recorded or simulated run of the same problem."""
+"""Forecast the progress of a run from a recorded or simulated run of the same problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProgressForecast:
     def of(cls, result: Mapping[str, Any]) -> ProgressForecast | None:
         """Return the forecast from a recorded result, or None if it has no steps.
 
-        It ends with the last step, because the steps of the new run exclude refinement as well.
+        The forecast ends with the last step, because the steps of the new run also exclude refinement.
         """
         steps = (result.get("telemetry") or {}).get("steps") or {}
         elapsed_s, done_flops = steps.get("elapsed_s") or [], steps.get("done_flops") or []

@@ -11,15 +11,15 @@ from mxpeak.records import rate_text, three_digits
 from mxpeak.spans import Step
 from mxpeak.watch.forecast import ProgressForecast
 
-#: Shares of the work: over which a rate is taken, and before which nothing is decided; and how many rates it takes: a
-#: cold start is no verdict.
+#: Share of the work over which a rate is measured, share of the work before which no run is stopped, and number of
+#: measured rates that a decision needs, because a cold start is not representative.
 WINDOW, UNDECIDED, LEAST_WINDOWS = 0.02, 0.1, 3
-#: By how much the rest may yet be faster than the best seen.
+#: Factor by which the remaining work may be faster than the best measured rate.
 MARGIN = 1.02
 
 
 class Guard:
-    """Watch the steps of a computation; `reason` says why to stop it."""
+    """Watches the steps of a computation; `reason` returns the reason to stop it."""
 
     def __init__(self, target_flops: float):
         self.forecast: ProgressForecast | None = None

@@ -1,8 +1,8 @@
 """Show the progress of a run: completed share, current and average rate, and remaining time.
 
-A terminal gets one live line after two seconds. It gets plain lines, one per 5 % or 60 s, if it has no colors, if
---ranks was started on it, or with --progress always. Other streams get nothing. Work before and after a computation,
-such as generating and checking, is named after one second.
+On a terminal, a live line appears after two seconds. Plain lines appear instead, one per 5 % or 60 s, if the terminal
+has no colors, if --ranks was started on it, or with --progress always. Nothing is written to other streams. Work
+before and after a computation, such as generating and checking, is named after one second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class Progress:
-    """Show progress on `stream`, and keep up to 200 samples of (elapsed_s, done_flops)."""
+    """Shows progress on `stream`, and keeps up to 200 samples of (elapsed_s, done_flops)."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
         self.forecast: ProgressForecast | None = None

@@ -41,7 +41,9 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Keep and write the metrics of one run, as an observer of spans. It stops after the first error and keeps it."""
+    """Keeps and writes the metrics of one run, as an observer of spans. Stops after the first error and keeps the
+    error.
+    """
 
     def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):
         self.path = path
@@ -61,7 +63,7 @@ class Metrics:
         self._write()
 
     def step(self, step: Step) -> None:
-        """Update the metrics, and write them if the last update is at least EVERY_S old."""
+        """Update the metrics, and write them if at least UPDATE_S seconds have passed since the last update."""
         if step.elapsed_s - self._written_s >= UPDATE_S:
             self._written_s = step.elapsed_s
             self._phase(step.label, step.index, step.count, step.elapsed_s, step.done_flops, step.total_flops)

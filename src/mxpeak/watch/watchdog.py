@@ -1,11 +1,11 @@
 """Detect ranks that make no progress: no span starts or ends for many times the longest step.
 
-Steps of an LU become shorter, so the longest step so far limits the next one. The thread counts time only from one of
-its own looks to the next, so a stopped process or a sleeping laptop is no stall.
+Steps of an LU become shorter, so the longest step so far limits the next one. The watchdog thread counts only the time
+between its own checks, so it reports no stall if the process is stopped or the computer sleeps.
 
 During set-up, checks and writing, no step limits the time. In these phases, the watchdog reports a wait for the same
 message that takes FIRST times the least time. If the process of a rank on the same node is stopped, Linux shows its
-state, and the watchdog reports it in all phases after the least time.
+state. The watchdog then reports the rank after the least time, in all phases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from time import monotonic
 from mxpeak.records import three_digits
 from mxpeak.spans import Spans
 
-#: Largest number of seconds between two looks, number of looks within the least time, and the factor for the first
+#: Largest number of seconds between two checks, number of checks within the least time, and the factor for the first
 #: step, whose duration is unknown.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
 #: Least number of seconds of a wait for one message during set-up, checks and writing. It holds if all ranks are on one
@@ -28,7 +28,7 @@ SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
 
 
 class Watchdog:
-    """Watch the spans of this rank, and call `stalled` once if none starts or ends for too long.
+    """Watches the spans of this rank, and calls `stalled` once if none starts or ends for too long.
 
     factor     multiple of the longest step that counts as a stall
     least_s    seconds that are never a stall
@@ -80,7 +80,7 @@ class Watchdog:
                 return
 
     def look(self) -> str | None:
-        """Return the description of a stall, or None."""
+        """Check for a stall once, and return its description, or None."""
         now, spans = self._clock(), self._spans
         if spans is not None and spans.computations and self.phase == SET_UP:
             self.phase = CHECKS  # after any computation, however short

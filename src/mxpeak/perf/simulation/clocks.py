@@ -1,11 +1,12 @@
-"""Broadcasts on clocks: the arrival times of a root's message, for all rows of a process grid at once.
+"""Simulate broadcasts: compute when a root's message arrives on all ranks, for all rows of a process grid at once.
 
-A ring is a chain of hops.  Each hop begins when the message has arrived, the sender takes part and its port is free:
+A ring is a chain of hops. A hop begins when the message has arrived, the sender has entered the broadcast and the
+sender's port is free:
 
     a_0 = t,    a_{i+1} = max(a_i, f_i) + c_i
 
 With C_i = c_0 + ... + c_{i-1} this is a running maximum, a_i = C_i + max(t, f_0 - C_0, ..., f_{i-1} - C_{i-1}), so all
-hops of all rows need four operations on arrays.  Times are seconds since the start, in float64.
+hops of all rows need four operations on arrays. Times are seconds since the start, in fp64.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from mxpeak.perf.simulation.machines import Network
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-#: Chains of ranks, counted from the root, in stages.  The root sends to all heads of a stage together, and begins the
-#: next stage when its first message has left.  They equal those of comm.broadcast.
+#: Chains of ranks, relative to the root, in stages. The root sends to the heads of all chains of a stage at the same
+#: time, and begins the next stage when its first message has left. The chains are those of comm.broadcast.
 Stages = list[list[list[int]]]
 
 
 def stages(name: str, size: int) -> Stages:
-    """Return the chains that forward panels: 1ring, 1ringM, 2ring, 2ringM (HPL's; "M" serves rank 1 first)."""
+    """Return the chains that forward panels in HPL's 1ring, 1ringM, 2ring or 2ringM; the "M" variants send to rank 1
+    first.
+    """
     last = list(range(1, size))
     if name == "1ring":
         all_stages = [[last]]
@@ -49,9 +52,10 @@ def stages(name: str, size: int) -> Stages:
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a process grid: `size` ranks in a line, `inside` of them on one node, `across` lines per node.
+    """One direction of a process grid: `size` ranks in a line, `inside` of them on one node, and `across` lines per
+    node.
 
-    All lines of a node send at about the same time and share its ports, as in eq. 5 of OLCF's paper.
+    All lines of a node send at about the same time and share the node's ports (eq. 5 of the OLCF paper).
     """
 
     size: int
@@ -61,12 +65,12 @@ class Line:
 
     @property
     def leaves(self) -> bool:
-        """Whether the line has ranks on more than one node."""
+        """Return whether the line has ranks on more than one node."""
         return self.inside < self.size
 
     @property
     def slowest(self) -> tuple[float, float]:
-        """The latency and the seconds per byte of its slowest hop."""
+        """Return the latency and the seconds per byte of the slowest hop."""
         if self.leaves:
             return self.network.latency_s, 1.0 / self.network.rate(self.across)
         return self.network.local_latency_s, 1.0 / self.network.local_rate
@@ -76,8 +80,8 @@ def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port:
     """Return the time [lines, ranks] at which each rank of each line has the root's message.
 
     ready   the time at which the root of each line has the message
-    entry   the time from which each rank takes part
-    port    the time from which each rank's port is free, which is updated
+    entry   the time at which each rank enters the broadcast
+    port    the time from which each rank's port is free; the simulation updates it
     """
     at: Array = np.empty_like(entry)
     at[:, root] = ready
@@ -105,7 +109,9 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 @cache
 def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
-    """Return, for each chain of each stage: ranks, latency and seconds per byte of the hops, and which leave a node."""
+    """Return the hops of each chain of each stage: ranks, latency and seconds per byte, and whether a hop leaves the
+    node.
+    """
     return [
         [_route(line, [root, *((root + r) % line.size for r in chain)], len(stage)) for chain in stage]
         for stage in stages(name, line.size)
@@ -134,7 +140,7 @@ def _chain(
     port: Array,
     size_bytes: Array,
 ) -> Array:
-    """Simulate one chain for all lines; return the time at which its first message has left the root."""
+    """Simulate one chain for all lines, and return the time at which its first message has left the root."""
     senders, receivers = ranks[:-1], ranks[1:]
     free = np.where(leaving, np.maximum(entry[:, senders], port[:, senders]), entry[:, senders])
     free[:, 0] = np.maximum(start, free[:, 0])
@@ -150,7 +156,8 @@ def _chain(
 def _spread_and_roll(
     modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
-    """Simulate HPL's long: the root scatters S pieces, then all ranks take part in S - 1 rolls of one piece each.
+    """Simulate HPL's long broadcast: the root scatters S pieces, then all ranks take part in S - 1 rolls of one piece
+    each.
 
     t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds per byte.
     """
@@ -175,7 +182,7 @@ def _spread_and_roll(
 
 
 def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
-    """Return the end of the library's broadcast, which begins when all ranks take part."""
+    """Return the end of the library's broadcast, which begins when all ranks have entered it."""
     passes = line.network.lib_passes if name == "lib" else line.network.ilib_passes
     latency_s, per_byte = line.slowest
     begun = np.maximum(ready, entry.max(axis=1))

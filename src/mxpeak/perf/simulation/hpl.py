@@ -1,11 +1,11 @@
-"""HPL step by step on the clocks of all ranks: the events of layout/lu_schedule.py (rocHPL §III, fig. 3 and 6).
+"""Simulate HPL step by step with a clock per rank, by the events of layout/lu_schedule.py (rocHPL §III, fig. 3 and 6).
 
     FACT     factor the panel on the cores of the ranks of its process column; copy it from the device and back
-    LBCAST   broadcast it along the process rows
+    LBCAST   broadcast the panel along the process rows
     RS       gather rows, exchange them within the process columns, scatter them
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
-If the device is a rank's own cores (a CPU), FACT is part of their work and hides only LBCAST.
+If the device is a rank's own cores (a CPU), FACT is part of their work, and this work hides only LBCAST.
 """
 
 from __future__ import annotations
@@ -35,32 +35,35 @@ from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, forecast, hop
 from mxpeak.perf.simulation.machines import Machine
 
 FP64_BYTES = 8
-#: The largest number of columns whose rows are swapped by binary exchange: HPL's default.
+#: Largest number of columns whose rows are swapped by binary exchange (HPL's default).
 NARROW = 64
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: LU, and the triangular solve after it."""
+    """Simulate one run: the LU, and the triangular solve after it."""
     return HplClocks(run, machine).result()
 
 
 def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
-    """Return the cores of a rank in FACT: 1 + (C - pq)/p if a node's p×q ranks share C in turn, otherwise C/(pq).
+    """Return the number of cores per rank in FACT: 1 + (C - pq)/p if the p×q ranks of a node share its C cores in
+    turn, otherwise C/(pq).
 
-    rocHPL III-B: ranks of one process row never factor at the same time.
+    Ranks of one process row never factor at the same time (rocHPL III-B).
     """
     p, q = block
     return 1 + (machine.cores - p * q) // p if sharing else max(1, machine.cores // (p * q))
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Return the seconds of FACT of M×NB numbers per rank on T cores: products on T cores, and one pivot per column.
+    """Return the seconds of FACT of M×NB numbers per rank on T cores: products on T cores, and one pivot search per
+    column.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
-    with a core's rate r, s per level of a reduction over cores, and l per level of one over ranks.  Cores get tiles of
-    NB rows (III-A), so a short panel has no work for all of them.  The tables' core rates are calibrated with these 2
-    log2(P) levels; `rounds` counts the actual exchanges of ranks and is for measured rates.
+    Here r is the rate of a core, s the time per level of a reduction over cores, and l the time per level of a
+    reduction over ranks. Cores process tiles of NB rows (III-A), so a short panel does not occupy all cores. The core
+    rates in machines.toml are calibrated with these 2 log2(P) levels. `rounds` returns the actual number of exchanges
+    between ranks, which is used with measured rates.
     """
     assert machine.core_rate is not None
     assert machine.sync_s is not None
@@ -72,7 +75,7 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Return the seconds of FACT of M×NB numbers per rank on its own device, which copies them first.
+    """Return the seconds of FACT of M×NB numbers per rank on its own device, which first copies the panel.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
     """
@@ -82,13 +85,13 @@ def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
 
 
 def rounds(P: int) -> int:
-    """Return the number of successive exchanges in a butterfly: log2 P, and two more if P is no power of two."""
+    """Return the number of successive exchanges in a butterfly: log2 P, and two more if P is not a power of two."""
     full = P.bit_length() - 1
     return full + 2 * (1 << full < P)
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, and the fixed cost."""
+    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, plus a fixed time."""
     latency_s, per_byte = line.slowest
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
@@ -96,9 +99,10 @@ def exchange_s(machine: Machine, line: Line, nb: int) -> float:
 class HplClocks(LuClocks):
     """The clocks of HPL.
 
-    panel   when the next panel arrives; pivots: when its pivots arrive, which are sent first
-    rows    when the rows of each section arrive whose row swaps are in flight
-    early   when the next panel's columns may be updated before the rest of a section; None: when its step begins
+    panel    when the next panel arrives
+    pivots   when the next panel's pivots arrive, which are sent first
+    rows     when the rows arrive, for each section with row swaps in flight
+    early    when the next panel's columns may be updated before the rest of a section; None: when its step begins
     """
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -127,11 +131,13 @@ class HplClocks(LuClocks):
         self.busy = dict.fromkeys(("gemm", "trsm", "rows", "factor", "copy"), 0.0)
 
     def result(self) -> LuForecast:
-        """Simulate all steps, then the triangular solve: N²/(PQ) numbers read, one block row after the other."""
+        """Simulate all steps and the triangular solve, in which each rank reads N²/(PQ) numbers, one block row after
+        the other.
+        """
         run, steps = self.run, self.steps
         self.execute(self.overlap)
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
-        # A measured rate is that of a solve with L and with U; here only U is left.
+        # A measured rate is that of a solve with L and U; this solve uses only U.
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
         solve_s = local / rate + len(steps) * hops(run.P, run.Q) * message_in_solve_s(self.machine, self.ranks.network)
         hidden = () if self.machine.fact else ("factor", "copy")
@@ -139,19 +145,17 @@ class HplClocks(LuClocks):
         phases = {**self.busy, "solve": solve_s}
         return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s, behind)
 
-    # --- the events of the schedule
-
     def arrival(self) -> Array:
-        """Return when each rank has the current panel."""
+        """Return the time at which each rank has received the current panel."""
         return self.panel
 
     def prepare(self, event: LuEvent) -> None:
-        """Update a panel's columns, and note when FACT can begin and how long this occupies the devices."""
+        """Update a panel's columns, and record when FACT can begin and how long the update occupies the devices."""
         begun, self.early = self.ready if self.early is None else self.early, None
         self.ahead, self.panel_s = self.update_panel(self.steps[event.k - 1], self.steps[event.k], begun)
 
     def factor(self, event: LuEvent) -> None:
-        """Factor a panel and send it."""
+        """Factor a panel and broadcast it."""
         step = self.steps[event.k]
         if self.overlap.lookahead and event.k:
             self.panel_s = self.panel_s + self.factor_and_send(step, self.ahead, self.ready)
@@ -159,18 +163,18 @@ class HplClocks(LuClocks):
             self.device[:, step.q] += self.factor_and_send(step, self.device[:, step.q].copy(), self.device)
 
     def await_pivots(self, event: LuEvent) -> None:
-        """Wait for the next panel's pivots, and note when the columns of the panel after it may be updated."""
+        """Wait for the next panel's pivots, and record when the columns of the panel after that may be updated."""
         if self.overlap.early:
             self.device = np.maximum(self.device, self.pivots)
             self.early = np.maximum(self.device, self.panel)
 
     def swap(self, event: LuEvent) -> None:
-        """Gather and send the rows of a section; the rows of NEXT are part of `update_panel`."""
+        """Gather and send the rows of a section; `update_panel` includes the rows of the section NEXT."""
         step, section = self.steps[event.k], event.section
         if section == NEXT:
             return
         n = self.width(event)
-        if section == RIGHT and event.k == len(self.step_s):  # sent during the step before
+        if section == RIGHT and event.k == len(self.step_s):  # sent during the previous step
             self.device = self.device + self.half2
             self.rows[section] = self.exchange(self.device, n, step.jb)
             return
@@ -180,7 +184,7 @@ class HplClocks(LuClocks):
         self.rows[section] = self.exchange(self.gathered, n, step.jb)
 
     def update(self, event: LuEvent) -> None:
-        """Update a section once its rows have arrived; with the last section, note the device's time in the step."""
+        """Update a section when its rows have arrived; after the last section, record the device's time in the step."""
         step, section = self.steps[event.k], event.section
         m, n = self.rows_below(step.j1), self.width(event)
         if section == ALL:
@@ -212,7 +216,7 @@ class HplClocks(LuClocks):
         self.device = np.maximum(self.device, self.rows[LEFT]) + self.first
 
     def update_left(self, k: int) -> None:
-        """Update the left section, except the columns that have been updated first."""
+        """Update the left section, except the columns that `update_first_columns` has updated."""
         step = self.steps[k]
         n1 = self.width(LuEvent(UPDATE, k, LEFT))
         if self.update1 is None:
@@ -226,7 +230,9 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return when the next panel's columns are updated, and the device's seconds for it, by process row."""
+        """Return when the next panel's columns are updated, and the seconds that this takes on the device, by process
+        row.
+        """
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)
@@ -237,7 +243,9 @@ class HplClocks(LuClocks):
         return ahead, rows_s + update
 
     def factor_and_send(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
-        """Simulate FACT, which ends at once on the process column, and LBCAST; return the seconds its devices lose."""
+        """Simulate FACT, which ends at the same time on the whole process column, and LBCAST; return the seconds that
+        the devices lose.
+        """
         q, jb = step.q, step.jb
         m = self.rows_below(step.j0)
         panel_bytes = FP64_BYTES * jb * m
@@ -262,12 +270,11 @@ class HplClocks(LuClocks):
         self.busy["copy"] += 2.0 * float(copy_s.sum()) / self.run.ranks
         return L - begun if self.machine.fact else 0.0
 
-    # --- its parts
-
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """Return when RS's messages arrive; within a process column all begin when the last rank has gathered.
+        """Return when RS's messages arrive; the ranks of a process column begin when the last of them has gathered its
+        rows.
 
-        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all gather U's.  Its outgoing link
+        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all ranks gather U. Its outgoing link
         carries both, and their latencies overlap:
 
             h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
@@ -285,7 +292,7 @@ class HplClocks(LuClocks):
         return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
 
     def rows_s(self, columns: Array, jb: int) -> Array:
-        """Return the device's seconds to gather and scatter the rows of a section, by process column."""
+        """Return the device's seconds for gathering and scattering the rows of a section, by process column."""
         seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
         found: Array = seconds
@@ -305,10 +312,8 @@ class HplClocks(LuClocks):
         seconds: Array = gemm + trsm
         return seconds
 
-    # --- sizes
-
     def split_steps(self) -> int:
-        """Return how many steps, from the first, leave the next panel in each process column's left section."""
+        """Return the number of initial steps in which the next panel is in the left section of every process column."""
         if not self.n2.any():
             return 0
         split = self.columns - self.n2

@@ -1,4 +1,4 @@
-"""The common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, local sizes, and the forecast."""
+"""Define the common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, sizes, and forecast."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from mxpeak.perf.simulation.machines import Machine, Network
 class LuRun:
     """One run of an LU benchmark, with the options of the solvers.
 
-    aware          messages leave from device memory; otherwise they are staged in the host's memory
-    nics           the number of a node's ports in use; None: all
+    aware          messages are sent from device memory; otherwise they are staged in host memory
+    nics           the number of ports per node that are used; None: all
     core_sharing   FACT also uses the cores of the node's waiting ranks (rocHPL III-B)
-    early          with a split update, HPL's panels begin during the left section's UPDATE; rocHPL's (III-C) after it
+    early          with a split update, panels start during UPDATE of the left section (HPL) or after it (rocHPL, III-C)
     slow           ranks that compute at a fraction of the speed
     """
 
@@ -57,7 +57,7 @@ class LuRun:
 
     @property
     def ranks(self) -> int:
-        """P·Q."""
+        """Return the number of ranks, P·Q."""
         return self.P * self.Q
 
 
@@ -65,10 +65,10 @@ class LuRun:
 class LuForecast:
     """The result of a simulated run.
 
-    phases      mean seconds per rank by phase; "wait" is the rest, communication that is not hidden
-    behind      mean seconds per rank of the host and of copies, hidden by those phases or part of "wait"
-    step_s      when the owner of each step's diagonal block began it
-    device_s    seconds in which that owner's device computed within the step
+    phases      mean seconds per rank by phase; "wait" is the remaining time, communication that is not hidden
+    behind      mean seconds per rank of host work and copies that overlap those phases or are part of "wait"
+    step_s      the times at which the owner of each step's diagonal block began the step
+    device_s    the seconds for which that owner's device computed within the step
     """
 
     flops: float
@@ -80,7 +80,7 @@ class LuForecast:
 
     @property
     def rate_flops(self) -> float:
-        """The credited flops over the seconds."""
+        """Return the credited flops per second."""
         return self.flops / self.time_s
 
     def hidden_until(self, slack: float = 1.1) -> int:
@@ -92,12 +92,12 @@ class LuForecast:
 
     @property
     def exposed(self) -> float:
-        """The share of the time in which ranks wait for others or for messages."""
+        """Return the share of the time in which ranks wait for other ranks or for messages."""
         return self.phases["wait"] / self.time_s
 
 
 def owned(n: int, nb: int, P: int) -> Array:
-    """Return how many of n entries each of P processes owns: `layout.block_cyclic.numroc` of all at once."""
+    """Return the number of the n entries that each of P processes owns (`layout.block_cyclic.numroc` for all P)."""
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
     sizes: Array = np.full(P, float(rounds * nb))
@@ -122,11 +122,11 @@ class RankGrid:
 
     @property
     def wait_on_the_spot(self) -> bool:
-        """Whether a broadcast must end before other work continues."""
+        """Return whether a broadcast must end before other work continues."""
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
-        """Return the seconds between device and host if messages are staged there, otherwise 0."""
+        """Return the seconds of a copy between device and host if messages are staged in host memory, otherwise 0."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
 
 
@@ -136,8 +136,8 @@ class LuClocks(ABC):
     device     when each device has completed all its work
     ready      when the current step began
     port       when each rank's link out of its node is free
-    step_s     when the owner of each step's diagonal block began it
-    device_s   seconds in which the device of the next panel's owner computes in each step (rocHPL, fig. 7)
+    step_s     when the owner of each step's diagonal block began the step
+    device_s   the seconds for which the device of the next panel's owner computes in each step (rocHPL, fig. 7)
     """
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -163,7 +163,7 @@ class LuClocks(ABC):
 
     @abstractmethod
     def arrival(self) -> Array:
-        """Return when each rank has the current panel."""
+        """Return the time at which each rank has received the current panel."""
 
     def await_panel(self, event: LuEvent) -> None:
         """Begin a step when its panel has arrived."""
@@ -173,11 +173,11 @@ class LuClocks(ABC):
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:
-        """Apply the update of the step before to a panel's columns."""
+        """Apply the previous step's update to a panel's columns."""
 
     @abstractmethod
     def factor(self, event: LuEvent) -> None:
-        """Factor a panel and send it."""
+        """Factor a panel and broadcast it."""
 
     def await_pivots(self, event: LuEvent) -> None:  # noqa: B027  # without pivoting there is nothing to wait for
         """Wait for a panel's pivots."""
@@ -190,7 +190,7 @@ class LuClocks(ABC):
         """Update a section of the trailing matrix."""
 
     def note_device_s(self, step: LuStep, seconds: Array) -> None:
-        """Note the seconds that the owner of a step's diagonal block computes."""
+        """Record the seconds for which the owner of a step's diagonal block computes."""
         self.device_s.append(float(seconds[step.p, step.q]))
 
     def rows_below(self, j: int) -> Array:
@@ -210,17 +210,17 @@ def used_network(run: LuRun, machine: Machine) -> Network:
 
 
 def hops(P: int, Q: int) -> int:
-    """Return the rounds of messages of a sum along a process row and a column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
+    """Return the number of message rounds of a sum along a process row and a process column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
     return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
 
 
 def message_in_solve_s(machine: Machine, network: Network) -> float:
-    """Return the seconds of a message in a distributed triangular solve: measured, or latency + exchange_s."""
+    """Return the seconds per message in a distributed triangular solve: measured, or latency + exchange_s."""
     return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
 
 
 def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the part p×q of the grid on one node: as requested, or the block of consecutive ranks of the order.
+    """Return the part p×q of the grid on one node: the requested part, or the block that consecutive ranks form.
 
     If consecutive ranks do not form a block (8 ranks per node in columns of 172), return the nearest block that tiles
     the grid.
@@ -243,7 +243,7 @@ def forecast(
     device_s: list[float],
     behind: Mapping[str, float] | None = None,
 ) -> LuForecast:
-    """Return the forecast, with the rest of the time as "wait"."""
+    """Return the forecast, with the remaining time as "wait"."""
     return LuForecast(
         flops=hpl_flops(run.n),
         time_s=time_s,

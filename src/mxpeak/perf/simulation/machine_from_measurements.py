@@ -1,7 +1,7 @@
-"""Build a machine from single measured kernels: a table for `machines`, each number with its measurement.
+"""Build the description of a machine from measurements of single kernels, with the source of each number.
 
-A record is the result of one measurement: its `name`, its sizes, and `seconds` or a `rate`.  No number is fitted to a
-run of a benchmark, so a run that the machine predicts is a test of it.
+A record is the result of one measurement: its `name`, its sizes, and `seconds` or a `rate`. No number is fitted to a
+run of a benchmark, so comparing a run with its prediction tests the description.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mxpeak.errors import UsageError
 
 Record = Mapping[str, Any]
 
-#: The GMRES steps on HPL-MxP's own matrix, until a run has counted them.
+#: Numbers of GMRES steps on HPL-MxP's own matrix, used until a run has counted them.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
 #: The values of a machine's table.
 LEAST_SHARE, MOST_PASSES = 0.01, 100.0
@@ -24,7 +24,7 @@ LEAST_SHARE, MOST_PASSES = 0.01, 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The facts of the machine that need no measurement; memory is per rank."""
+    """Facts of the machine that need no measurement; memory is per rank."""
 
     title: str
     ranks: int
@@ -36,7 +36,7 @@ class Layout:
 
 
 def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
-    """Return the machine that the measurements of one layout describe; raise an error that names a missing one."""
+    """Return the machine's table from the measurements of one layout; raise an error that names a missing one."""
     records = _undisturbed(records)
     read = _rate(records, "read")
     edge = _edge(records)
@@ -73,7 +73,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
 
 
 def _undisturbed(records: Iterable[Record]) -> list[Record]:
-    """Return the fastest of repeated measurements; the others were disturbed."""
+    """Return the fastest record of each repeated measurement, because the others were disturbed."""
     best: dict[str, Record] = {}
     for r in records:
         key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)
@@ -115,7 +115,7 @@ def _said(value: float, source: str) -> dict[str, Any]:
 
 
 def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
-    """Return a curve by the inner size k."""
+    """Return the points of a kernel's rate curve by the inner size k."""
     best: dict[int, float] = {}
     for r in _of(records, name):
         if r["precision"] == precision:
@@ -128,7 +128,7 @@ def _points(records: Sequence[Record], name: str, precision: str) -> list[list[f
 
 
 def _edge(records: Sequence[Record]) -> float:
-    """Return the rows and columns that a product wastes at its edges: rate(s) = R (s / (s + e))² of s×s blocks.
+    """Return the rows and columns e that a product wastes at its edges: rate(s) = R (s / (s + e))² for s×s blocks.
 
     With q² = rate(s)/rate(b):   e = s b (1 - q) / (q b - s)
     """
@@ -143,7 +143,7 @@ def _edge(records: Sequence[Record]) -> float:
 
 
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
-    """Return the rate by k of blocks without an edge, from the largest blocks of each k."""
+    """Return the GEMM rate by k without the loss at edges, from the largest blocks of each k."""
     best: dict[int, tuple[int, float]] = {}
     for r in _of(records, "gemm"):
         if r["precision"] == precision:
@@ -156,7 +156,9 @@ def _share(records: Sequence[Record], read: float) -> float:
 
 
 def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
-    """Return FACT's rates from a tall and a short panel of NB columns, t = flops / rate + NB·s, and of moving rows."""
+    """Return FACT's rates from a tall and a short panel of NB columns, t = flops / rate + NB·s, and the rate of row
+    moves.
+    """
     by_nb: dict[int, dict[int, float]] = {}
     for r in _of(records, "fact"):
         heights = by_nb.setdefault(r["k"], {})
@@ -204,7 +206,7 @@ def panel_flops(m: float, nb: float) -> float:
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the seconds of a message in a distributed solve with L and U, with waits; at least a latency."""
+    """Return the seconds per message, including waits, in a distributed solve with L and U; at least one latency."""
     seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not seconds or link is None:
         return {}
@@ -212,8 +214,8 @@ def _turns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
-    """Return the links between the ranks; for one rank, which sends nothing, memory's rate."""
-    copy = 2.0 * _rate(records, "copy")  # a host's device takes a panel there and back; here it is copied once
+    """Return the links between the ranks; for a single rank, which sends no messages, return the memory's rate."""
+    copy = 2.0 * _rate(records, "copy")  # a panel on a device goes to the host and back; here it is copied once
     link = _link(records)
     if ranks > 1 and link is None:
         raise _missing("pingpong")
@@ -239,7 +241,7 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
 
 
 def _link(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return latency, from the shortest messages, and bytes per second, from the longest; None without messages."""
+    """Return the latency from the shortest messages and the bytes per second from the longest; None without any."""
     messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
     if not messages:
         return None
@@ -249,15 +251,12 @@ def _link(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:
-    """Return how many times a broadcast transfers its message, from the longest message."""
+    """Return how many times a broadcast transfers its message, computed from the longest message."""
     messages = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
     if not messages:
         return 2.0
     size, seconds = max(messages)
     return min(MOST_PASSES, max(0.5, -seconds * rate / size))
-
-
-# --- as TOML ----------------------------------------------------------------------------------------------------
 
 
 def to_toml(name: str, table: Mapping[str, Any]) -> str:

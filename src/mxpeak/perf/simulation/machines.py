@@ -1,4 +1,4 @@
-"""Machines as data: the rates of ranks and links, read from machines.toml or a user's own file."""
+"""Describe machines by the rates of their ranks and links, read from machines.toml or from a user's file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A rate by size: points (size, rate), linear between the logarithms of the sizes, constant outside."""
+    """A rate as a function of size: points (size, rate), linear in the logarithm of the size, constant outside."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -40,13 +40,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The links of one node, in one direction: bytes per second, seconds per message.
+    """The links of one node in one direction, with bytes per second and seconds per message.
 
-    nics, nic_rate     the ports of a node, and the rate of one; a rank uses one, and all ranks of a node share them
-    local              between the devices of a node
-    host_rate          between a device and its host
+    nics, nic_rate     number of ports of a node, which its ranks share, and the rate of one; each rank uses one port
+    local              the rate between the devices of a node
+    host_rate          the rate between a device and its host
     lib_passes         how many times the library's broadcast sends a message through a node's port: 1 if pipelined
-    ilib_passes        the same for its nonblocking broadcast
+    ilib_passes        the same for the library's nonblocking broadcast
     lib_overlaps       whether devices compute while their hosts are in the library's broadcast
     """
 
@@ -61,7 +61,7 @@ class Network:
     lib_overlaps: bool = False
 
     def rate(self, sharing: int) -> float:
-        """Return the rate of one of `sharing` ranks that send from a node at once: min(port, ports / sharing)."""
+        """Return the rate of each of `sharing` ranks of a node that send simultaneously: min(port, ports / sharing)."""
         return self.nic_rate * min(1.0, self.nics / sharing)
 
     def times(self, factor: float) -> Network:
@@ -74,21 +74,22 @@ class Machine:
     """The parameters of a simulated machine; rates are per rank.
 
     gemm, trsm, factor   products, triangular solves and diagonal blocks by precision: FLOP/s by inner size
-    gemm_share           the share of gemm's rate by the side of a rank's part of the trailing matrix; none: 1
+    gemm_share           share of gemm's rate by the side of a rank's part of the trailing matrix; if empty, 1
     edge                 rows and columns that a product wastes at its edges
-    memory_rate          bytes per second of device memory; memory_share: the share that sparse kernels reach
-    launch_s             until a kernel starts, or the host is notified of its end
-    jitter               the mean delay of a rank at a sum over all ranks, relative to its work
+    memory_rate          bytes per second of device memory
+    memory_share         share of memory_rate that sparse kernels reach
+    launch_s             seconds until a kernel starts, or until the host is notified of its end
+    jitter               mean delay of a rank at a sum over all ranks, relative to its work
     generate_rate        regenerated entries of A per second, during refinement
-    core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
-    exchange_s           of a round of FACT's exchange between ranks, without its message
+    core_rate, sync_s    rate of a core in FACT, and seconds per level of a reduction over cores
+    exchange_s           seconds per round of FACT's exchange between ranks, without the message
     row_passes           how many times a moved row passes through device memory: 4 in a row-major matrix
-    fact                 FACT of a rank's panel by NB if its device factors it, as CPUs do; none: by the host
+    fact                 rate of FACT by NB if a rank's own device factors its panel, as on CPUs; none if the host does
     cast_rate            bytes per second of rounding to a lower precision; None: memory_rate
-    solve_rate           entries of L and U per second in a solve with both; None: as memory_rate allows
-    turn_s               of a message in such a solve, including waits for other ranks; None: latency + exchange_s
-    extra_passes         how many times A is regenerated within the clock, without refinement
-    spread               the relative uncertainty of compute and network rates: a prediction's interval
+    solve_rate           entries of L and U per second in a solve with both; None: limited by memory_rate
+    turn_s               seconds per message in this solve, including waits for other ranks; None: latency + exchange_s
+    extra_passes         how many times A is regenerated within the timed region, in addition to refinement
+    spread               relative uncertainty of compute and network rates, which gives a prediction's interval
     devices              whether ranks compute on devices in addition to their host's cores
     sources              the source of each number
     """
@@ -141,7 +142,7 @@ class Machine:
         return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 
     def varied(self, compute: float, network: float) -> Machine:
-        """Return the machine with its rates times `compute`, and those of its links times `network`."""
+        """Return the machine with its rates multiplied by `compute`, and the rates of its links by `network`."""
         return replace(
             self,
             gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
@@ -166,7 +167,7 @@ def known_machines() -> dict[str, Any]:
 def find_machine(name: str) -> Machine:
     """Return the machine with a name, or the machine that a file describes.
 
-    A file has one table of the form of machines.toml's; it may be based on a known machine.
+    A file has one table in the form of those in machines.toml. The table may be based on a known machine.
     """
     tables = known_machines()
     if name in tables:
@@ -191,15 +192,13 @@ def _read(path: Path) -> dict[str, Any]:
         own = tomllib.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"mxpeak cannot read --machine {path}: {error.strerror}; use another FILE") from None
-    except (ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:  # also numbers with thousands of digits, or deep nesting
         raise UsageError(f"--machine {path} is not valid TOML: {error}; correct the file") from None
     for name, table in own.items():
         if not isinstance(table, dict):
             raise UsageError(f"--machine {path}: {name} is outside a table; add a first line such as [mycluster]")
     return own
 
-
-# --- from a table to a machine ----------------------------------------------------------------------------------
 
 #: The keys of a table, each with its smallest and largest valid value, and whether it is optional.
 NUMBERS: dict[str, tuple[float, float, bool]] = {
@@ -271,7 +270,7 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """A table whose values are read by dotted keys; it records the sources."""
+    """A table that reads values by dotted keys and records their sources."""
 
     def __init__(self, name: str, table: dict[str, Any], source: str):
         self.name, self.table, self.source = name, table, source

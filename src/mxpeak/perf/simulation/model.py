@@ -1,7 +1,7 @@
-"""The closed formula of OLCF's paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by its parts.
+"""Evaluate the closed formula of the OLCF paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by terms.
 
-It counts every step as if the whole matrix remained, so a product of mean 2/3 N²B flops counts N²B, and panels have
-full height: about 1.5 times the products and 2 times the messages of a run.
+The formula counts every step as if the whole matrix remained. A product of on average 2/3 N²B flops counts as N²B, and
+panels have full height. This is about 1.5 times the products and 2 times the messages of a run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Bound:
 
     @property
     def time_s(self) -> float:
-        """The time of eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
+        """Return the time of eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
         return self.getrf + self.trsm + max(self.bcast_panel, self.gemm)
 
 
 def upper_bound(
     machine: Machine, n: int, nb: int, P: int, Q: int, node: tuple[int, int], precision: str, nics: int | None = None
 ) -> Bound:
-    """Return eq. 3, with the communication of eq. 5, in which the ranks of a node share its ports.
+    """Return the bound of eq. 3, with the communication of eq. 5, in which the ranks of a node share its ports.
 
         T = N B²/GETRF + N² B/(P_r TRSM) + N² B/(P_c TRSM)
             + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM(N_L, B)))
 
-    NBN is a node's bandwidth; within one node, that of the links between its devices.
+    NBN is the bandwidth of a node, or of the links between its devices if all ranks are on one node.
     """
     N, B = float(n), float(nb)
     stored = stored_as(precision)
@@ -55,5 +55,5 @@ def upper_bound(
 
 
 def bytes_of_a_node(n: int, P: int, Q: int, node: tuple[int, int]) -> float:
-    """Return eq. 4, the bytes that a node sends: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
+    """Return the bytes that a node sends by eq. 4: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
     return 2.0 * n**2 * (node[0] / P + node[1] / Q)

@@ -1,4 +1,4 @@
-"""HPL-MxP step by step on the clocks of all ranks: the events of layout/lu_schedule.py (OLCF's Algorithm 1).
+"""Simulate HPL-MxP step by step with a clock per rank, by the events of layout/lu_schedule.py (OLCF's Algorithm 1).
 
 A11 = L11 U11                  factor, sent along its row and column
 L21 = A21 U11^-1, cast         trsm, sent along the rows
@@ -24,12 +24,12 @@ REDUCTIONS = 5
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: LU and refinement."""
+    """Simulate one run: the LU and the refinement."""
     return MxpClocks(run, machine).result()
 
 
 class MxpClocks(LuClocks):
-    """The clocks of HPL-MxP; L and U are when a step's panels arrive."""
+    """The clocks of HPL-MxP; L and U are the times at which a step's panels arrive."""
 
     def __init__(self, run: LuRun, machine: Machine):
         super().__init__(run, machine)
@@ -42,17 +42,15 @@ class MxpClocks(LuClocks):
         self.trsm_rate, self.factor_rate = machine.curve("trsm", stored), machine.curve("factor", stored)
 
     def result(self) -> LuForecast:
-        """Simulate all steps, then refinement."""
+        """Simulate all steps, then the refinement."""
         self.execute(self.overlap)
         lu_s = float(np.maximum(self.device, np.maximum(self.L, self.U)).max())
         refine_s = refinement_s(self.run, self.machine, self.ranks)
         phases = {**self.busy, "refine": refine_s}
         return forecast(self.run, lu_s + refine_s, phases, self.step_s, self.device_s)
 
-    # --- the events of the schedule
-
     def arrival(self) -> Array:
-        """Return when each rank has both panels."""
+        """Return the time at which each rank has received both panels."""
         return np.maximum(self.L, self.U)
 
     def await_panel(self, event: LuEvent) -> None:
@@ -63,7 +61,7 @@ class MxpClocks(LuClocks):
         self.per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
 
     def prepare(self, event: LuEvent) -> None:
-        """Update the next block column and block row, and note when their panels can begin."""
+        """Update the next block column and block row, and record when their panels can begin."""
         step, width = self.steps[event.k], np.array([float(self.steps[event.k].jb)])
         column, row = self.ready[:, step.q].copy(), self.ready[step.p].copy()
         column += self.gemm(self.rows_below(step.j0), width, q=step.q)[:, 0]
@@ -73,13 +71,13 @@ class MxpClocks(LuClocks):
         self.column, self.row = column, row
 
     def factor(self, event: LuEvent) -> None:
-        """Make and send a step's panels; if an update overlaps them, `update` does this."""
+        """Compute and send a step's panels, unless they overlap an update; then `update` does this."""
         step = self.steps[event.k]
         if event.k == 0 or not self.overlap.lookahead:
             self.panels(step, self.device[:, step.q], self.device[step.p], self.device, 0.0)
 
     def update(self, event: LuEvent) -> None:
-        """Update a section, and make the panels that overlap it."""
+        """Update a section, and compute the panels that overlap it."""
         if event.k + 1 == len(self.steps):
             return
         following = self.steps[event.k + 1]
@@ -93,12 +91,10 @@ class MxpClocks(LuClocks):
             self.device = self.ready + seconds
             self.note_device_s(following, self.device - self.ready)
 
-    # --- its parts
-
     def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
-        """Make and send a step's panels, beginning at `column` and `row` on the ranks that make them.
+        """Compute and send a step's panels; the ranks that compute them begin at the times `column` and `row`.
 
-        Their devices continue with `rest` of the update while they wait for the diagonal block.
+        The devices of these ranks continue with `rest` of the update while they wait for the diagonal block.
         """
         p, q, jb = step.p, step.q, step.jb
         m, n = self.rows_below(step.j1), self.columns_from(step.j1)
@@ -138,7 +134,9 @@ class MxpClocks(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Return the seconds of an m×n product, (m + edge)(n + edge) entries, on all ranks or on row p or column q."""
+        """Return the seconds of an m×n product, (m + edge)(n + edge) entries, on all ranks or on process row p or
+        column q.
+        """
         edge = self.machine.edge
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
         speed = self.ranks.speed
@@ -153,7 +151,7 @@ class MxpClocks(LuClocks):
 
 
 def _tree(line: Line, size_bytes: float) -> float:
-    """Return the seconds of the library's broadcast of the diagonal block, a short message compared with panels."""
+    """Return the seconds of the library's broadcast of the diagonal block, which is short compared with panels."""
     if line.size == 1:
         return 0.0
     latency_s, _ = line.slowest
@@ -162,12 +160,12 @@ def _tree(line: Line, size_bytes: float) -> float:
 
 
 def refinement_s(run: LuRun, machine: Machine, ranks: RankGrid) -> float:
-    """Return the seconds of refinement: a step regenerates A for the residual, and solves with L and U, which it reads.
+    """Return the seconds of refinement, in which each step regenerates A for the residual, and reads L and U to solve.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
-    An exchange, with its message, is turn_s if that was measured, otherwise a latency and exchange_s.  A measured rate
-    of solves replaces that of memory, and `extra_passes` passes over A are added.
+    An exchange with its message takes turn_s if that was measured, otherwise a latency plus exchange_s. A measured
+    rate of solves replaces the memory's rate, and `extra_passes` passes over A are added.
     """
     if machine.generate_rate is None:
         return 0.0

@@ -1,4 +1,6 @@
-"""Plan a run: choose N, NB, P×Q and a node's part of the grid for given ranks and memory, and warn of bad values."""
+"""Plan a run: choose N, NB, P×Q and the part of the grid per node for given ranks and memory, and warn about bad
+values.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from mxpeak.perf.simulation.model import bytes_of_a_node
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Caution, size_text
 
-#: The share of the best rate that a block size must reach; larger blocks cost more in steps that hide nothing.
+#: Share of the best rate that a block size must reach; larger blocks take more time in steps that hide nothing.
 GOOD_RATE = 0.97
-#: The largest share of N that may be given up for whole blocks on all ranks.
+#: Largest share of N that may be given up so that all ranks have whole blocks.
 GIVEN_UP = 0.03
 #: The step between candidate block sizes.
 STEP = 64
@@ -26,7 +28,7 @@ TALL, POWER = 4, 4096
 
 
 def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Footprint:
-    """Return the footprint of a run without its devices' inverses and third panel of a split update."""
+    """Return the footprint of a run, without the inverses that devices keep and the third panel of a split update."""
     if benchmark == "hpl":
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes
@@ -44,8 +46,8 @@ def good_block(gemm: Curve) -> int:
 def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
     """Return the part of the grid for a node of `ranks` ranks, or None if no block tiles the grid.
 
-    HPL-MxP: the part with the least traffic per node.  HPL: as many columns as possible, so that few of a node's ranks
-    factor a panel at a time and share its cores (rocHPL, III-B).
+    For HPL-MxP, this is the part with the least traffic per node. For HPL, it has as many columns as possible, so that
+    few ranks of a node factor a panel at the same time and share the node's cores (rocHPL, III-B).
     """
     if ranks >= P * Q:
         return None
@@ -79,7 +81,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
 
 
 def prime_caution(ranks: int) -> list[Caution]:
-    """Return a caution for a prime number of ranks, whose grids are lines."""
+    """Return a caution if the number of ranks is prime, because every grid of a prime number of ranks is a line."""
     if ranks <= 3 or squarest(ranks)[0] > 1:
         return []
     near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
@@ -88,7 +90,7 @@ def prime_caution(ranks: int) -> list[Caution]:
 
 
 def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
-    """Return a caution for a number of ranks that leaves the last node partly empty."""
+    """Return a caution if the number of ranks leaves the last node partly empty."""
     over = ranks % per_node
     if ranks < per_node or not over:
         return []
@@ -134,7 +136,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:
-    """Raise an error for more ranks than the machine has."""
+    """Raise an error if a run needs more ranks than the machine has."""
     if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
         limit = machine.nodes * machine.ranks_per_node
         raise UsageError(

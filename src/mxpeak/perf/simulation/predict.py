@@ -1,4 +1,4 @@
-"""Predict a rate with its interval, from the machine, a slower one and a faster one."""
+"""Predict a rate and its interval by simulating the machine, a slower machine and a faster one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Forecast(Protocol):
 
     @property
     def time_s(self) -> float:
-        """The seconds of the run."""
+        """Return the seconds of the run."""
 
     @property
     def rate_flops(self) -> float:
-        """The credited flops over the seconds."""
+        """Return the credited flops per second."""
 
 
 AnyForecast = TypeVar("AnyForecast", bound=Forecast)
@@ -28,7 +28,7 @@ AnyForecast = TypeVar("AnyForecast", bound=Forecast)
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Generic[AnyForecast]):
-    """A forecast, and the rates with compute and network both slower or both faster by the machine's spread."""
+    """A forecast, and the rates if compute and network are both slower or both faster by the machine's spread."""
 
     forecast: AnyForecast
     low: float
@@ -52,7 +52,7 @@ def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Pre
 
 
 def simulate_lu(benchmark: str, run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run of hpl or hpl-mxp."""
+    """Simulate one run of HPL or HPL-MxP."""
     if benchmark == "hpl":
         return hpl.simulate(run, machine)
     return mxp.simulate(run, machine)

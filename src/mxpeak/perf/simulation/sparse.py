@@ -1,7 +1,7 @@
-"""HPG-MxP and HPCG on a machine: bytes through device memory, halos partly hidden by them, and sums over all ranks.
+"""Simulate HPG-MxP and HPCG: memory traffic, halo exchanges that it partly hides, and sums over all ranks.
 
-The simulation follows the slowest kind of rank, one with neighbors on all sides; every sum over all ranks makes the
-others wait for it.  With n rows per level, entries of w bytes and 32-bit columns, the bytes are
+The simulation follows a rank with neighbors on all sides, the slowest kind of rank. At every sum over all ranks, the
+other ranks wait for it. With n rows per level, entries of w bytes and 32-bit columns, the bytes are
 
     all of A            n (27 (w + 4) + 2 w)
     a sweep             n (27 (w + 4) + (8 + 2) w)       x is read again for each of 8 colors
@@ -25,7 +25,7 @@ from mxpeak.precision import precision
 INDEX_BYTES = 4
 #: The number of colors of the 27-point problem.
 COLOURS = 8
-#: The number of ranks of which machine.spread is the largest deviation: all of Frontier.
+#: Number of ranks for which machine.spread is the largest deviation: all of Frontier.
 ALL_RANKS = 75264
 #: Euler's constant.
 EULER = 0.5772156649015329
@@ -54,13 +54,15 @@ class SparseRun:
 
     @property
     def ranks(self) -> int:
-        """npx·npy·npz."""
+        """Return the number of ranks, npx·npy·npz."""
         return self.box.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """The result of a simulated solve: seconds by motif, `exposed_s` of them in communication that is not hidden."""
+    """The result of a simulated solve: seconds by motif, and the seconds `exposed_s` of communication that is not
+    hidden.
+    """
 
     flops: float
     time_s: float
@@ -70,7 +72,7 @@ class SparseForecast:
 
     @property
     def exposed(self) -> float:
-        """The share of the time in which ranks wait for others or for messages."""
+        """Return the share of the time in which ranks wait for other ranks or for messages."""
         return self.exposed_s / self.time_s
 
 
@@ -80,7 +82,7 @@ def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
 
 
 class SparseTimes:
-    """The seconds by motif, and their part in communication."""
+    """The accumulated seconds by motif, and the part of them that is communication."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -89,7 +91,7 @@ class SparseTimes:
         slowest = min(run.slow.values(), default=1.0)
         self.rate = machine.memory_rate * machine.memory_share * min(slowest, 1.0 - variation(machine, run.ranks))
         self.seconds: dict[str, float] = {}
-        self.exposed_s = self.alone_s = 0.0  # alone: since the last sum
+        self.exposed_s = self.alone_s = 0.0  # alone_s: since the last sum
         self.halos: dict[tuple[int, int], float] = {}
 
     def result(self) -> SparseForecast:
@@ -115,7 +117,7 @@ class SparseTimes:
         )
 
     def hpg_mxp(self, cycles: list[int]) -> None:
-        """Simulate GMRES-IR: a step is multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
+        """Simulate GMRES-IR: a step has multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
         n, w = self.levels[0].rows, precision(self.run.low).bytes
         for steps in cycles:
             for _ in range(steps + 1):
@@ -130,7 +132,7 @@ class SparseTimes:
             self.allreduce("update", 1)
 
     def hpcg(self) -> None:
-        """Simulate CG: a step is multigrid with symmetric sweeps, A p, three dots and three vector updates."""
+        """Simulate CG: a step has multigrid with symmetric sweeps, A p, three dot products and three vector updates."""
         n = self.levels[0].rows
         for _ in range(self.run.iterations):
             self.multigrid(8, symmetric=True)
@@ -140,7 +142,9 @@ class SparseTimes:
             self.stream(9 * n * 8, "waxpby")
 
     def multigrid(self, w: int, symmetric: bool) -> None:
-        """Simulate a V-cycle: a sweep from zero, the coarse residual and a sweep per level; one sweep at the bottom."""
+        """Simulate a V-cycle: a sweep from zero, the coarse residual and a sweep per level, and one sweep on the
+        coarsest.
+        """
         gs, restriction, prolongation = ("mg",) * 3 if symmetric else ("gs", "restriction", "prolongation")
         for box, coarser in zip(self.levels, [*self.levels[1:], None]):
             self.sweep(box, w, gs, share=0.5)
@@ -156,10 +160,8 @@ class SparseTimes:
             if symmetric:
                 self.sweep(box, w, gs)
 
-    # --- passes
-
     def sweep(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate a Gauss–Seidel sweep, color by color, whose first color hides its halo exchange."""
+        """Simulate a Gauss–Seidel sweep color by color; the first color hides the halo exchange."""
         n = box.rows
         matrix_bytes = share * n * STENCIL * (w + INDEX_BYTES)
         seconds = self.stream(matrix_bytes + n * (COLOURS + 2) * w, motif, kernels=COLOURS)
@@ -167,13 +169,13 @@ class SparseTimes:
             self.halo(box, w, motif, hidden_by=seconds / COLOURS)
 
     def product(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate A x at a share of the rows, which hides its halo exchange."""
+        """Simulate A x at a share of the rows, during which the halo is exchanged."""
         n = box.rows
         seconds = self.stream(share * n * (STENCIL * (w + INDEX_BYTES) + w) + n * w, motif)
         self.halo(box, w, motif, hidden_by=seconds)
 
     def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
-        """Add the time of bytes through device memory, in `kernels` kernels."""
+        """Add the time to move bytes through device memory in `kernels` kernels."""
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.alone_s += seconds
@@ -187,7 +189,9 @@ class SparseTimes:
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Add sums over all ranks: up and down a tree, the notification of the host, and the wait for the last rank."""
+        """Add the time of sums over all ranks: a tree in both directions, the host's notification, and the wait for
+        the last rank.
+        """
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
         between = math.ceil(math.log2(R / per_node)) if per_node < R else 0
@@ -196,16 +200,15 @@ class SparseTimes:
         self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
-        """Add communication that is not hidden."""
+        """Add seconds of communication that is not hidden."""
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.exposed_s += seconds
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Return the seconds of a halo exchange: messages that leave a node share its ports, others have their own links.
+    """Return the seconds of a halo exchange; messages that leave a node share its ports, others have separate links.
 
-    Consecutive ranks are neighbors along x; if a line fills a node, the ranks of the node have no other neighbors
-    there.
+    Consecutive ranks are neighbors along x. If a line fills a node, its ranks have no other neighbors on the node.
     """
     neighbours = box.neighbours()
     if not neighbours:
@@ -224,7 +227,7 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
 def lateness(machine: Machine, ranks: int) -> float:
     """Return the delay of the last of R ranks at a sum, relative to its work: the largest of R exponential delays.
 
-    The delay is machine.jitter (ln R + gamma), with Euler's constant; the work runs at the slowest device's rate.
+    The delay is machine.jitter (ln R + gamma) with Euler's constant gamma. The work runs at the slowest device's rate.
     """
     return machine.jitter * (math.log(ranks) + EULER) if ranks > 1 else 0.0
 

@@ -16,7 +16,7 @@ from mxpeak.errors import UsageError
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: Flags that compare sets in every run.
+#: Flags that `compare` sets in every run.
 OWN = ("--out", "--json", "--dry-run", "--print-dat")
 #: Largest number of characters of the output of a failed command in an error.
 TAIL = 2000

@@ -1,4 +1,6 @@
-"""Flags of `simulate` and `plan`: the machine, the run, its prediction, and the text of both."""
+"""Define the flags of `simulate` and `plan`: the machine, the run, its prediction, and the text of run and
+prediction.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ TUNED = "tuned"
 
 
 def _flags() -> list[Option]:
-    """Return the flags that describe a run; those of `mxpeak run` take one value, and have another help text here."""
+    """Return the flags that describe a run; flags of `mxpeak run` accept one value here and have a different help
+    text.
+    """
     of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
 
     def flag(name: str, help: str, **changes: Any) -> Option:
@@ -70,9 +74,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
 
 
-# --- from flags to a run ----------------------------------------------------------------------------------------
-
-
 def machine_of(args: argparse.Namespace) -> Machine:
     """Return the machine of --machine with the ranks per node of --ranks-per-node."""
     from mxpeak.perf.simulation.machines import find_machine
@@ -89,7 +90,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
 
 def _tuned_table(args: argparse.Namespace) -> str:
-    """Return the file of this machine for the given ranks, or for the fewest ranks."""
+    """Return the file that describes this machine for the given ranks, or for the smallest number of ranks."""
     from mxpeak.runtime.tuned import this_store
 
     store = this_store()
@@ -146,7 +147,7 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
 
 
 def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
-    """Return the usable memory per device: --mem, or 90 %."""
+    """Return the usable memory per device: --mem, or 90 % of the device's memory."""
     return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
 
 
@@ -263,11 +264,8 @@ def box_bytes(box: Box, benchmark: str, low: str) -> int:
     return int(double + inner + 31 * n * 8)
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------
-
-
 def lu_config(run: LuRun) -> dict[str, Any]:
-    """Return the settings of the run for JSON."""
+    """Return the settings of the run as the JSON result contains them."""
     return {
         "n": run.n, "nb": run.nb, "P": run.P, "Q": run.Q, "ranks": run.ranks, "order": run.order,
         "node_grid": run.node_grid, "bcast": run.bcast, "depth": run.depth, "split": run.split,
@@ -277,7 +275,7 @@ def lu_config(run: LuRun) -> dict[str, Any]:
 
 
 def sparse_config(run: SparseRun) -> dict[str, Any]:
-    """Return the settings of the run for JSON."""
+    """Return the settings of the run as the JSON result contains them."""
     box = run.box
     return {
         "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz, "ranks": run.ranks,
@@ -287,7 +285,7 @@ def sparse_config(run: SparseRun) -> dict[str, Any]:
 
 
 def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
-    """Return the section of the machine for JSON, with the source of each number."""
+    """Return the section of the machine for the JSON result, with the source of each number."""
     return {
         "name": machine.name,
         "title": machine.title,

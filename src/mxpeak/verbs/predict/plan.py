@@ -159,7 +159,9 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 
 
 def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """Return the simulated prediction; for this machine, that of the last run with as many ranks, if any."""
+    """Return the simulated prediction if the rates of the machine are known, otherwise the rate of the last similar
+    run.
+    """
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.predict import predict, simulate_lu
 

@@ -66,32 +66,31 @@ def shown(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
-# --- runs -------------------------------------------------------------------------------------------------------
-
-
 def summit(side: int, node: tuple[int, int] = (3, 2), bcast: str = "lib", nics: int = 2, local: int = 61440) -> LuRun:
-    """Return HPL-MxP on Summit: B = 768, N_L = 61440 per GPU (OLCF, V-A)."""
+    """Return the HPL-MxP run on Summit with B = 768 and N_L = 61440 per GPU (OLCF, V-A)."""
     return LuRun(n=side * local, nb=768, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, nics=nics)
 
 
 def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: bool = True) -> LuRun:
-    """Return HPL-MxP on Frontier: B = 3072, N_L = 119808 per GCD (OLCF, V-A and D)."""
+    """Return the HPL-MxP run on Frontier with B = 3072 and N_L = 119808 per GCD (OLCF, V-A and D)."""
     return LuRun(n=side * 119808, nb=3072, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, aware=aware)
 
 
 def openmxp(P: int, Q: int, n: int) -> LuRun:
-    """Return HPL-MxP as in OpenMxP's log: B = 2560, 2×4 ranks per node."""
+    """Return the HPL-MxP run of OpenMxP's log: B = 2560, 2×4 ranks per node."""
     return LuRun(n=n, nb=2560, P=P, Q=Q, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """Return HPL on Crusher: NB = 512, N = 256000 on one node, the same memory per node on more (rocHPL, IV)."""
+    """Return the HPL run on Crusher: NB = 512, N = 256000 on one node, the same memory per node on more (rocHPL,
+    IV).
+    """
     n = int(256000 * nodes**0.5) // 512 * 512
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 
 
 def sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseRun:
-    """Return HPG-MxP on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
+    """Return the HPG-MxP run on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
     box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
     iterations = 50 if benchmark == "hpcg" else 300
     return SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
@@ -102,7 +101,7 @@ _DONE: dict[str, LuForecast] = {}
 
 
 def of(machine: str, run: LuRun) -> LuForecast:
-    """Simulate a run, once per machine and run."""
+    """Simulate a run, or return the stored result if the run has already been simulated on this machine."""
     key = f"{machine} {run}"
     if key not in _DONE:
         _DONE[key] = simulate_lu("hpl" if run.precision == "fp64" else "hpl-mxp", run, find_machine(machine))
@@ -131,9 +130,6 @@ def formula_rate(machine: str, run: LuRun) -> float:
 def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse: LuRun) -> float:
     """Return the gain in percent of one run's rate per rank over that of another."""
     return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
-
-
-# --- the rows ---------------------------------------------------------------------------------------------------
 
 
 def rows() -> list[Figure]:

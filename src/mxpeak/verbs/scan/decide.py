@@ -155,7 +155,7 @@ class Verdict:
 
 
 def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
-    """Compare all ranks of each kind, and return the slow and wrong ones."""
+    """Compare all ranks of each kind, and return the slow, wrong and undecided ones."""
     by_kind: dict[str, list[RankRates]] = {}
     for rank in ranks:
         by_kind.setdefault(rank.kind, []).append(rank)
@@ -220,7 +220,7 @@ def slow_ranks(members: Sequence[RankRates], measure: str, measured: Spread) -> 
 def unclear(
     members: Sequence[RankRates], measure: str, measured: Spread, tolerance: float, slow: Collection[int]
 ) -> list[UndecidedRates]:
-    """Return the reasons why ranks that are not slow do not agree either; empty if they agree."""
+    """Return the reasons why the ranks that are not slow disagree; empty if they agree."""
     if (sigma := measured.sigma) is None:
         return []
     reference = measured.reference

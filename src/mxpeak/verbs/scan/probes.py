@@ -1,4 +1,6 @@
-"""Measures of a round: an LU, matrix products and memory reads, on each rank alone with the same inputs."""
+"""Define the measures of a round: an LU, matrix products and memory reads, on each rank individually with equal
+inputs.
+"""
 
 from __future__ import annotations
 

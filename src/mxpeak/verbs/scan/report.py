@@ -85,9 +85,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-# --- how the ranks of a kind spread -----------------------------------------------------------------------------
-
-
 def _group(group: Body) -> str:
     title = _wrapped(f"{_listed(group['ranks'])}: {group['kind']}", "  ")
     head = f"{'':8}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'slow below':>12}"
@@ -105,9 +102,6 @@ def _spread(measure: str, values: Body) -> str:
 def _scale(rate: float, unit: str) -> tuple[float, str]:
     """Return the factor and the unit in which to print a rate."""
     return (1e12, "T" + unit) if rate >= 0.9995e12 else (1e9, "G" + unit)
-
-
-# --- the ranks --------------------------------------------------------------------------------------------------
 
 
 def _rows(body: Body) -> list[Body]:
@@ -145,9 +139,6 @@ def _cores(rank: Body) -> str:
 def _fitted(name: str, width: int) -> str:
     """Return a name shortened to a column; the findings and the JSON contain it in full."""
     return name if len(name) <= width else name[: width - 1] + "…"
-
-
-# --- what stands out --------------------------------------------------------------------------------------------
 
 
 def _finding(body: Body, rank: int) -> str:
@@ -194,7 +185,7 @@ def health(record: Body) -> list[str]:
 
 
 def _undecided(body: Body, finding: Body) -> str:
-    """Return why a measure or the bits of some ranks are undecided."""
+    """Return the reason why a measure or the bits of some ranks are undecided."""
     text = _unclear_rate(body, finding) if "measure" in finding else _unclear_bits(finding)
     return _wrapped(f"UNDECIDED  {_listed(finding['ranks'])}: {text}", "    ")
 

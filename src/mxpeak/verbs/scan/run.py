@@ -163,7 +163,7 @@ def measure(
 
 
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
-    """Return this rank's rate of a measure; all ranks start together and wait for each other. Collective.
+    """Measure this rank's rate; all ranks start together and wait for each other. Collective.
 
     `look` is called while other ranks may still compute.
     """
@@ -188,18 +188,15 @@ def _use(each: list[Probe]) -> None:
 
 
 def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) -> None:
-    """Run nothing, the products of a round, or a whole round. Collective."""
+    """Warm up with no work, the products of a round, or a whole round. Collective."""
     names = {"none": (), "gemm": ("gemm",), "full": [probe.name for probe in each]}[how]
     for probe in each:
         if probe.name in names:
             timed(probe, kernels, comm, lambda: None)
 
 
-# --- on rank 0 --------------------------------------------------------------------------------------------------
-
-
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
-    """Return the section of the result file from the records of all ranks."""
+    """Return the section of the result file that is computed from the records of all ranks."""
     measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
@@ -230,6 +227,6 @@ def _problem(size: Size, config: ScanConfig) -> dict[str, Any]:
 
 
 def _of_rank(record: Record) -> dict[str, Any]:
-    """Return the section of a rank; bits that never change occur once."""
+    """Return the section of a rank; bits that are equal in all rounds occur once."""
     bits = {name: sorted(set(values)) for name, values in record.bits.items()}
     return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}

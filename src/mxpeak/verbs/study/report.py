@@ -10,8 +10,6 @@ from mxpeak.records import three_digits
 from mxpeak.report import style
 from mxpeak.report.plots import Series, loglog
 
-# --- tables -----------------------------------------------------------------------------------------------------
-
 Row = Sequence[str]
 
 
@@ -112,9 +110,6 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
     "norms": _norm_table,
     "gmres": _gmres_table,
 }
-
-
-# --- the page ---------------------------------------------------------------------------------------------------
 
 
 def page(body: Mapping[str, Any]) -> str:

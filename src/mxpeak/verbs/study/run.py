@@ -115,9 +115,6 @@ def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str,
     return results
 
 
-# --- the matrices -----------------------------------------------------------------------------------------------
-
-
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
     """Return A and b of the generator sqrt-n with A's diagonal unchanged."""
     matrix = generator("sqrt-n", n, seed=seed)
@@ -142,9 +139,6 @@ def draw(entries: Entries, columns: int) -> Array:
     values *= entries.scale * 2.0**-64
     values += entries.shift
     return values.reshape((entries.n, columns), order="F")
-
-
-# --- Fig. 2: pivots ---------------------------------------------------------------------------------------------
 
 
 def largest_pivot(A: Array) -> dict[str, Any]:
@@ -177,9 +171,6 @@ def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
         "last_percent": sum(case["position"] > 0.99 for case in cases) / len(cases),
         "last_tenth": sum(case["position"] > 0.9 for case in cases) / len(cases),
     }
-
-
-# --- Figs. 3 and 4: residuals -----------------------------------------------------------------------------------
 
 
 def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
@@ -240,12 +231,9 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-# --- GMRES without a preconditioner -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """Outcome of GMRES: steps until HPL's check passed (or None), its scaled residual, and ||r||_2 / ||b||_2."""
+    """Outcome of GMRES: steps until HPL's check passed (or None), the scaled residual of x, and ||r||_2 / ||b||_2."""
 
     steps: int | None
     scaled_residual: float
@@ -318,9 +306,6 @@ SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
     "norms": _norm_summary,
     "gmres": _gmres_summary,
 }
-
-
-# --- numbers about numbers --------------------------------------------------------------------------------------
 
 
 def _finite(value: Any) -> float | None:

@@ -1,7 +1,7 @@
-"""Candidates: settings of each benchmark on each layout of ranks and threads, the most promising first.
+"""Generate candidates: settings of each benchmark on each layout of ranks and threads, the most promising first.
 
-Settings are texts as in flags and contain only values that differ from the defaults. A winner without settings is
-therefore the defaults.
+Settings are strings as in flags and contain only values that differ from the defaults. A winner without settings
+therefore stands for the defaults.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Candidate:
 
 
 def layouts(cores: int, *, several: bool) -> list[RankLayout]:
-    """Return layouts for the cores of a node: first one rank, then one rank per core, then some in between."""
+    """Return layouts for the cores of a node: one rank, then one rank per core, then some numbers in between."""
     counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
@@ -99,7 +99,7 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
 
 
 def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
-    """Return the parts of the grid per node; "" is the order of ranks."""
+    """Return the parts of the grid per node; "" means that the order of ranks decides."""
     if layout.nodes == 1:
         return [""]
     ranks = layout.ranks // layout.nodes
@@ -109,7 +109,7 @@ def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
 def ordered(
     candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
 ) -> list[Candidate]:
-    """Return the defaults of each layout, then the candidates by model, with few that differ only in the broadcast.
+    """Return the defaults of each layout, then the candidates by modeled time; few differ only in the broadcast.
 
     Without a model, the layouts alternate.
     """
@@ -130,7 +130,7 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Move candidates after the first few with the same layout, grid, NB and split to the end."""
+    """Return the candidates with the first few of each combination of layout, grid, NB and split before the others."""
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []
@@ -163,9 +163,6 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
         split=float(settings.get("split", "0")),
     )
     return simulate_lu(benchmark, run, machine).time_s
-
-
-# --- sparse -----------------------------------------------------------------------------------------------------
 
 
 def sparse_candidates(

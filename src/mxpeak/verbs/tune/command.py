@@ -83,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Tune from rank 0, which starts ranks for its jobs or, under a launcher, leads the others."""
+    """Tune from rank 0, which starts ranks for its jobs or, under a launcher, sends the jobs to the other ranks."""
     if args.job is not None:
         return _job(args.job, session)
     _parse(args)
@@ -131,9 +131,6 @@ def budget_seconds(text: str) -> float:
     return time_s
 
 
-# --- ranks ----------------------------------------------------------------------------------------------------------
-
-
 def _job(file: str, session: Session) -> int:
     """Perform a job as one of its ranks."""
     from mxpeak.runtime.launch import start
@@ -153,7 +150,7 @@ def _silent(text: str) -> None:
 
 
 def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
-    """Lead on rank 0 of a launcher, and perform its jobs on the other ranks."""
+    """Run `_lead` on rank 0 of a launcher, and perform the jobs of rank 0 on the other ranks."""
     from mxpeak.runtime.launch import confirm
     from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
@@ -232,9 +229,6 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
         cores=cores,
         memory_bytes=float(memory or 2**30),
     )
-
-
-# --- result ----------------------------------------------------------------------------------------------------------
 
 
 def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:

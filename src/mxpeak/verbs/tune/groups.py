@@ -26,11 +26,11 @@ class RankPool(Protocol):
     """A group of ranks that performs jobs."""
 
     def do(self, job: TuneJob) -> None:
-        """Perform a job, which writes its measurements to its journal."""
+        """Perform a job, and write its measurements to its journal."""
 
 
 class StartedRanks:
-    """Starts local ranks per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
+    """Local ranks that are started per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
 
     def do(self, job: TuneJob) -> None:
         """Start the ranks, and wait for them."""

@@ -46,7 +46,7 @@ class TuneJob:
     quiet: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the job for JSON."""
+        """Return the job as a dictionary for JSON."""
         return asdict(self)
 
 
@@ -63,9 +63,6 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
 
 def _time_left(job: TuneJob, comm: Communicator) -> bool:
     return bool(comm.bcast_object(time.time() < job.until_unix))
-
-
-# --- probes -----------------------------------------------------------------------------------------------------
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
@@ -102,9 +99,6 @@ def probe_of(record: Record) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in hidden}
 
 
-# --- trials -----------------------------------------------------------------------------------------------------
-
-
 def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str]:
     """Return the settings of a short run as texts: no measured limit, one solve, and the size of the trial."""
     texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
@@ -137,9 +131,6 @@ def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
     steps = first.validation.get("iterations") if first is not None else None
     low = first.problem.get("precision", "") if first is not None else ""
     yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
-
-
-# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def line(record: Record) -> str:

@@ -29,7 +29,8 @@ from mxpeak.verbs.tune.successive_halving import most_runs
 LEAST_TRIAL_S, TRIALS = 0.3, 60
 #: Fewest and most candidates of a search, and the ratio of a run's time to its trial's: generation, checks, processes.
 FEWEST, MOST, OVERHEAD = 4, 16, 2.5
-#: Share of a search for ordering the candidates by model; candidates that are not simulated in time come last.
+#: Share of a search for ordering the candidates by model; candidates that are not simulated within this share come
+#: last.
 MODEL = 0.1
 
 

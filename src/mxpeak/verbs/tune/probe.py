@@ -8,11 +8,11 @@
     turn        time per message, waits included, in solves with an L and U that all ranks share
     read, cast, copy, rows, generate, solve, sweep   the other parts of a run
 
-A run finds its operands in memory, not in cache. Probes therefore alternate between several operands.
+A run reads its operands from memory, not from cache. Probes therefore alternate between several operands.
 
 A probe is a plain dictionary, so that it can be sent to other processes and stored. A measured probe has `seconds` of
-the slowest rank or a `rate` per rank. The values are medians, because a run of seconds does not see the machine at its
-best.
+the slowest rank or a `rate` per rank. The values are medians, because a run of several seconds does not reach the
+machine's best rate.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
 
 
 def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
-    """Return a probe with its seconds or rate, equal on every rank. Collective."""
+    """Measure a probe, and return it with its seconds or rate, which are equal on every rank. Collective."""
     name = probe["name"]
     if name in _MESSAGES:
         return {**probe, "seconds": _MESSAGES[name](bench, probe)}
@@ -118,9 +118,9 @@ def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
 
 
 def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """Return the median seconds of some work; if ranks share cores, of longer work.
+    """Measure the median seconds of some work; if ranks share cores, repeat the work within each measurement.
 
-    Shorter work would end within one time slice, as if each rank had its own core.
+    A shorter measurement would end within one time slice, as if each rank had its own core.
     """
     once_s = bench.slowest(work)  # touches pages and wakes threads
     # on any node, because all ranks repeat collective work equally often
@@ -139,7 +139,7 @@ Work = tuple[Callable[[], object], float]
 
 
 def _in_turn(work: Callable[[Any], object], places: Iterable[Any]) -> Callable[[], object]:
-    """Return work that uses the next operand in each call."""
+    """Return a function that calls `work` with the next operand in each call."""
     following = cycle(places)
     return lambda: work(next(following))
 
@@ -150,7 +150,7 @@ def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time a product whose C and B have a longer leading dimension; A is a panel."""
+    """Prepare a product whose C and B have a longer leading dimension; A is a panel."""
     m, k, ld = probe["m"], probe["k"], probe["ld"]
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
@@ -160,7 +160,7 @@ def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time triangular solves: from both sides in fp32 as in HPL-MxP, from the left in fp64 as in HPL."""
+    """Prepare triangular solves: from both sides in fp32 as in HPL-MxP, from the left in fp64 as in HPL."""
     m, k, name = probe["m"], probe["k"], probe["precision"]
     T = triangle(kernels, k, name)
     right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
@@ -189,13 +189,13 @@ def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time the factorization of a panel on one rank, without messages."""
+    """Prepare the factorization of a panel on one rank, without messages."""
     m, k = probe["m"], probe["k"]
     return _factoring(kernels, m, k, BlockCyclic(m, k, 0, 1), None), panel_flops(m, k)
 
 
 def _factoring(kernels: Kernels, m: int, k: int, rows: BlockCyclic, exchange: Exchange | None) -> Callable[[], object]:
-    """Return the factorization of m rows of a panel of k columns that is distributed by `rows`."""
+    """Return a function that factors m rows of a panel of k columns, distributed by `rows`."""
     source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1 + rows.p)
     A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
@@ -229,7 +229,7 @@ def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time the copy of columns of a matrix into a panel, the start of FACT."""
+    """Prepare the copy of columns of a matrix into a panel, with which FACT starts."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     panel = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
@@ -238,7 +238,7 @@ def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time the copy of NB pivot rows into a block row."""
+    """Prepare the copy of NB pivot rows into a block row."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     places = []
@@ -261,7 +261,7 @@ def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], object]:
-    """Return the solve U^-1 L^-1 r with L and U in fp32."""
+    """Return a function that computes U^-1 L^-1 r with L and U in fp32."""
     A = dist_matrix(grid, n, n, nb, kernels, "fp32")
     near_one(kernels, A.local, A.rows, A.cols)
     factors, r = Factored(A, kernels), kernels.xp.ones(A.rows.local_size)
@@ -269,7 +269,7 @@ def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], obje
 
 
 def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Time a Gauss–Seidel sweep in fp64 in the default order and storage; bytes as in the simulation."""
+    """Prepare a Gauss–Seidel sweep in fp64 in the default order and storage; bytes are counted as in the simulation."""
     sparse, box = kernels.sparse, Box(probe["m"], probe["m"], probe["m"])
     rows = sparse.stencil_rows(box, weights())
     order = sparse.order(rows, "greedy" if on_gpu else "natural")
@@ -294,11 +294,8 @@ _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
 }
 
 
-# --- messages ---------------------------------------------------------------------------------------------------
-
-
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Return the seconds of a message from rank 0 to rank 1."""
+    """Measure the seconds of a message from rank 0 to rank 1."""
     comm, buffer = bench.comm, _message(bench.kernels, probe)
 
     def there_and_back() -> None:
@@ -312,16 +309,16 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Return the seconds of a broadcast from rank 0."""
+    """Measure the seconds of a broadcast from rank 0."""
     buffer = _message(bench.kernels, probe)
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
 
 def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Return the additional seconds per column of a panel that two ranks share, compared with a panel per rank.
+    """Measure the additional seconds per column of a panel that two ranks share, compared with a panel per rank.
 
-    The two ranks exchange pivot candidates and wait for each other. They are as far apart as in a grid of two rows. The
-    other ranks wait, as in a run without look-ahead.
+    The two ranks exchange pivot candidates and wait for each other. They are as far apart as in a grid of two rows.
+    The other ranks wait, as in a run without look-ahead.
     """
     comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
     first = comm.rank in (0, apart)
@@ -339,10 +336,10 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Return the seconds per message, waits included, of solves with L and U on the squarest grid of all ranks.
+    """Measure the seconds per message, waits included, of solves with L and U on the squarest grid of all ranks.
 
-    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m². The rank with the most entries has s m² of them.
-    Blocks have k rows. The work of one rank on a diagonal block while the others wait is part of the result.
+    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn, n² = P Q m². The rank with the most entries has s m² of them.
+    Blocks have k rows. The result includes the work of one rank on a diagonal block while the others wait.
     """
     comm, (m, k) = bench.comm, (probe["m"], probe["k"])
     P, Q = squarest(comm.size)

@@ -77,8 +77,6 @@ class Tuner:
         self.notes.append(text)
         self.say(f"note: {text}")
 
-    # --- kernels
-
     def measure(self, layout: RankLayout) -> bool:
         """Measure all kernels of a layout and write its table; return whether its ranks can start."""
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
@@ -126,8 +124,6 @@ class Tuner:
             return
         self.store.write(self.store.table_file(layout.ranks, layout.threads), to_toml("tuned", table))
 
-    # --- one benchmark
-
     def is_done(self, benchmark: str) -> bool:
         """Return whether an earlier call with a similar budget has checked the benchmark."""
         plan = self.planned(benchmark)
@@ -156,7 +152,7 @@ class Tuner:
         ).key
 
     def planned(self, benchmark: str) -> Record | None:
-        """Return the plan of an earlier call, if it fits this one."""
+        """Return the plan of an earlier call if it is valid for this call."""
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
@@ -164,7 +160,7 @@ class Tuner:
         return None
 
     def size_asked(self, benchmark: str) -> dict[str, int]:
-        """Return the given size for this kind of benchmark."""
+        """Return the problem size that the user has set for this kind of benchmark."""
         names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
 
@@ -202,10 +198,10 @@ class Tuner:
         self.trials.records.append(plan)
         return plan
 
-    # --- search and check
-
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """Return the fastest candidate other than the defaults, if any, and whether the search has ended."""
+        """Search for the fastest candidate other than the defaults; return it, if any, and whether the search has
+        ended.
+        """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
@@ -230,7 +226,7 @@ class Tuner:
         ]
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
-        """Run the defaults and the candidate alternately, in as many pairs as there is time for."""
+        """Run the defaults and the candidate alternately, in as many pairs as the time allows, and return the check."""
         default = self.candidates(plan)[0]
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
@@ -243,7 +239,7 @@ class Tuner:
         return self.check_of(benchmark, plan, challenger)
 
     def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> WinnerCheck:
-        """Return the check from its complete pairs so far."""
+        """Return the check that follows from the pairs of runs completed so far."""
         candidates = self.candidates(plan)
         if challenger is None:  # the candidate that was checked
             checked = [
@@ -253,8 +249,6 @@ class Tuner:
         rates = [self.trials.rates(benchmark, plan, candidate, "check") for candidate in (candidates[0], challenger)]
         pairs = min(map(len, rates))
         return WinnerCheck(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
-
-    # --- storage ---------------------------------------------------------------------------------------------------
 
     def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck) -> None:
         """Store the winner, and print the check."""
@@ -303,7 +297,7 @@ class Tuner:
 
 
 def stored(winner: Winner) -> str:
-    """Return the flags that a run takes from a winner."""
+    """Return the flags that a run uses from a winner."""
     layout = {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     return typed({**(layout if winner.any_layout and winner.ranks > 1 else {}), **winner.settings})
 

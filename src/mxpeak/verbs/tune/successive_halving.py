@@ -21,7 +21,7 @@ KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """The next runs in order, and the remaining candidates with the fastest first."""
+    """The next runs in order, and the remaining candidates, the fastest first."""
 
     batch: list[str]
     alive: list[str]
@@ -59,8 +59,6 @@ def most_runs(candidates: int) -> int:
     return runs
 
 
-# --- the check --------------------------------------------------------------------------------------------------
-
 #: Least number of pairs of runs in a check.
 LEAST_PAIRS = 3
 
@@ -79,12 +77,12 @@ class WinnerCheck:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Return the values of the defaults and of the candidate."""
+        """Return the median rates of the defaults and of the candidate."""
         return median(self.defaults), median(self.tuned)
 
     @property
     def spreads(self) -> tuple[float, float]:
-        """Return the values of the defaults and of the candidate."""
+        """Return the spreads of the rates of the defaults and of the candidate."""
         first, second = (
             (max(rates) - min(rates)) / middle if (middle := median(rates)) else math.inf
             for rates in (self.defaults, self.tuned)
@@ -104,7 +102,7 @@ class WinnerCheck:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict."""
+        """Return the verdict: faster, equal, slower or failed."""
         if 0.0 in self.tuned:
             return "failed"
         if 0.0 in self.defaults or self.gain > self.noise:

@@ -99,9 +99,9 @@ class TorchDense:
             by_column += size.sum(dim=0, dtype=torch.float64)
 
     def factor(self, W: Tensor, precision: str) -> PivotedLU:
-        """Factor W; row i of L U is row `rows[i]` of W.
+        """Factor W so that row i of L U is row `rows[i]` of W.
 
-        The library is column-major and receives W^T. The rounded LU moves rows, which are contiguous.
+        The library is column-major and receives W^T. The LU with rounded operands is row-major, because it moves rows.
         """
         if precision in ("fp64", "fp32"):
             rows, singular = pivoted_lu.factor_whole(W.T)
@@ -110,7 +110,7 @@ class TorchDense:
         return PivotedLU(W, rows, transposed=False, singular=int(singular))
 
     def factor_with_early_exit(self, should_stop: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
-        """Factor W without an early exit, because the library cannot stop half-way."""
+        """Factor W completely, because the library cannot stop early."""
         F = self.factor(W, "fp32")
         return None if should_stop(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
@@ -144,6 +144,6 @@ def _root(a: int, b: int, c: int) -> int:
 
 
 def _strips(A: Tensor) -> Iterator[slice]:
-    """Yield A's rows in strips."""
+    """Yield the rows of A in strips, as slices."""
     height = max(1, STRIP // max(A.shape[1], 1))
     return (slice(i, min(i + height, A.shape[0])) for i in range(0, A.shape[0], height))

@@ -93,14 +93,14 @@ class TorchGenerated:
 
 
 def _panels(rows: int, columns: int) -> Iterator[slice]:
-    """Divide columns into panels of STRIP entries."""
+    """Divide the columns into panels of STRIP entries, and yield them as slices."""
     width = max(1, STRIP // max(rows, 1))
     for begin in range(0, columns, width):
         yield slice(begin, min(begin + width, columns))
 
 
 def _values(tables: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
-    """Return all rows of some columns in fp64."""
+    """Return all rows of the selected columns in fp64."""
     i, j = tables.i[:, None], tables.j[columns]
     scale, shift, alpha, beta = tables.reals
     if tables.kind == UNIT_FACTORS:
@@ -125,7 +125,9 @@ def _low(x: Tensor) -> Tensor:
 
 
 def _normal(x: Tensor) -> Tensor:
-    """Apply `layout.entries.normal` to mixed words; the ones that a shift of signed words inserts are masked."""
+    """Apply `layout.entries.normal` to mixed words. Masks remove the ones that a right shift of signed words
+    inserts.
+    """
     z = (x ^ ((x >> 32) & 0xFFFFFFFF)) * (MIX - 2**64)
     z = z ^ ((z >> 29) & (2**35 - 1))
     u, v = (_high(z) + 0.5) * 2.0**-32, (_low(z) + 0.5) * 2.0**-32

@@ -75,6 +75,6 @@ def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
 
 
 def _to(cores: Sequence[int]) -> None:
-    """Allow a thread to run on these cores, regardless of the affinity of its parent."""
+    """Allow the current thread to run on these cores, regardless of the affinity that it inherited from its parent."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -1,8 +1,8 @@
 """Record operations of several short launches as graphs and replay them.
 
 On a coarse level, launching the kernel of one color costs more than running it. A graph contains addresses and sizes
-instead of tensors. The key of a graph therefore has every address that its launches use; all other arguments are fixed
-for the owner of the `Replay`.
+instead of tensors. The key of a graph therefore contains every address that its launches use. All other arguments are
+fixed for the owner of the `Replay`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Replay:
         self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()
 
     def __call__(self, key: Hashable, work: Work) -> None:
-        """Run `work`, or replay its graph; equal keys must mean equal work."""
+        """Run `work`, or replay its graph; calls with equal keys must do equal work."""
         if self._recorder is None or self._recorder.is_busy():
             work()
             return

@@ -100,8 +100,8 @@ class Device:
     def side_stream(self, begun: Any = None) -> Iterator[None]:
         """Start work in the side stream, which overlaps work that is started later in the main stream.
 
-        The work starts after the mark `begun`, or after all work started before if `begun` is None, and after earlier
-        work in the side stream.
+        The work starts after the time stamp `begun`, or after all work started so far if `begun` is None. It also
+        starts after earlier work in the side stream.
         """
         if not self.is_gpu:
             yield
@@ -131,7 +131,7 @@ class Device:
             torch.cuda.current_stream(self.where).wait_stream(self._side)
 
     def mark(self) -> Any:
-        """Record the current time in the order of the work."""
+        """Return a time stamp: the current time on a CPU, or an event recorded in the current stream of a GPU."""
         if not self.is_gpu:
             return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -139,7 +139,7 @@ class Device:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the seconds between two marks, after waiting for the later one."""
+        """Return the seconds between two time stamps, after waiting for the later one."""
         if not self.is_gpu:
             return float(end - begin)
         end.synchronize()
@@ -195,7 +195,8 @@ def _bus(chip: Any) -> str:
 def open_device(name: str, number: int = 0) -> Device:
     """Open the device called `name`: cpu, cuda (number `number` modulo the number of GPUs), or cuda:0, cuda:1, ...
 
-    Raises ResourceError with the available devices if there is no such device or its driver does not fit.
+    Raises ResourceError with the available devices if there is no device with this name or its driver is not
+    compatible.
     """
     if name == "cpu":
         return Device(torch.device("cpu"), triton=False)

@@ -47,7 +47,7 @@ class Recipe:
 
 @lru_cache(maxsize=16)
 def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Device) -> Recipe:
-    """Return the tables for these rows and columns, cached because a solve needs them repeatedly."""
+    """Return the tables for these rows and columns. They are cached, because a solve uses them repeatedly."""
     draw = entries.first + rows.to_global(0) + cols.to_global(0) * entries.n
     a, c = jumps(rows, 1)
     starts = a * np.uint64(lcg.state(entries.seed, draw)) + c

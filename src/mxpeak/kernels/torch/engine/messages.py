@@ -1,7 +1,8 @@
 """Convert tensors to messages: arrays over the same memory, device memory, or copies in pinned host memory.
 
-Message passing knows neither streams nor bf16. It therefore receives an `AsyncBuffer` with an event: after the event,
-the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent as bytes.
+Message passing supports neither streams nor bf16. It therefore receives an `AsyncBuffer` with an event. After the
+event, the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent as
+bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of an fp64 tensor; message passing reduces no other format."""
+    """Return the memory of an fp64 tensor as a vector; raise an error for other types, which reductions do not
+    support.
+    """
     if tensor.dtype != torch.float64:
         raise UsageError(
             f"reductions over ranks need fp64, but the tensor has the type {tensor.dtype}; use tensor.double()"
@@ -70,11 +73,11 @@ class StagedTensors:
         self._copies = torch.cuda.Stream(device.where)
 
     def outgoing(self, buffer: Any) -> Any:
-        """Return an asynchronous copy in pinned memory."""
+        """Return an asynchronous copy of the tensor in pinned memory."""
         return self._copy(flat(buffer)) if self._carries(buffer) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return pinned memory, and a function that copies it to the device."""
+        """Return pinned memory for the message, and a function that copies it to the device."""
         if not self._carries(buffer):
             return buffer, None
         begun = torch.cuda.current_stream(self._where).record_event()  # earlier work may still read the buffer
@@ -87,7 +90,9 @@ class StagedTensors:
         return pinned.numpy(), land
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return a copy in pinned memory, and a function that copies it back; reduced vectors are short."""
+        """Return a copy in pinned memory, and a function that copies the reduced vector, which is short, back to the
+        device.
+        """
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)
@@ -139,7 +144,7 @@ class DirectTensors:
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return a host copy, because reduced vectors are short and NaN must win over numbers."""
+        """Return a copy on the host, because reduced vectors are short and the reduction must propagate NaN."""
         return self._staged.numbers(buffer)
 
     def staged(self) -> StagedTensors:

@@ -32,9 +32,9 @@ def device_at(name: str) -> Device:
 
 
 def plain(A: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without gradient and without pending negation; only its absolute values may be used.
+    """Return the tensor without gradient and pending negation, for callers that use only absolute values.
 
-    A conjugated view is conjugated back at no cost, because this does not change absolute values.
+    A conjugated view is conjugated again, which costs nothing and does not change absolute values.
     """
     A = A.detach().resolve_neg()
     return A.conj() if A.is_conj() else A

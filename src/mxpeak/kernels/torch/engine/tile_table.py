@@ -1,9 +1,9 @@
-"""Lay out tiles as a table of integers for norm kernels, and choose the blocks in which kernels read them.
+"""Describe tiles in a table of integers for norm kernels, and choose the blocks that the kernels read.
 
-A tile is a set of lines, contiguous if possible: the rows of a row-major tile, the columns of a column-major one. A
-program reads a strip of lines, C positions wide, R lines at a time. It stores partial sums per line and per position
-in slots. Partial sums of the same line (or position) have different slots, so adding the slots is bitwise
-reproducible.
+A tile is a set of lines: the rows of a row-major tile, the columns of a column-major one. Lines are therefore
+contiguous if possible. A program reads a strip of lines in steps of R lines by C positions. It stores partial sums per
+line and per position in slots. Partial sums of the same line (or position) have different slots, so adding the slots
+is bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = 17
 BATCH = 512
 #: Bytes per vector load, threads per program, threads along a line, and bytes of a line in a block.
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
-#: Vector loads per thread and step, if a kernel keeps little or much per entry.
+#: Vector loads per thread and step, for kernels that keep little data per entry and for kernels that keep much.
 MANY, FEW = 4, 2
 MOST_POSITIONS = 256
 #: Warps per program; an AMD warp has 64 threads.
@@ -37,8 +37,8 @@ FAR = 2**61
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The entries of one step: U·BL lines and K·BP positions, with lanes along BP, warps along BL, and K and U per
-    thread.
+    """The entries of one step: U·BL lines by K·BP positions. Lanes are along BP, warps along BL, and each thread has K
+    and U.
     """
 
     U: int
@@ -59,7 +59,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tile as lines; if `turned`, the lines are its columns."""
+    """A tile as lines; if `turned`, the lines are the tile's columns."""
 
     A: torch.Tensor
     turned: bool
@@ -79,7 +79,7 @@ class Piece:
         return self.turned, self.stride == 1, self.stride == 1 and aligned
 
     def row(self, line_slot: int, position_slot: int) -> tuple[int, ...]:
-        """Return the piece's row of the table, with strides in real numbers."""
+        """Return the piece's row of the table, with strides counted in real numbers."""
         line, position, parts = self.line_map, self.position_map, 2 if self.A.is_complex() else 1
         return (
             self.A.data_ptr(),
@@ -107,9 +107,9 @@ class Batch:
     """Pieces of one kind that one launch processes.
 
     strip            lines per program
-    strips, wide     programs down and across the largest piece, as far as they can meet the band
+    strips, wide     programs down and across the largest piece, as far as they can contain entries of the band
     by_line          first line, last line + 1 and number of slots of the sums along lines
-    by_position      the same for the sums across them
+    by_position      first position, last position + 1 and number of slots of the sums across lines
     """
 
     pieces: list[Piece]
@@ -128,7 +128,7 @@ class Batch:
 
 
 def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
-    """Yield the tiles that meet the band in order of rows and columns, one batch per launch."""
+    """Yield the tiles that overlap the band, in order of rows and columns, as one batch per launch."""
     pieces = [
         as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0)) if meets(tile, band)
     ]
@@ -139,7 +139,7 @@ def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
 
 
 def meets(tile: Tile, band: Band) -> bool:
-    """Return whether the corners of a tile allow an entry in the band."""
+    """Return whether a tile may have an entry in the band, judging by its corners."""
     (m, n), rows, cols = tile.A.shape, tile.rows, tile.cols
     if not m or not n:
         return False
@@ -148,7 +148,7 @@ def meets(tile: Tile, band: Band) -> bool:
 
 
 def as_lines(tile: Tile, band: Band) -> Piece:
-    """Return a tile as lines: contiguous ones if possible, then the longer ones, then the closer ones."""
+    """Return a tile as lines along its smaller stride or, if both strides are equal, along its longer side."""
     (m, n), (down, right) = tile.A.shape, tile.A.stride()
     apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry has no meaning
     turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
@@ -190,7 +190,7 @@ def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, load
 
 
 def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int) -> Block:
-    """Return the block of a step for lines of this number and length."""
+    """Return the block that a kernel reads per step, for this number and length of lines."""
     size = A.element_size()
     vector = max(1, VECTOR // size) if aligned else 1
     entries = THREADS * loads * VECTOR // size
@@ -211,7 +211,7 @@ def strip_of(pieces: Sequence[Piece], block: Block) -> int:
 
 
 def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return a slot for each (first, size) span, different for spans that overlap."""
+    """Return a slot for each (first, size) span; spans that overlap have different slots."""
     once = sorted(set(spans))
     if any(first + size > following for (first, size), (following, _) in pairwise(once)):
         return list(range(len(spans)))
@@ -224,7 +224,9 @@ def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _reached(these: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
-    """Return the largest number of blocks of `size` indices that `count` consecutive other indices meet in the band."""
+    """Return the largest number of blocks of `size` indices with entries in the band, for `count` consecutive other
+    indices.
+    """
     blocks = -(-these.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
 

@@ -1,7 +1,7 @@
-"""Multiply and solve by the device's libraries, and factor without pivoting if they cannot.
+"""Multiply and solve with the device's libraries, and factor without pivoting if the libraries cannot.
 
-Products accumulate in place, because the library accepts any leading dimension. Its triangular solves do not, so a
-block is copied through a buffer in strips. The buffer needs little memory even if a matrix fills the device.
+Products accumulate in place, because the library's products accept any leading dimension. Its triangular solves do
+not, so a block is copied through a buffer in strips. The buffer needs little memory even if a matrix fills the device.
 """
 
 from __future__ import annotations

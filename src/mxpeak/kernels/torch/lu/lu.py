@@ -19,7 +19,7 @@ Tensor = Any
 
 
 def _by_substitution(B: Tensor) -> PanelSolve:
-    """Return how the library solves for the right-hand sides B: in their own precision."""
+    """Return the description of the library's solve for B, which computes in B's precision."""
     return PanelSolve("fp64" if B.dtype == torch.float64 else "fp32", LIBRARY)
 
 

@@ -26,13 +26,13 @@ LIBRARY = "torch.linalg.lu_factor_ex"
 
 
 class Host(Protocol):
-    """The host service for a device: work that the device cannot do."""
+    """Operations that a device leaves to the kernels of its host."""
 
     threads: int
 
     @property
     def sparse(self) -> HostSparse:
-        """Return the host's sparse kernels, which build matrices from rows of users."""
+        """Return the host's sparse kernels, which build matrices from a user's rows."""
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
         """Factor a panel in host memory."""
@@ -41,7 +41,7 @@ class Host(Protocol):
 def factor_here(panel: Panel) -> None:
     """Factor P A = L U on the device; the library ignores the plan's variants.
 
-    The library may choose any of several entries of equal magnitude, and any entry among NaN.
+    The library may choose any entry of the largest magnitude as the pivot, and any entry if the column contains NaN.
     """
     jb, rows = panel.L1.shape[0], panel.rows
     with by_cusolver(panel.A):
@@ -61,7 +61,7 @@ class Brought(Panel):
 
 
 def brought(device: Device, panel: Panel) -> Panel:
-    """Start to copy a panel to the host."""
+    """Start to copy a panel to the host, and return the copy."""
     if not device.is_gpu:
         return panel
     copies = []
@@ -93,7 +93,7 @@ def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutco
 
 
 def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the parts of a panel that are copied."""
+    """Return the parts of a panel that are copied: A, L1 and the pivots."""
     return panel.A, panel.L1, panel.pivots
 
 
@@ -111,5 +111,5 @@ def _flat(part: Tensor) -> Tensor:
 
 
 def _shaped_like(part: Tensor, piece: Tensor) -> Any:
-    """Return host memory as an array with the shape and strides of a panel."""
+    """Return host memory as an array with the shape and strides of a part of a panel."""
     return piece.as_strided(part.shape, part.stride(), 0).numpy()

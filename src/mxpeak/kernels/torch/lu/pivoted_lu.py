@@ -127,7 +127,7 @@ class _Lu:
         return torch.where(first > self.A.shape[0], 0, first)
 
     def _panel_of(self, j0: int) -> tuple[Tensor, Tensor]:
-        """Return the contiguous column-major panel with first column j0, and its pivots."""
+        """Return views of the contiguous column-major buffer for the panel with first column j0, and of its pivots."""
         m = self.A.shape[0] - j0
         jb = min(self.width, m)
         return self._panel[: m * jb].view(jb, m).T, self._pivots[:jb]

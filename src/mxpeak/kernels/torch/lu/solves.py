@@ -72,7 +72,7 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
 
 
 def _done(nb: int, low: str) -> PanelSolve:
-    """Return how these solves were done; a single block is one product with its fp32 inverse."""
+    """Return the description of these solves; a single block needs only one product with its fp32 inverse."""
     return PanelSolve(low if nb > BLOCK else "fp32", BLOCKED_INVERSE)
 
 
@@ -96,7 +96,7 @@ def inverse_blocks(T: Tensor, *, upper: bool) -> Tensor:
 
 
 def _padded(T: Tensor, n: int) -> Tensor:
-    """Return T extended by an identity to order n."""
+    """Return T extended to order n by an identity."""
     padded = torch.eye(n, dtype=T.dtype, device=T.device)
     padded[: T.shape[0], : T.shape[0]] = T
     return padded

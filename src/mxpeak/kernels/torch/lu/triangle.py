@@ -40,7 +40,7 @@ def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: b
     """Compute y += A x or y += A^T x, for one vector x or several."""
     if A.numel() == 0:
         return
-    if device.triton and y.ndim == 1:  # FP64 too: libraries may count entries in 32 bits
+    if device.triton and y.ndim == 1:  # also for FP64, because libraries may count entries in 32 bits
         if transposed:
             _kernels().launch_columns(device, A, x, y, "plain", add=True)
         else:
@@ -76,7 +76,7 @@ def solve_upper(U: Tensor, x: Tensor) -> None:
 
 
 def block_solver(T: Tensor, part: str) -> BlockSolver:
-    """Return the fp64 inverse of a triangle: a product needs one launch, a solve one step per row."""
+    """Return the fp64 inverse of a triangle, because a product needs one launch but a solve needs one step per row."""
     inverse = solves.inverse(T.to(torch.float64), upper=part == "upper")
 
     def solve(x: Tensor, *, transposed: bool = False) -> None:
@@ -164,7 +164,7 @@ def scale_rows_columns(device: Device, A: Tensor, by_row: Tensor, by_column: Ten
 
 
 def reciprocal_powers(powers: Tensor, x: Tensor) -> None:
-    """Return 2^-k with 2^(k-1) < x <= 2^k, or 1 if x is 0, inf or NaN."""
+    """Set powers_i = 2^-k with 2^(k-1) < x_i <= 2^k, or 1 if x_i is 0, inf or NaN."""
     fraction, k = torch.frexp(x)  # x = fraction·2^k, fraction in [1/2, 1)
     k = -torch.where(fraction == 0.5, k - 1, k).to(torch.int64)
     half = k // 2  # two factors in range, although their product may not be

@@ -88,7 +88,7 @@ def _sum(x: Pair, y: Pair) -> Pair:
 
 
 def _along(x: Pair, dim: int) -> Pair:
-    """Return the sum along a dimension."""
+    """Return the sum of a pair along a dimension, as high and low."""
     high, low = x
     while (size := high.shape[dim]) > 1:
         half = size // 2

@@ -68,7 +68,7 @@ class SeveralNorms(TorchNorms):
         return ExtendedParts(self._largest(tops), squares, by_row, by_column, int(self._total(counts)))
 
     def _shares(self, tiles: Sequence[Tile]) -> list[tuple[TorchNorms, list[Tile]]]:
-        """Group the tiles by device, with the norm kernels of each."""
+        """Group the tiles by device, and return each group with the norm kernels of its device."""
         return [(norms, [tile for tile in tiles if norms.device.has(tile.A)]) for norms in self._norms]
 
     def _gathered(self, vectors: Sequence[Tensor]) -> list[Tensor]:

@@ -41,7 +41,7 @@ class TorchNorms:
     def begin_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Start a norm pass and return its parts without waiting for their values."""
+        """Start a norm pass, and return its maxima and sums without waiting for their values."""
         new = self.device.zeros
         parts = new(1), new(3), *self._sums(wants, rows, columns)
         self._passes.norm_pass(tiles, band, wants, *parts)
@@ -113,7 +113,7 @@ class TorchNorms:
         return check.paired_sum(terms)
 
     def _sums(self, wants: Collection[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Return zeros for the sums by row and by column, empty if they are not wanted."""
+        """Return zeros for the sums by row and by column; a vector is empty if its sums are not wanted."""
         return self.device.zeros(rows if "rows" in wants else 0), self.device.zeros(
             columns if "columns" in wants else 0
         )

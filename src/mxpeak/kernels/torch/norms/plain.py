@@ -34,7 +34,7 @@ class Strip:
 
 
 def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Strip]:
-    """Yield the tiles in strips, each with the columns that its rows have in the band."""
+    """Yield strips of the tiles, each with only the columns that its rows have in the band."""
     for tile in tiles:
         m, n = tile.A.shape
         height = max(1, most // max(n, 1))
@@ -67,7 +67,7 @@ def norm_pass(
     by_row: torch.Tensor,
     by_column: torch.Tensor,
 ) -> None:
-    """Add to the sums that are wanted, and update the maximum."""
+    """Add the magnitudes of the tiles' entries to the wanted sums, and update the maximum."""
     for strip in strips(tiles, band):
         x = modulus(strip.re, strip.im)
         if "max" in wants:
@@ -85,7 +85,7 @@ def norm_pass(
 def row_column_max(
     tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: torch.Tensor, by_column: torch.Tensor
 ) -> None:
-    """Update the maxima of rows and columns."""
+    """Update the maxima of rows and columns with the tiles' entries."""
     for strip in strips(tiles, band):
         x = modulus(strip.re, strip.im)
         if "rows" in wants:
@@ -107,7 +107,7 @@ def folded_sums(
     by_row: torch.Tensor,
     by_column: torch.Tensor,
 ) -> None:
-    """Add to the folds: q = (σ + x) - σ, x -= q, with every operation rounded."""
+    """Add each entry to the folds: q = (σ + x) - σ, x -= q, with every operation rounded."""
     for strip in strips(tiles, band):
         if "rows" in wants:
             f = row_factors[strip.rows, None]
@@ -118,7 +118,7 @@ def folded_sums(
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
-    """Add all entries and discard the sum."""
+    """Read all entries by adding them, and discard the sum."""
     for tile in tiles:
         tile.A.sum()
 

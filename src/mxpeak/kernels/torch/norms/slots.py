@@ -24,7 +24,7 @@ def norm_pass(
     by_row: Tensor,
     by_column: Tensor,
 ) -> None:
-    """Add to the sums that are wanted, and update the maximum."""
+    """Add the magnitudes of the tiles' entries to the wanted sums, and update the maximum."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
@@ -60,7 +60,7 @@ def norm_pass(
 def row_column_max(
     tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: Tensor, by_column: Tensor
 ) -> None:
-    """Update the maxima of rows and columns."""
+    """Update the maxima of rows and columns with the tiles' entries."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
@@ -100,7 +100,7 @@ def folded_sums(
     by_row: Tensor,
     by_column: Tensor,
 ) -> None:
-    """Add to the folds."""
+    """Add the tiles' entries to the folds of deterministic sums."""
     from mxpeak.kernels.torch.triton.norm_folds import launch_folds
 
     where = by_row.device
@@ -174,14 +174,14 @@ def _wanted(batch: Batch, wants: Collection[str]) -> tuple[bool, bool]:
 
 
 def _targets(batch: Batch, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the targets of lines and of positions."""
+    """Return the sums or maxima to which the lines of a batch belong, and those to which its positions belong."""
     return (by_column, by_row) if batch.turned else (by_row, by_column)
 
 
 def _slots(
     batch: Batch, along: bool, across: bool, folds: tuple[int, ...], dtype: torch.dtype, where: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return zeros for the partial sums along and across lines: [slots, size], or as many per fold."""
+    """Return zeroed slots for the partial sums along and across lines: [slots, size], or this for each fold."""
     shapes = (
         (count, end - first) if wanted else (1, 1)
         for wanted, (first, end, count) in ((along, batch.by_line), (across, batch.by_position))
@@ -191,5 +191,5 @@ def _slots(
 
 
 def _part(sums: Tensor, span: tuple[int, int, int]) -> Tensor:
-    """Return the sums that a batch adds to."""
+    """Return the part of `sums` to which a batch adds."""
     return sums[..., span[0] : span[1]]

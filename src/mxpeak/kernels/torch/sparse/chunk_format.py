@@ -1,8 +1,9 @@
-"""Cut rows into chunks and pack their entries on a device, like `kernels/host/sparse/chunk_format.py` on the host.
+"""Divide rows into chunks and pack their entries on a device, as `kernels/host/sparse/chunk_format.py` does on the
+host.
 
-The chunks, slots and values are identical.  All entries of a piece of the rows are processed at once instead of one
-after the other: sorting finds equal differences column - row, and the least place of each is its first appearance.
-The host waits only for numbers of entries.
+The chunks, slots and values are identical to those of the host. All entries of a piece of the rows are processed at
+once instead of serially. Sorting finds equal differences column - row, and the least place among them is the first
+appearance. The host waits only for the numbers of entries.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 
 #: Approximate number of entries that are processed together.
 PIECE = 2**22
-#: Maximum number of near entries in a row; further ones without a run are far.
+#: Maximum number of near entries in a row; further entries that belong to no run are far.
 MOST_NEAR = 4 * pack.MOST
-#: A bound on differences column - row and on places in a piece: the factor of the other half of a key.
+#: Upper bound of differences column - row and of places in a piece: a key is one number times this bound plus another.
 SPAN = 2**32
 
 
 @dataclass(frozen=True, slots=True)
 class PackedChunks:
-    """A matrix in chunks: their table in the order of the rows, the group of each, and the slots of L and U."""
+    """A matrix in chunks: the table of the chunks in row order, the group of each chunk, and the slots of L and U."""
 
     table: Tensor
     group: Tensor
@@ -42,7 +43,7 @@ class PackedChunks:
 
 
 class DeviceRows:
-    """Rows in an order: the new row r is the old row old[r]."""
+    """Rows in a new order: new row r is old row old[r]."""
 
     def __init__(self, rows: Rows, order: Order):
         self.n, self.halo, self._rows = rows.n, rows.halo, rows
@@ -53,12 +54,12 @@ class DeviceRows:
         self.ends = totals(self.lengths)  # row r: ends[r] … ends[r+1]-1
 
     def entries(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each entry of some rows its row among these, its old column, and its place in the data."""
+        """Return for each entry of rows r its index in r, its old column, and its place in the data."""
         k, of = ranges(self._first[r], self.lengths[r])
         return of, self._rows.indices[k].long(), k
 
     def off_diagonal(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same for the local entries off the diagonal, with new columns."""
+        """Return the same three arrays as `entries` for the local off-diagonal entries, with new columns."""
         of, j, k = self.entries(r)
         of, j, k = (part[(j < self.n) & (j != self.old[r][of])] for part in (of, j, k))
         return of, self._new[j].long(), k
@@ -68,20 +69,17 @@ class DeviceRows:
         return torch.searchsorted(self.starts, r, right=True) - 1
 
     def end_of_group(self, r: Tensor) -> Tensor:
-        """Return where the group of each row ends."""
+        """Return the end of the group of each row."""
         return self.starts[self.group_of(r) + 1]
 
     def data(self, k: Tensor) -> Tensor:
-        """Return the values at these places in the data."""
+        """Return the values at places k in the data."""
         values: Tensor = self._rows.data[k]
         return values
 
     def surface(self) -> Tensor:
         """Return the rows of H in ascending order."""
         return surface_of(self._rows)[self.old].nonzero().view(-1)
-
-
-# --- D and H
 
 
 def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
@@ -95,7 +93,7 @@ def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
 
 
 def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the rows of H, where the entries of each begin, their columns from 0 on, and their values."""
+    """Return the rows of H, the first place of each row's entries, their columns counted from 0, and their values."""
     halo_rows = rows.surface()
     of, j, k = rows.entries(halo_rows)
     there = j >= rows.n
@@ -105,20 +103,17 @@ def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 
 
 def _pieces(rows: DeviceRows) -> Sequence[Tensor]:
-    """Split all rows into pieces with about PIECE entries."""
+    """Divide all rows into pieces of about PIECE entries."""
     pieces: Sequence[Tensor] = torch.arange(rows.n, device=rows.old.device).tensor_split(_cut(rows.ends[1:]))
     return pieces
 
 
 def _cut(ends: Tensor) -> list[int]:
-    """Return where to split items, with these cumulative numbers of entries, into pieces of about PIECE entries."""
+    """Return the boundaries of pieces of about PIECE entries; `ends` has the cumulative numbers of entries."""
     total = int(ends[-1]) if len(ends) else 0
     every = PIECE * torch.arange(1, max(1, -(-total // PIECE)), device=ends.device)
     bounds: list[int] = torch.searchsorted(ends, every).unique().tolist()
     return bounds
-
-
-# --- where chunks begin
 
 
 def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
@@ -130,11 +125,12 @@ def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
 
 
 def _adaptive_chunks(rows: DeviceRows) -> Tensor:
-    """Return the first rows of chunks; one ends after LANES rows or, from LEAST on, at a row with new differences.
+    """Return the first row of each chunk; a chunk ends after LANES rows or, from LEAST rows on, at a row with new
+    differences.
 
-    The end of a chunk depends on its beginning, and so on all chunks before it.  Therefore ends are computed for all
-    rows at which chunks may begin: every LANES-th of a group, then the ends of these, and others LANES rows apart after
-    them, until no new row appears.  The chunks are those that can be reached from the groups' first rows.
+    The end of a chunk depends on its first row, and so on all earlier chunks. Ends are therefore computed for all rows
+    at which a chunk may begin: first for every LANES-th row of a group, then for these ends and every LANES-th row
+    after them, until no new row appears. The chunks are those that can be reached from the first rows of the groups.
     """
     first, end = rows.starts[:-1], rows.starts[1:]
     k, of = ranges(torch.zeros_like(first), (end - first + LANES - 1).div(LANES, rounding_mode="floor"))
@@ -154,7 +150,7 @@ def _adaptive_chunks(rows: DeviceRows) -> Tensor:
 
 
 def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
-    """Return the ends of chunks that begin at these rows, like the host's `cut_rows`."""
+    """Return the ends of chunks that begin at rows c, as the host's `cut_rows` computes them."""
     end = torch.minimum(c + LANES, rows.end_of_group(c))
     head = torch.minimum(c + pack.LEAST, end)
     # known: the differences of the first LEAST rows, as many of them as the host keeps
@@ -173,7 +169,7 @@ def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
 
 
 def _reached(begin: Tensor, follower: Tensor) -> Tensor:
-    """Return the rows reached from some rows by following `follower`, with pointer doubling."""
+    """Return the rows that can be reached from some rows by following `follower`, with pointer doubling."""
     known = (follower >= 0).nonzero().view(-1)
     jump, last = torch.searchsorted(known, follower[known]), len(known) - 1
     reached = torch.zeros(len(known), dtype=torch.bool, device=known.device)
@@ -184,11 +180,8 @@ def _reached(begin: Tensor, follower: Tensor) -> Tensor:
     return known[:-1][reached[:-1]]
 
 
-# --- sorting and counting
-
-
 def _counts(of: Tensor, size: int) -> Tensor:
-    """Count how often each number occurs."""
+    """Return how often each number occurs."""
     return torch.zeros(size, dtype=torch.int64, device=of.device).index_add_(0, of, torch.ones_like(of))
 
 
@@ -207,19 +200,18 @@ def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
-    """Return for each item how many of the same part have an earlier place; places are below SPAN."""
+    """Return for each item the number of items of the same part with an earlier place; places are below SPAN."""
     sequence = torch.sort(part * SPAN + place).indices
     rank = torch.empty_like(place)
     rank[sequence] = torch.arange(len(place), device=place.device)
     return rank - _before(_counts(part, parts))[part]
 
 
-# --- the entries of chunks
-
-
 @dataclass(frozen=True, slots=True)
 class RunSlots:
-    """Differences column - row with slots of their own: part and number of each, and how many each part has."""
+    """Runs, which are differences column - row with their own slots: the part and number of each, and their count per
+    part.
+    """
 
     part: Tensor
     number: Tensor
@@ -229,7 +221,7 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class OtherSlots:
-    """Slots that are not runs: part and least column of each, whether it is near, and its number after the runs."""
+    """Slots that are not runs: the part and least column of each, whether it is near, and its number after the runs."""
 
     part: Tensor
     low: Tensor
@@ -259,7 +251,7 @@ def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> P
 
 
 def _widest(rows: DeviceRows, groups: int) -> Tensor:
-    """Return ELLPACK's slots: the most entries of L and of U in any row of each group."""
+    """Return the slot counts of ELLPACK: the largest number of entries of L and of U in any row of each group."""
     widest = torch.zeros(groups, 2, dtype=torch.int64, device=rows.old.device)
     for r in _pieces(rows):
         e, j, _ = rows.off_diagonal(r)
@@ -272,9 +264,10 @@ def _widest(rows: DeviceRows, groups: int) -> Tensor:
 def _piece(
     rows: DeviceRows, begins: Tensor, ends: Tensor, slots: Tensor | None, *, adaptive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Pack successive chunks: return the counts of L and U, bases, near and far columns, and values in fp64.
+    """Pack successive chunks, and return the counts of L and U, bases, near and far columns, and values in fp64.
 
-    Part 2c is L of chunk c, part 2c + 1 is U: runs, then near slots, then far ones, whose number `slots` may fix.
+    Part 2c is L of chunk c, and part 2c + 1 is U. A part has runs, then near slots, then far slots; `slots` may fix
+    the number of far slots.
     """
     r, chunk = ranges(begins, ends - begins)
     e, column, k = rows.off_diagonal(r)
@@ -312,7 +305,7 @@ def _piece(
 def _runs(
     part: Tensor, difference: Tensor, begins: Tensor, ends: Tensor, columns: int, *, adaptive: bool
 ) -> tuple[Tensor, RunSlots]:
-    """Return the run of each entry, or -1, and the runs in order of appearance."""
+    """Return the index of each entry's run, or -1, and the runs in order of appearance."""
     parts = 2 * len(begins)
     if not adaptive:
         none = difference.new_empty(0)
@@ -329,7 +322,7 @@ def _runs(
 
 
 def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, OtherSlots]:
-    """Return the slot of each entry without a run, where slot s has the s-th one of each row, and the slots."""
+    """Return the slot of each entry outside of runs, and these slots; slot s has the s-th such entry of each row."""
     places = torch.arange(len(part), device=part.device)
     rows = int(row[-1]) + 1 if len(row) else 0
     s = _rank(2 * row + part % 2, places, 2 * rows)

@@ -1,4 +1,4 @@
-"""A sparse matrix on a device: the host's chunks, and its values in other formats."""
+"""Store a sparse matrix on a device in the chunks of the host, and convert its values to other formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIECE = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """One part, L or U, of some chunks: the numbers of its slots, and their count in each chunk."""
+    """The slots of one part, L or U, of some chunks: the numbers of the slots, and their count in each chunk."""
 
     numbers: Tensor
     counts: Tensor
@@ -32,7 +32,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Some chunks for torch's own operations: their rows, the place of these among all lanes, L and U."""
+    """Chunks for torch operations: their rows, the places of these rows among all lanes, and the slots of L and U."""
 
     rows: Tensor
     lanes: Tensor
@@ -42,9 +42,9 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Chunks in the order of a sweep: step s is the lines bounds[s] … bounds[s+1]-1 of the table.
+    """Chunks in the order of a sweep: step s has the lines bounds[s] … bounds[s+1]-1 of the table.
 
-    `chunks` has those of every step if no Triton kernel reads the table.
+    `chunks` contains the chunks of every step if no Triton kernel reads the table.
     """
 
     table: Tensor
@@ -57,7 +57,7 @@ class Steps:
         return len(self.bounds) - 1
 
     def sequence(self, parts: int) -> Sequence[int]:
-        """Return the steps in the sequence of a sweep, which is backward over U alone."""
+        """Return the indices of the steps in execution order, which is reversed for a sweep over only U."""
         return range(self.count)[::-1] if parts == UPPER else range(self.count)
 
 
@@ -66,9 +66,9 @@ class TorchPattern:
     """The pattern of a matrix.
 
     steps                the steps of a sweep, by `Part`
-    from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY has the rows next to other ranks and those
-                         they need
-    in_turn              the chunks by the natural order of their rows, so that a product reads x once
+    from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY has the rows that need the halo, and the
+                         rows that these need
+    in_turn              the chunks in the natural order of their rows, so that a product reads x once
     kinds                the kinds of slots that occur: RUNS, NEARS, FARS
     columns              the columns of every slot, if no Triton kernel computes them from bases, near and far
     """
@@ -105,7 +105,7 @@ class TorchPattern:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Some of the rows of H: their numbers among these, and where their products with the halo are stored."""
+    """Selected rows of H: their numbers in H, and the places at which their products with the halo are stored."""
 
     numbers: Tensor
     targets: Tensor
@@ -113,7 +113,7 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class Coarse:
-    """Set-up for residuals at some rows: where each is stored, or -1, and the chunks with such rows."""
+    """Data for residuals at selected rows: the place of each residual, or -1, and the chunks with these rows."""
 
     rows: Tensor
     targets: Tensor
@@ -125,7 +125,7 @@ class Coarse:
 class TorchMatrix:
     """A matrix of this rank on a device: see `kernels.contract.sparse.Stored`.
 
-    replay   its operations as graphs
+    replay   graphs of the matrix's operations
     Hx       memory for H x, zero in rows without entries of H
     """
 
@@ -159,12 +159,12 @@ class TorchMatrix:
 
     @property
     def lower(self) -> int:
-        """Return the stored values of L."""
+        """Return the number of stored values of L."""
         return self.pattern.lower
 
     @property
     def upper(self) -> int:
-        """Return the stored values of U."""
+        """Return the number of stored values of U."""
         return self.pattern.upper
 
     @property
@@ -183,7 +183,7 @@ class TorchMatrix:
         return self.pattern.bytes + sum(map(bytes_of, arrays))
 
     def extra_bytes(self, other: TorchMatrix) -> int:
-        """Return the bytes needed in addition to another form, which may share columns and values."""
+        """Return the bytes of the arrays that this matrix does not share with another form of it."""
         shared = self.pattern.bytes if self.pattern is other.pattern else 0
         return self.bytes - shared - (bytes_of(self.entries) if self.entries is other.entries else 0)
 
@@ -198,11 +198,8 @@ def _both(surface: Surface) -> tuple[Tensor, Tensor]:
     return surface.numbers, surface.targets
 
 
-# --- values -----------------------------------------------------------------------------------------------------
-
-
 def narrowed(entries: Tensor, precision: str) -> Tensor:
-    """Round fp64 numbers to a format, to nearest even, once."""
+    """Round fp64 numbers once to a format, to nearest even."""
     dtype = TYPES[precision]
     if dtype == entries.dtype:
         return entries
@@ -214,7 +211,7 @@ def narrowed(entries: Tensor, precision: str) -> Tensor:
 
 
 def _rounded_to_odd(a: Tensor) -> Tensor:
-    """Round fp64 numbers to fp32, to odd, so that a second rounding to nearest is right."""
+    """Round fp64 numbers to fp32, to odd, so that a second rounding to nearest gives the correct result."""
     near = a.to(torch.float32)
     bits = near.view(torch.int32)
     bits -= (near.to(torch.float64).abs() > a.abs()).to(torch.int32)  # toward zero

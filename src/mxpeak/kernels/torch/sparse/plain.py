@@ -1,6 +1,6 @@
-"""Sums over chunks of a sparse matrix by torch's own operations: gathers, products, sums of segments.
+"""Compute sums over chunks of a sparse matrix with torch operations: gathers, products, and sums of segments.
 
-They need several passes over memory; the functions of `triton.sparse` need one.
+These functions pass over memory several times, and the functions of `triton.sparse` only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
 
 
 def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
-    """Return L x, U x or their sum for the chunks' rows."""
+    """Return L x, U x or (L + U) x for the chunks' rows."""
     slots = [slots for part, slots in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
     total = _sum(A, slots[0], x)
     if len(slots) > 1:
@@ -45,7 +45,8 @@ def sweep(
 ) -> None:
     """Compute x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii step by step, and keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
 
-    `parts` leaves out L in a backward sweep, with keep as b, and U in a sweep from zero.
+    In a backward sweep, `parts` omits L, and b is the vector `keep` of the forward sweep. In a sweep from zero,
+    `parts` omits U.
     """
     for step in steps.sequence(parts):
         chunks = steps.chunks[step]
@@ -70,7 +71,7 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
 def residual(
     device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
 ) -> None:
-    """Compute r[targets_i] = b_i - (L + D + U) x, -U x with UPPER alone, or b - keep - L x with LOWER alone."""
+    """Compute r[targets_i] = b_i - (L + D + U) x, or -U x if `parts` is UPPER, or b - keep - L x if it is LOWER."""
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
         left = -_times(A, chunks, x, parts)
@@ -82,7 +83,7 @@ def residual(
 def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
-    """Compute y = factor·H x at the targets of some rows of H, or add it if `keep`."""
+    """Compute y = factor·H x at the targets of selected rows of H; if `keep`, add the product to y."""
     pattern = A.pattern
     products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
     totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)

@@ -1,8 +1,9 @@
-"""The rows of the 27-point problem and orders of rows on a device: the host's, entry by entry, by torch's operations.
+"""Generate the rows of the 27-point problem and order rows on a device with torch operations, exactly as on the host.
 
-Rows are compressed (indptr, indices, data); column n + h is entry h of the halo.  Orders depend on the entries alone.
-On a GPU `triton.sparse_rows` makes rows in one pass, and colors and levels without a wait for each front.  In a
-rehearsal kernels compute nothing, so torch's operations do, because the kernels that follow depend on the rows.
+Rows are compressed (indptr, indices, data); column n + h is entry h of the halo. Orders depend only on the entries. On
+a GPU, `triton.sparse_rows` generates rows in one pass, and computes colors and levels without waiting for each front.
+During a rehearsal, Triton kernels compute nothing. torch operations then generate the rows, because later kernels
+depend on them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.sparse.matrix import Tensor
 from mxpeak.layout.stencil import STENCIL, Box
 
-#: Rows whose entries are processed together: no more of a stencil's than `chunk_format` packs together.
+#: Number of rows whose entries are processed together; for a stencil, at most as many as `chunk_format` packs
+#: together.
 PIECE = 2**17
-
-
-# --- the stencil
 
 
 def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
@@ -59,7 +58,9 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
 
 
 def halo_of(box: Box) -> np.ndarray:
-    """Return offset in the halo, first point x, y, z, width and height of each direction (dx+1) + 3(dy+1) + 9(dz+1)."""
+    """Return offset in the halo, first point x, y, z, width and height for each direction (dx+1) + 3(dy+1) +
+    9(dz+1).
+    """
     halo = np.zeros((STENCIL, 6), np.int64)
     for neighbor in box.neighbours():
         dx, dy, dz = neighbor.direction
@@ -69,7 +70,7 @@ def halo_of(box: Box) -> np.ndarray:
 
 
 def _neighbors_in_box(device: Device, box: Box, halo: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns of some rows' 27 neighbors, and which of them are in the domain."""
+    """Return the columns of the 27 neighbors of each row, and a mask of the neighbors in the domain."""
     d = torch.arange(STENCIL, device=device.where)
     steps = (d % 3 - 1, d // 3 % 3 - 1, d // 9 - 1)
     points = (i % box.nx, i // box.nx % box.ny, i // (box.nx * box.ny))
@@ -84,11 +85,10 @@ def _neighbors_in_box(device: Device, box: Box, halo: Tensor, i: Tensor) -> tupl
     return torch.where(side == STENCIL // 2, (z * box.ny + y) * box.nx + x, outside), present
 
 
-# --- entries of some rows
-
-
 def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return first_k, first_k + 1, …, counts_k numbers for each k in turn, and the k of each; waits for their total."""
+    """Return counts_k numbers first_k, first_k + 1, … for each k, and the k of each number; wait for the total
+    count.
+    """
     ends = counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
     of = torch.repeat_interleave(torch.arange(len(first), device=first.device), counts, output_size=total)
@@ -125,11 +125,8 @@ class RowNeighbors:
         return torch.where(there, columns.long(), -1)
 
 
-# --- orders
-
-
 def order(device: Device, rows: Rows, kind: str) -> Order:
-    """Return the order of a kind for rows with a symmetric pattern."""
+    """Return the order of rows of this kind; the pattern must be symmetric."""
     natural = torch.arange(rows.n, dtype=torch.int32, device=rows.indptr.device)
     if kind == "natural":
         return Order(natural, natural, np.arange(rows.n + 1), kind)
@@ -151,7 +148,7 @@ def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
 
 
 def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tensor:
-    """Return the color or the level of each row from those of its neighbors with smaller numbers."""
+    """Return the color or the level of each row, computed from those of its neighbors with smaller numbers."""
     if device.is_gpu and device.triton and rows.n:
         from mxpeak.kernels.torch.triton.sparse_rows import MOST, MOST_OF_LEVELS, groups
 
@@ -164,12 +161,15 @@ def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tenso
 
 
 def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield front after front the rows whose neighbors with smaller numbers are in earlier fronts, and their neighbors.
+    """Yield the fronts with their neighbors: neighbors with smaller numbers than a row are in fronts before that of
+    the row.
 
     The host waits for the size of each front.
     """
     neighbors, n = RowNeighbors(rows), rows.n
-    waiting = torch.full((n + 1,), -1, device=rows.indptr.device)  # for that many neighbors; the last for missing ones
+    waiting = torch.full(
+        (n + 1,), -1, device=rows.indptr.device
+    )  # number of these neighbors; the last is for missing ones
     for i in torch.arange(n, device=waiting.device).split(PIECE):
         j = neighbors(i)
         waiting[i] = ((j >= 0) & (j < i[:, None])).sum(1)
@@ -183,7 +183,7 @@ def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _greedy_colors(rows: Rows) -> Tensor:
-    """Return for each row the least color that no neighbor before it has (Saad, section 3.3.3)."""
+    """Return for each row the least color that no neighbor with a smaller number has (Saad, section 3.3.3)."""
     color = torch.full((rows.n + 1,), -1, device=rows.indptr.device)  # the last for missing neighbors
     for i, j in _fronts(rows):
         color[i] = _least_free(torch.where(j < i[:, None], color[j], -1))
@@ -199,14 +199,15 @@ def _levels(rows: Rows) -> Tensor:
 
 
 def _least_free(taken: Tensor) -> Tensor:
-    """Return the least number from 0 on that is missing in each line; -1 is no number."""
+    """Return the least nonnegative number that is missing in each line; -1 is ignored."""
     used = torch.zeros(len(taken), taken.shape[1] + 2, dtype=torch.int64, device=taken.device)
     used.scatter_(1, taken + 1, 1)  # a line has no more numbers than entries, so its least free one is no larger
     return used[:, 1:].cumprod(1).sum(1)
 
 
 def _jpl_colors(rows: Rows) -> Tensor:
-    """Color by Jones, Plassmann and Luby: rows that outweigh all uncolored neighbors get the least free color.
+    """Color rows by the algorithm of Jones, Plassmann and Luby. In each round, rows with a larger weight than all
+    uncolored neighbors get the least free color.
 
     The host waits once per round, for the number of uncolored rows.
     """
@@ -216,7 +217,7 @@ def _jpl_colors(rows: Rows) -> Tensor:
     uncolored = every
     while len(uncolored):
         chosen = []
-        for i in uncolored.split(PIECE):  # all of them by the colors before this round
+        for i in uncolored.split(PIECE):  # based on the colors before this round
             j = neighbors(i)
             heavier = (j >= 0) & (color[j] < 0) & (weight[j] > weight[i, None])
             chosen.append(torch.where(heavier.any(1), -1, _least_free(color[j])))
@@ -226,7 +227,7 @@ def _jpl_colors(rows: Rows) -> Tensor:
 
 
 def _weights(i: Tensor) -> Tensor:
-    """Return a pseudo-random weight of each row (splitmix64) as signed numbers in the same order."""
+    """Return a pseudo-random weight of each row (splitmix64), as signed numbers with the order of the unsigned ones."""
     z = (i + 1) * _signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ _shifted(z, shift)) * _signed(factor)
@@ -234,10 +235,10 @@ def _weights(i: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Return z >> bits of unsigned numbers."""
+    """Return z >> bits for unsigned numbers in a signed type."""
     return (z >> bits) & (2 ** (64 - bits) - 1)
 
 
 def _signed(word: int) -> int:
-    """Return the signed number with these 64 bits."""
+    """Return the signed number with the bits of a 64-bit word."""
     return word - 2**64 if word >= 2**63 else word

@@ -1,6 +1,6 @@
-"""Make sparse matrices on a device: rows, orders and chunks.
+"""Build sparse matrices on a device: rows, orders and chunks.
 
-A user's rows are on the host, which orders them; they are packed on the device.
+The rows of a user are in host memory. The host orders them, and the device packs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SparseSetup:
-    """The set-up before a solve; the host's kernels are created when a user's rows need them."""
+    """The set-up before a solve; the host's kernels are created only for the rows of a user."""
 
     chunk_rows = LANES
 
@@ -101,7 +101,7 @@ class SparseSetup:
         return sums[order.new_to_old]
 
     def _here(self, array: Any) -> Tensor:
-        """Return an array of the host or a tensor on the device; torch requires writable arrays."""
+        """Convert an array of the host or a tensor to a tensor on the device; torch requires writable arrays."""
         return self.device.tensor(np.require(array, requirements="W") if isinstance(array, np.ndarray) else array)
 
     def _ordered(self, rows: Rows, order: Order) -> DeviceRows:

@@ -1,7 +1,7 @@
-"""The sparse kernels of torch devices: `kernels.contract.sparse` on tensors.
+"""Implement `kernels.contract.sparse` on the tensors of a device.
 
-With Triton one kernel replaces several passes of torch's operations.  Two modules have the same functions: `plain` and
-`triton.sparse` for matrices, `vectors` and `triton.vectors` for vectors.
+With Triton, one kernel replaces several passes of torch operations. The modules `plain` and `triton.sparse` have the
+same functions on matrices, and `vectors` and `triton.vectors` have the same functions on vectors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 #: The stride of the vectors of a basis is a multiple of this, so that each is aligned for vector loads.
 APART = 64
-#: Numbers of a line in `read_values`.
+#: Numbers per line in `read_values`.
 READ = 4096
 
 
 class TorchSparse(SparseSetup):
-    """Operations that are queued on the device; only those that return a float wait."""
+    """Sparse operations that are queued on the device; only operations that return a float wait."""
 
     def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
         super().__init__(device, threads, host)
@@ -57,8 +57,6 @@ class TorchSparse(SparseSetup):
                 f"{self.device.where} has no free memory left: {reason}; use a smaller restart, or use "
                 'device="cpu" to solve on the host'
             ) from error
-
-    # --- vectors
 
     def halo_vector(self, A: TorchMatrix) -> Tensor:
         return self.device.zeros(A.n + A.halo + LANES, dtype=TYPES[A.vectors])
@@ -87,8 +85,6 @@ class TorchSparse(SparseSetup):
     def subtract_from(self, y: Tensor, b: Tensor) -> float:
         return float(self._vectors.subtract_from(self.device, y, b))
 
-    # --- bases
-
     def basis(self, n: int, count: int, precision: str) -> Tensor:
         stride = -(-n // APART) * APART + APART  # rarely a multiple of the period of the memory channels
         return self.device.zeros(count, stride, dtype=TYPES[precision])[:, :n]
@@ -107,8 +103,6 @@ class TorchSparse(SparseSetup):
     def combine(self, Q: Tensor, y: Sequence[float] | Tensor, out: Tensor) -> None:
         factors = self.device.tensor(y, dtype=Q.dtype)
         out.copy_(torch.mv(Q[: len(factors)].t(), factors))
-
-    # --- the matrix
 
     def sweep_from_zero(
         self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL
@@ -137,7 +131,7 @@ class TorchSparse(SparseSetup):
         *,
         meets_halo: bool = False,
     ) -> None:
-        """Sweep the groups of some steps, as a graph where there is one."""
+        """Sweep the groups of the given steps, as a graph if graphs are available."""
         if steps.count:
             key = ("sweep", id(steps), meets_halo, parts, *_addresses(b, x, keep))
             A.replay(key, partial(self._sweep, A, steps, b, x, keep, parts, meets_halo))
@@ -145,7 +139,7 @@ class TorchSparse(SparseSetup):
     def _sweep(
         self, A: TorchMatrix, steps: Steps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool
     ) -> None:
-        """Sweep the groups of some steps one after the other."""
+        """Sweep the groups of the given steps in order."""
         Hx = None
         if meets_halo:
             if A.Hx is None:
@@ -159,7 +153,7 @@ class TorchSparse(SparseSetup):
             A.replay(("matvec", part, *_addresses(x, y)), partial(self._matvec, y, A, x, part))
 
     def _matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, part: Part) -> None:
-        """Multiply a part."""
+        """Compute y = (L + D + U) x, add H x to y, or both, depending on `part`."""
         if part != Part.BOUNDARY:
             self._sums.multiply(self.device, A, x, y)
         if part != Part.INTERIOR and A.halo_nnz:
@@ -194,7 +188,7 @@ class TorchSparse(SparseSetup):
         parts: int,
         part: Part,
     ) -> None:
-        """Compute the residual at some rows from the parts of the matrix that it needs."""
+        """Compute the residual at selected rows from the parts of the matrix that it needs."""
         if part != Part.BOUNDARY:
             self._sums.residual(self.device, A, coarse, b, x, keep, r, parts)
         if part != Part.INTERIOR and coarse.surface.numbers.numel():
@@ -211,7 +205,7 @@ class TorchSparse(SparseSetup):
 
 
 def _forms(device: Device) -> tuple[Any, Any]:
-    """Return the modules with the functions on matrices and on vectors for this device."""
+    """Return the modules with matrix functions and with vector functions for this device."""
     if device.triton:
         from mxpeak.kernels.torch.triton import sparse, vectors
 
@@ -220,5 +214,5 @@ def _forms(device: Device) -> tuple[Any, Any]:
 
 
 def _addresses(*vectors: Tensor | None) -> tuple[int | None, ...]:
-    """Return the addresses of vectors: a graph depends only on these and the matrix."""
+    """Return the addresses of vectors, because a graph depends only on these and on the matrix."""
     return tuple(None if vector is None else vector.data_ptr() for vector in vectors)

@@ -1,7 +1,7 @@
-"""The order in which a device's sweeps visit the chunks of a matrix: one launch per color.
+"""Define the order in which a device's sweeps visit the chunks of a matrix: one launch per color.
 
-A launch visits all chunks of a group, which are independent.  The host's windows, which keep x in its cache, would only
-make launches shorter.  The chunks of a launch are in a table of their own, so that none is looked up.
+A launch visits all chunks of a group, which are independent. The host's windows, which keep x in the cache, would only
+make launches shorter. Each launch has a separate table of its chunks, so that kernels do not look up chunks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pattern_of(
 
 
 def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Return which chunks wait for other ranks in a sweep, or which are needed next to them (the host's `mark`)."""
+    """Return a mask of the chunks with entries of H, and of the chunks that their sweep needs (the host's `mark`)."""
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
     marks = torch.zeros(len(table), dtype=torch.bool, device=table.device)
     marks[_chunk_at(begins, halo_rows.long())] = True
@@ -86,9 +86,9 @@ def surface_of(targets: Tensor) -> Surface:
 
 
 def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | None = None) -> Steps:
-    """Return chunks in one step per group, with only the rows that have targets, if these are given.
+    """Return the chunks in one step per group; if `targets` are given, include only the rows with a target.
 
-    Every second group is in reverse sequence, because the last data of the group before it is still in the cache.
+    Every second group is in reverse order, because the last data of the previous group is still in the cache.
     """
     turn = torch.arange(len(table), device=table.device)
     table = table[(2 * len(table) * group + torch.where(group % 2 == 1, len(table) - turn, turn)).argsort()]
@@ -98,7 +98,7 @@ def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | Non
 
 
 def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[Chunks]:
-    """Return the chunks of each step for torch's own operations, without rows whose target is -1."""
+    """Return the chunks of each step for torch operations, without the rows whose target is -1."""
     table = table.long()
     lane = torch.arange(LANES, device=table.device)
     rows = (table[:, pack.ROW, None] + lane).view(-1)
@@ -120,13 +120,15 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
 
 
 def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[Slots]:
-    """Return the slots of each step, whose chunks have `counts` of them from `first` on."""
+    """Return the slots of each step; each chunk has its number in `counts` of slots, beginning at its number in
+    `first`.
+    """
     steps = [end - begin for begin, end in pairwise(bounds)]
     return [Slots(*parts) for parts in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
 
 
 def columns_of(packed: PackedChunks) -> Tensor:
-    """Return the columns of every slot's lanes, by slot."""
+    """Return the columns of all lanes, by slot."""
     table = packed.table.long()
     counts = table[:, pack.L_PART : pack.L_PART + 6]
     _, at = ranges(torch.zeros_like(counts).view(-1), counts.reshape(-1))
@@ -139,7 +141,7 @@ def columns_of(packed: PackedChunks) -> Tensor:
 
 
 def coarse_of(device: Device, A: TorchMatrix, rows: Tensor) -> Coarse:
-    """Return the set-up for residuals at some rows, made once per array of rows."""
+    """Return the data for residuals at these rows, computed once per array of rows."""
     for coarse in A.coarse:
         if coarse.rows is rows:
             return coarse

@@ -1,6 +1,6 @@
-"""Vectors and bases of Krylov methods by torch's own operations, with sums in fp64.
+"""Compute operations on vectors and bases of Krylov methods with torch operations, with sums in fp64.
 
-The functions of `triton.vectors` need one pass over memory.
+The functions of `triton.vectors` do the same in one pass over memory.
 """
 
 from __future__ import annotations

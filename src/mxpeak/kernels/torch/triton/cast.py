@@ -47,7 +47,7 @@ def _bf16_bits(x):
 
 @triton.jit
 def _tf32(x):
-    """Return an fp32 x with 13 bits rounded off."""
+    """Return an fp32 x rounded to TF32, with 13 bits rounded off."""
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & -8192
     return tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
@@ -94,7 +94,7 @@ def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
 
 
 def launch_copy(source: Tensor, target: Tensor) -> None:
-    """Set target = source, where one is row-major and the other column-major."""
+    """Set target = source for one row-major and one column-major tensor."""
     if source.stride(1) == 1:
         _launch(source, target, KEEP)
     else:

@@ -1,6 +1,6 @@
-"""Generate entries of matrices and store, multiply or sum them.
+"""Generate entries of matrices, and store, multiply or sum them.
 
-Compiled without FMA contraction, so entries are bitwise identical on all backends.
+The kernels are compiled without FMA contraction, so that entries are bitwise identical on all backends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _logarithm(odd):
 
 @triton.jit
 def _cosine(v):
-    """Return cos(2 pi v), 0 < v < 1, from the series of cos or sin about the nearest quarter turn."""
+    """Return cos(2 pi v) for 0 < v < 1, from the series of cos or sin about the nearest quarter turn."""
     quarters = tl.floor(4.0 * v + 0.5)
     angle = 6.283185307179586 * (v - 0.25 * quarters)
     square = angle * angle
@@ -198,7 +198,7 @@ def launch_row_sums(device: Device, sums: Tensor, tables: Recipe, diagonal: Tens
 
 
 def _fold(device: Device, sums: Tensor, tables: Recipe, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
-    """Sum each part of the columns, then the parts in a fixed order, so that runs are reproducible."""
+    """Sum each part of the columns, then add the parts in a fixed order, so that sums are reproducible."""
     m, n = len(tables.starts), len(tables.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS

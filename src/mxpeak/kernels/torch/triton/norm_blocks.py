@@ -76,13 +76,13 @@ def region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
 
 @triton.jit
 def memory(row, TYPE: tl.constexpr):
-    """Return the address of the first entry, and the strides of lines and positions."""
+    """Return the address of a tile's first entry, and the strides of its lines and positions."""
     return tl.load(row + ADDRESS).to(tl.pointer_type(TYPE)), tl.load(row + LINE_STRIDE), tl.load(row + STRIDE)
 
 
 @triton.jit
 def _in_band(row, lines, positions):
-    """Return a mask of the lines and positions that meet in the band."""
+    """Return a mask of the entries in the band, for these lines and positions."""
     i = _global(lines, tl.load(row + LINE_FIRST), tl.load(row + LINE_NB), tl.load(row + LINE_JUMP))
     j = _global(positions, tl.load(row + FIRST), tl.load(row + NB), tl.load(row + JUMP))
     return (j - i <= tl.load(row + AHEAD)) & (j - i >= -tl.load(row + BACK))
@@ -165,7 +165,7 @@ def grid(batch: Batch) -> tuple[int, int]:
 
 
 def span(slots: Tensor, of: tuple[int, int, int]) -> tuple[int, int]:
-    """Return the length of a slot, and the line or position of its first number."""
+    """Return the length of a slot, and the line or position of the slot's first number."""
     return slots.shape[-1], of[0]
 
 

@@ -75,7 +75,7 @@ def _key(x, re, im, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _size(k, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """Return the bits of the fp64 |x| of a key."""
+    """Convert a key to the bits of the fp64 number |x|."""
     if WIDE:
         return k
     elif COMPLEX:

@@ -1,9 +1,10 @@
-"""Sums over chunks of a sparse matrix in one pass: every stored value is read once, the 64 lanes of a slot by one warp.
+"""Compute sums over chunks of a sparse matrix in one pass, in which every stored value is read once.
 
-A program is one warp with some successive chunks, whose tables, bases and much of their x share cache lines.  A thread
-has two adjacent lanes, so its loads of x, which may begin anywhere, are adjacent to those of its neighbors.  fp8 is
-passed as integers, because few devices support the format: as bits of an fp16 they are 2^-8 times their value.  Sums
-have the vectors' type, and each lane adds its slots in a fixed order.
+A program is one warp, which processes several successive chunks, because their tables, bases and much of their x share
+cache lines. The warp processes the 64 lanes of a slot together. Each thread has two adjacent lanes, so its loads of x,
+which need not be aligned, are adjacent to those of its neighbors. fp8 values are passed as integers, because few
+devices support the format. Interpreted as fp16, their bits are 2^-8 times the value. Sums have the vectors' type, and
+each lane adds its slots in a fixed order.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ Steps = Any
 Coarse = Any
 Surface = Any
 
-#: Slots that are loaded at a time, a kilobyte of 16-bit values per warp, and the same under the interpreter.
+#: Number of slots that are loaded together (a kilobyte of 16-bit values per warp), and the number under the
+#: interpreter.
 SLOTS, INTERPRETED = 8, 2
-#: Maximum number of chunks per program, and programs that one unit of a GPU runs at a time.
+#: Maximum number of chunks per program, and number of programs that one unit of a GPU runs at a time.
 MOST, HELD = 4, 32
-#: Warps of a program.
+#: Warps per program.
 WARPS = 1
-#: Rows of H per program, and entries of each that are read at a time.
+#: Rows of H per program, and entries per row that are read at a time.
 SURFACE, WIDTH = 32, 8
 
 
@@ -63,7 +65,7 @@ def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
 
 @triton.jit
 def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.constexpr, N: tl.constexpr):
-    """Add values · x of N slots to `total`: load all columns first, then all values, then all of x."""
+    """Add values · x of N slots to `total`. Load all columns first, then all values, then all entries of x."""
     base, column, a, y = (), (), (), ()
     if KIND != FARS:
         for k in tl.static_range(N):
@@ -87,7 +89,9 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
 
 @triton.jit
 def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr):
-    """Add values · x of `count` slots of one kind to `total`: SLOTS at a time, then the rest by powers of two."""
+    """Add values · x of `count` slots of one kind to `total`: SLOTS at a time, then the remaining slots by powers of
+    two.
+    """
     lane = tl.arange(0, LANES)
     values += lane
     columns += lane
@@ -172,9 +176,10 @@ def sweep_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of the independent chunks first … end-1.
+    """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii in the independent chunks first … end-1.
 
-    A program has `each` of them.  PARTS leaves out L or U.  KEEP: keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
+    Each program processes `each` chunks. PARTS may omit L or U. With KEEP, also store keep_i = b_i - (H x)_i - Σ_L
+    a_ij x_j.
     """
     real: tl.constexpr = x.dtype.element_ty
     lane = tl.arange(0, LANES)
@@ -215,7 +220,7 @@ def multiply_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """Compute y = (L + D + U) x of chunks 0 … end-1, with `each` of them per program."""
+    """Compute y = (L + D + U) x in chunks 0 … end-1, with `each` chunks per program."""
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
     for c in range(begin, tl.minimum(begin + each, end)):
@@ -249,9 +254,9 @@ def residual_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """Compute r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, for chunks 0 … end-1.
+    """Compute r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, in chunks 0 … end-1.
 
-    UPPER alone gives -U x, LOWER alone b - keep - L x.
+    If PARTS is only UPPER, the result is -U x. If PARTS is only LOWER, the result is b - keep - L x.
     """
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
@@ -289,7 +294,7 @@ def halo_kernel(
     ROWS_AT_ONCE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute y[targets_k] = FACTOR·Σ_h a_sh halo_h with s = numbers_k, or add it if KEEP."""
+    """Compute y[targets_k] = FACTOR·Σ_h a_sh halo_h with s = numbers_k; with KEEP, add the sum to y."""
     k = tl.program_id(0) * ROWS_AT_ONCE + tl.arange(0, ROWS_AT_ONCE)
     there = k < count
     s = tl.load(numbers + k, mask=there, other=0)
@@ -310,11 +315,8 @@ def halo_kernel(
     tl.store(to, result, mask=there)
 
 
-# --- launches ---------------------------------------------------------------------------------------------------
-
-
 def _shares(device: Device, chunks: int) -> tuple[int, tuple[int]]:
-    """Return the chunks per program and the grid, so that few chunks run at the same time."""
+    """Return the number of chunks per program and the launch grid, chosen so that few chunks run at the same time."""
     each = max(1, min(MOST, chunks // (HELD * units(device.where)))) if device.is_gpu else 2
     return each, (-(-chunks // each),)
 
@@ -326,12 +328,12 @@ def _arrays(A: TorchMatrix) -> tuple[Tensor, ...]:
 
 
 def e4m3(device: Device) -> bool:
-    """Return whether the device converts fp8 itself."""
+    """Return whether the device converts fp8 in hardware."""
     return device.is_gpu and not torch.version.hip and torch.cuda.get_device_capability(device.where) >= (8, 9)
 
 
 def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
-    """Return the constants of the kernels for a matrix."""
+    """Return the compile-time constants of the kernels for a matrix."""
     return {
         "KINDS": A.pattern.kinds,
         "E4M3": e4m3(device),
@@ -424,9 +426,6 @@ def halo_product(
     )
 
 
-# --- kernels that tests compile without a device ------------------------------------------------------------------
-
-
 #: All kinds of slots.
 EVERY = RUNS.value | NEARS.value | FARS.value
 
@@ -447,8 +446,8 @@ def _sweep(values: str, real: str, kinds: int, e4m3: int = 0) -> tuple[Any, dict
     return _sample(sweep_kernel, (values, real), "first end each", kinds, e4m3, PARTS=3, HALO=1, KEEP=1)
 
 
-#: The same code adds slots of a kind in every kernel and for every type: all kinds together once, then each kind with
-#: another type and another kernel.
+#: All kernels and types add slots of a kind with the same code. The samples therefore have all kinds together once,
+#: and each kind with one other type and kernel.
 COMPILED = [
     _sweep("*bf16", "*fp32", EVERY),
     _sweep("*u8", "*fp32", FARS.value),
@@ -481,5 +480,5 @@ COMPILED = [
         for real in ("*fp32", "*fp64")
     ),
 ]
-#: fp8 on chips with and without support for the format.
+#: fp8 on chips with and without hardware support for the format.
 COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=1)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}

@@ -1,4 +1,4 @@
-"""Make the rows of the 27-point problem in one pass, and orders in which a row waits only for its neighbors.
+"""Generate the rows of the 27-point problem in one pass, and order rows so that each waits only for its neighbors.
 
 The results are those of `kernels.torch.sparse.rows`.
 """
@@ -16,16 +16,16 @@ from mxpeak.layout import stencil
 
 Tensor = Any
 STENCIL = tl.constexpr(stencil.STENCIL)
-#: The arguments that describe a box, which need no new compilation.
+#: Arguments that describe a box; kernels are not compiled again for other boxes.
 SHAPE = ["n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"]
-#: Slots of a row of the stencil, and entries of a program.
+#: Slots per row of the stencil, and entries per program.
 SLOTS, ENTRIES = tl.constexpr(32), 1024
-#: Warps of a program that makes rows, and of one that orders them, whose rows wait for each other.
+#: Warps of a program that generates rows, and of a program that orders rows, which wait for each other.
 MAKES, WARPS = 4, 1
-#: Rows that a program orders: few, because they are ordered one after the other.
+#: Rows per ordering program: few, because a program orders its rows serially.
 FEW = 8
-#: Maximum number of entries in a row for colors, which are bits of a 64-bit number while the least free one is found,
-#: and for levels, because all entries of a row are in registers.
+#: Maximum number of entries per row: for colors, because they are bits of a 64-bit number while the least free one is
+#: found, and for levels, because all entries of a row are in registers.
 MOST, MOST_OF_LEVELS = 62, 512
 
 
@@ -50,7 +50,7 @@ def rows_kernel(
 ):
     """Store the columns and values of ROWS rows at their places in `indptr`.
 
-    x_first, x_end   the box's first point and the end of the domain, and likewise for y and z
+    x_first, x_end   first point of the box, and end of the domain; likewise for y and z
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, SLOTS)[None, :]
@@ -87,11 +87,11 @@ def _either(a, b):
 
 @triton.jit(do_not_specialize=["n"])
 def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Store the group of each row: the least that no neighbor before it has, or 1 + their largest one (LEVELS).
+    """Store the group of each row: the least color that no earlier neighbor has, or 1 + their largest level (LEVELS).
 
-    group   -1 until it is computed, for which other rows wait
-    turn    0, then the number of programs that have begun; they process rows in that order, so that a row waits only
-            for rows of running programs
+    group   -1 until it is computed; other rows wait for it
+    turn    initially 0, then the number of programs that have begun; they process rows in that order, so that a row
+            waits only for rows of running programs
     """
     i = tl.atomic_add(turn, 1, sem="relaxed").to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.load(indptr + i, mask=i < n, other=0)[:, None] + tl.arange(0, WIDTH)[None, :]
@@ -137,7 +137,7 @@ def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, da
 
 
 def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Tensor:
-    """Return the color or the level of rows with at most `longest` entries."""
+    """Return the color or the level of each row, if no row has more than `longest` entries."""
     n = len(indptr) - 1
     group = torch.full((n,), -1, dtype=torch.int32, device=indptr.device)
     turn = torch.zeros(1, dtype=torch.int32, device=indptr.device)
@@ -156,8 +156,6 @@ def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Te
     )
     return group.long()
 
-
-# --- kernels that tests compile ---------------------------------------------------------------------------------
 
 COMPILED = [
     (

@@ -19,10 +19,10 @@ Tensor = Any
 
 #: A tile; 16 entries per thread.
 ROWS, COLUMNS, WARPS = 16, 128, 4
-#: Programs that keep a device busy; if there are too few rows (or columns), the other direction is divided too.
+#: Programs that keep a device busy; if there are too few rows (or columns), the other direction is also divided.
 PROGRAMS = 2048
 
-#: Sum entries, magnitudes or squares, or find the largest magnitude.
+#: Operations: sum entries, magnitudes or squares, or find the largest magnitude.
 PLAIN, ABSOLUTE, SQUARED, LARGEST = (tl.constexpr(k) for k in range(4))
 FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED, "largest": LARGEST}
 WHOLE, LOWER, UPPER = (tl.constexpr(k) for k in range(3))
@@ -48,7 +48,7 @@ def _bits(a):
 
 @triton.jit
 def _folded(total, a, x, inside, FORM: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Return `total` combined with a tile."""
+    """Return `total` combined with the sums or maxima of a tile."""
     if FORM == LARGEST:
         return tl.maximum(total, _bits(a))
     else:
@@ -84,7 +84,7 @@ def row_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Set out[part, i] to the fold of row i over the columns of one part, or add it to out[i]."""
+    """Set out[part, i] to the sum or maximum of row i over the columns of one part, or add the sum to out[i]."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
@@ -131,7 +131,7 @@ def column_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Set out[part, j] to the fold of column j over the rows of one part, or add it to out[j]."""
+    """Set out[part, j] to the sum or maximum of column j over the rows of one part, or add the sum to out[j]."""
     part = tl.program_id(1)
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     in_cols, begin, end = cols < n, part * span, tl.minimum((part + 1) * span, m)
@@ -174,7 +174,9 @@ def launch_rows(
     *,
     add: bool = False,
 ) -> None:
-    """Set or add the fold of each row; for a triangle, `distribution` is NB, p, P of the rows and of the columns."""
+    """Compute the sum or maximum of each row; for a triangle, `distribution` is NB, p, P of the rows and of the
+    columns.
+    """
     m, n = A.shape
     span, parts = _cut(m, ROWS, n, COLUMNS)
     results, direct = _results(device, out, form, parts, add)
@@ -202,7 +204,7 @@ def launch_rows(
 
 
 def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, *, add: bool = False) -> None:
-    """Set or add the fold of each column."""
+    """Compute the sum or maximum of each column."""
     m, n = A.shape
     span, parts = _cut(n, COLUMNS, m, ROWS)
     results, direct = _results(device, out, form, parts, add)
@@ -228,7 +230,7 @@ def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, for
 
 
 def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-    """Scale A in place."""
+    """Set a_ij = by_row_i · a_ij · by_column_j in place."""
     m, n = A.shape
     grid = (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))
     compile_ahead.launch(
@@ -237,7 +239,7 @@ def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
 
 
 def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int, int]:
-    """Return the length and the number of the parts that divide the folded direction."""
+    """Return the length and the number of the parts into which the summed direction is divided."""
     tiles = triton.cdiv(folded, folded_tile)
     wanted = max(1, min(tiles, PROGRAMS // triton.cdiv(kept, kept_tile)))
     span = triton.cdiv(tiles, wanted) * folded_tile
@@ -245,7 +247,7 @@ def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int,
 
 
 def _results(device: Device, out: Tensor, form: str, parts: int, add: bool) -> tuple[Tensor, bool]:
-    """Return the array that the kernel writes, and whether it is `out` and must be added to."""
+    """Return the array that the kernel writes, and whether this array is `out` and the kernel adds to it."""
     if parts == 1 and add:
         return out, True
     return device.empty(parts, len(out), dtype=torch.int64 if form == "largest" else torch.float64), False

@@ -1,9 +1,9 @@
-"""Operations on vectors and bases of Krylov methods in one pass over memory.
+"""Compute operations on vectors and bases of Krylov methods in one pass over memory.
 
-A program visits the vectors in steps of the grid's width and stores one sum of each kind, and torch adds these.  So a
-sum is reproducible, and its terms are fp64 numbers, whose products are exact for fp32 vectors.  Up to K vectors of a
-basis are in registers at once and are read once.  Kernels are compiled separately for lengths that are multiples of 16,
-because only then masked loads have their full width.
+Programs process the vectors block by block in steps of the grid's width. Each program stores one sum of each kind, and
+torch adds these sums, so the totals are reproducible. The terms are fp64 numbers, in which products of fp32 numbers
+are exact. Up to K vectors of a basis are in registers at the same time and are read once. Kernels are compiled
+separately for lengths that are multiples of 16, because only then masked loads have their full width.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mxpeak.kernels.torch.engine.device import Device
 Tensor = Any
 #: Numbers that a program reads at a time, and its warps.
 BLOCK, WARPS = 2048, 4
-#: Programs per unit of a GPU by the bytes of a number: as many as registers permit, so that all run at once.
+#: Programs per unit of a GPU by bytes per number: as many as registers permit, so that all run at the same time.
 PROGRAMS = {4: 5, 8: 4}
 #: Programs per unit for a basis, and their warps.  On an H200, compared with 4 warps and PROGRAMS, passes over
 #: 6 to 24 vectors reach 0.83 of a copy's rate in fp32 instead of 0.64, and 0.97 in fp64 instead of 0.83.
@@ -32,7 +32,7 @@ FEWEST, MOST = 8, 64
 
 @triton.jit
 def dot_kernel(x, y, n, sums, BLOCK: tl.constexpr):
-    """Store the share of each program of Σ x_i y_i."""
+    """Store each program's part of Σ x_i y_i."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float64)
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -44,7 +44,7 @@ def dot_kernel(x, y, n, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def subtract_kernel(b, y, n, sums, BLOCK: tl.constexpr):
-    """Compute y = b - y, and store the share of each program of Σ y_i² of the new y."""
+    """Compute y = b - y, and store each program's part of Σ y_i² of the new y."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float64)
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -78,7 +78,7 @@ def basis_kernel(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Compute w -= Σ_{j<k} h_j q_j, and store the share of each program of all q_j · w or of Σ w_i²."""
+    """Compute w -= Σ_{j<k} h_j q_j, and store each program's part of all q_j · w or of Σ w_i²."""
     j = tl.arange(0, K)
     lane = tl.arange(0, BLOCK)
     rows = Q + (j.to(tl.int64) * ld)[:, None]
@@ -103,9 +103,6 @@ def basis_kernel(
         tl.store(sums + tl.program_id(0) * K + j, tl.sum(projections, axis=1))
     if SQUARE:
         tl.store(sums + tl.program_id(0), tl.sum(squares, axis=0))
-
-
-# --- launches ---------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -165,7 +162,7 @@ def _subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
 def _pass(
     device: Device, Q: Tensor, w: Tensor, h: Tensor | None, *, project: bool = False, square: bool = False
 ) -> Tensor:
-    """Pass once over up to MOST vectors, and return their sums or that of w."""
+    """Run `basis_kernel` on up to MOST vectors, and return the products q_j · w or the sum of squares of w."""
     k, n = len(Q), w.numel()
     height = max(FEWEST, triton.next_power_of_2(k))
     block = BLOCK // height
@@ -191,16 +188,15 @@ def _pass(
     return sums[:, :k].sum(0) if project else sums.sum(0)
 
 
-# --- kernels that tests compile without a device ------------------------------------------------------------------
-
-
 def _sample(kernel: Any, types: str, **constants: int) -> tuple[Any, dict[str, str], dict[str, int]]:
     """Return a kernel with its signature and constants for arguments of these types."""
     return kernel, dict(zip(kernel.arg_names, types.split())) | dict.fromkeys(constants, "constexpr"), constants
 
 
 def _basis(real: str, height: int, **chosen: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """Return the pass over a basis of up to `height` vectors with the chosen operations."""
+    """Return the kernel for a basis of up to `height` vectors with the chosen operations, and its signature and
+    constants.
+    """
     flags = {"SUBTRACT": 0, "PROJECT": 0, "SQUARE": 0, **chosen}
     return _sample(basis_kernel, f"{real} i32 i32 {real} *fp64 i32 *fp64", **flags, K=height, BLOCK=BLOCK // height)
 
