@@ -16,10 +16,10 @@ from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 
 class HostKernels(HostLu, HostGenerated):
-    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests).
+    """The host kernels: tuned BLAS and compiled loops on `threads` cores.
 
-    units: the processor's own products of 16-bit operands that are used; those that beat fp32 if None.  Operands of
-    other low precisions are rounded to them, and multiplied in fp32.
+    `poison` fills new arrays with NaN (tests). `units` are the matrix engines for 16-bit operands that are used; None
+    selects the engines that are faster than fp32. Operands of other low precisions are rounded and multiplied in fp32.
     """
 
     name = "host"

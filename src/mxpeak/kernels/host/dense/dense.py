@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Sums along rows, sums along columns, the largest of all.
+#: The row sums, the column sums and the largest of them.
 Sums = tuple[Array, Array, float]
 
 #: Entries that are processed at a time: their copies stay in the second-level cache.
 CACHED = 1 << 17
-#: Size in bytes from which the factors have pages of their own, first written by several threads.
+#: Size in bytes from which the factors get their own pages, which several threads write first.
 LARGE = 1 << 25
 
 
@@ -57,7 +57,7 @@ class HostDense:
         return np.frombuffer(pages, dtype).reshape((n, n))
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-        """Copy a large W by as many threads as BLAS has, because the system clears its pages."""
+        """Copy A to W with scaling, using as many threads as BLAS for a large W because the system clears its pages."""
         threads = blas.own_threads() if W.nbytes >= LARGE else 1
         if threads == 1:
             return _scaled_rows(A, scales, W)
@@ -88,7 +88,7 @@ class HostDense:
                 by_column += sizes.sum(axis=0, dtype=np.float64)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Factor W^T, because LAPACK works on columns; `rows` are its pivots."""
+        """Factor W^T, because LAPACK works on columns; the `rows` of the result are LAPACK's pivots."""
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
@@ -114,7 +114,7 @@ class HostDense:
         return X
 
     def last_row(self, F: PivotedLU) -> int:
-        """Undo the interchanges of row k with row rows[k] - 1, from the last one back."""
+        """Return the index in A of the last row of P A, by undoing the row interchanges from the last to the first."""
         at = len(F.rows) - 1
         for k in range(at, -1, -1):
             swapped = int(F.rows[k]) - 1
@@ -129,7 +129,7 @@ class HostDense:
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-    """Compute W = D_r A D_c, rounded, and its sums while each piece is in the cache, so that A is read once."""
+    """Write D_r A D_c, rounded, to W and return its sums; each piece is summed while it is in the cache."""
     row_sums, column_sums, largest = np.empty(A.shape[0]), np.zeros(A.shape[1]), 0.0
     sizes = np.empty((_rows_at_a_time(A), A.shape[1]), W.real.dtype)
     with np.errstate(all="ignore"):  # the sums show an overflow

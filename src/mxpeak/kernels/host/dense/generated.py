@@ -1,8 +1,8 @@
-"""Generated matrices: jump to a block, then one 64-bit multiply-add and one conversion per entry (`layout.entries`).
+"""Generated matrices: one jump per block, then one 64-bit multiply-add and one conversion per entry.
 
-The entries of a row are generated one block of NB at a time into a buffer that stays in the first-level cache; from
-there they are stored, multiplied or summed.  So a product with a matrix that is never stored costs less than reading a
-stored one.
+The generator is that of `layout.entries`. The entries of a row are generated in blocks of NB into a buffer that stays
+in the first-level cache. From this buffer they are stored, multiplied or summed. Therefore a product with a matrix
+that is never stored costs less than reading a stored matrix.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
-#: Uses of the entries.
+#: The tasks for which entries are generated.
 STORE, MULTIPLY, SUM = range(3)
-#: Entries that a thread generates per call, in tenths of a second, because signals are handled only between calls.
+#: Entries that a thread generates per call. A call takes tenths of a second, because signals are handled between
+#: calls.
 PIECE = 1 << 26
 #: Arguments that a task does not need.
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
@@ -53,10 +54,10 @@ class Recipe(NamedTuple):
 
 @lru_cache(maxsize=16)
 def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
-    """Return the tables for these rows and columns, cached because a solve needs them repeatedly."""
+    """Return the tables for these rows and columns, cached because a solve uses the tables repeatedly."""
     first = entries.first + cols.to_global(0) * entries.n
     starts: list[int] = []
-    for i0 in range(0, rows.local_size, rows.nb):  # one jump per block; the draws within it are consecutive
+    for i0 in range(0, rows.local_size, rows.nb):  # one jump per block; the random numbers within it are consecutive
         starts += lcg.states(entries.seed, first + rows.to_global(i0), min(rows.nb, rows.local_size - i0))
     jumps = [lcg.jump(k * entries.n) for k in range(min(cols.nb, cols.n))]
     to_block = lcg.jump(cols.P * cols.nb * entries.n)
@@ -69,7 +70,7 @@ def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
 
 @inner()
 def _fill(buffer, count, i, j0, x, entries):
-    """Write entries (i, j0) … (i, j0+count-1) to buffer[:count]; X of the first is x."""
+    """Write entries (i, j0) … (i, j0+count-1) to buffer[:count]; x is the generator's state X of the first entry."""
     kind, reals, a_table, c_table = entries.integers[0], entries.reals, entries.a, entries.c
     scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
     if kind == LCG:
@@ -109,11 +110,11 @@ _TASK = (INT, INT, INT, types.UniTuple(INT, 2))
 
 @jit(*_TASK, MATRIX, *_OPERANDS, also=(*_TASK, MATRIX32, *_OPERANDS), allocates=True)
 def generated(tid, threads, task, part, A, y, x, diagonal, entries):
-    """Generate the entries of this thread's share of the rows in `part`, and use them by `task`:
+    """Generate the entries of this thread's share of the rows in `part` and process them as `task` requires.
 
-    STORE      A; and if x, two vectors one after the other, is not empty, y = A x for each of them
-    MULTIPLY   y = A x
-    SUM        y_i = Σ_j |a_ij|
+    STORE      store A and, unless x is empty, compute y = A x for two vectors stored one after the other
+    MULTIPLY   compute y = A x
+    SUM        compute y_i = Σ_j |a_ij|
     """
     integers, starts, to_block, (begin, end) = entries.integers, entries.starts, entries.to_block, part
     nb, p, P = integers[1], integers[2], integers[3]

@@ -1,4 +1,4 @@
-"""Normal numbers from random bits, by series that the compiler can vectorize, unlike the libraries' log and cos.
+"""Normal numbers from random bits, by series that the compiler can vectorize, unlike the log and cos of libraries.
 
     ln(m·2^e) = e·ln 2 + 2·artanh(s),  s = (m-1)/(m+1),  |s| <= 0.1716 for m in [sqrt(1/2), sqrt(2))
     cos(2 pi v): subtract the nearest quarter turn; cos or sin of the remainder, at most pi/4, is a Taylor series
@@ -36,7 +36,7 @@ def _horner(c, x):
 
 @inner(inline=True)
 def normal(x):
-    """Return the standard normal number of state x of the generator (`layout.entries.normal` of its mix)."""
+    """Return the standard normal number for the generator state x (`layout.entries.normal` of its mix)."""
     z = (x ^ (x >> _32)) * _MIX
     z = z ^ (z >> _29)
     odd = np.float64(((z >> _32) << _1) | _1)  # u = odd / 2^33

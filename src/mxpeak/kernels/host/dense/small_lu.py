@@ -1,12 +1,12 @@
-"""A X = B by Gaussian elimination with partial pivoting of [A B] by rows, with a check of X.
+"""Solve A X = B by Gaussian elimination with partial pivoting on a row-major [A B], and check X.
 
     P [A B] = L [U L^-1 P B],    X = U^-1 (L^-1 P B)
 
-BLAS's LU of order 100 runs at 10 % of the speed of its products, because most of the time goes to calling and packing
-for small blocks.  Here panels of eight columns, one cache line per row, are eliminated line by line on one core, and
-the rows below are updated by eight products at once, B's columns like A's.  If [A B] exceeds the caches, this happens
-within blocks of 64 columns, and BLAS updates the columns right of a block, with all its threads.  A is padded to a
-multiple of eight by rows of the unit matrix.
+BLAS's LU of order 100 reaches 10 % of the speed of its products, because most of the time is spent on calls and
+packing for small blocks. Here, one core eliminates panels of eight columns, one cache line per row, and updates the
+rows below by eight products at once. The columns of B are processed as those of A. If [A B] exceeds the caches, the
+elimination works on blocks of 64 columns, and BLAS updates the columns to the right of a block with all its threads. A
+is padded to a multiple of eight by rows of the unit matrix.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from mxpeak.kernels.host.dense.small_lu_simd import (
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, forms, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row, row_block
 
-#: The number of diagnostics of `solve`, which precede its workspace for sizes in `facts`.
+#: The number of diagnostics that `solve` stores in `facts`, before its workspace for norms.
 DIAGNOSTICS = 12
 #: Order of the square blocks in which A is transposed.
 SQUARE = 8
 #: Columns of a block; BLAS updates the columns to its right in one product.
 BLOCK = 64
-#: From this number of columns right of U, including the probe and the padding, substitution uses products by BLAS, too.
+#: From this number of columns right of U, including the probe and the padding, substitution also uses BLAS products.
 MANY = 32
-#: Bytes of a row that are updated before the next rows: eight such rows stay in the first-level cache.  If the factors
-#: of a row stay in registers, the whole row is updated.
+#: Bytes of a row that are updated before the next rows: eight such rows stay in the first-level cache. If the
+#: multipliers of a row stay in registers, the whole row is updated.
 WIDTH = 1 << 20 if TILE.held else 2304
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
-    """Return the rows and columns of the padded [A B]: multiples of eight, for columns an odd multiple.
+    """Return the numbers of rows and columns of the padded [A B]: multiples of eight, and for columns an odd multiple.
 
-    Eight rows at a distance of a multiple of 4 KB would compete for the same sets of a cache.
+    Eight rows at a distance of a multiple of 4 KB would compete for the same cache sets.
     """
     rows = (n + RANK - 1) // RANK
     return rows * RANK, (rows + (sides + RANK - 1) // RANK | 1) * RANK
@@ -71,12 +71,12 @@ def work_size(n: int, sides: int, each: int) -> int:
 
 
 def facts_of(n: int, sides: int) -> int:
-    """Return the length of `facts`: diagnostics of `solve`, and workspace for sizes, in fp64."""
+    """Return the length of `facts`: the diagnostics of `solve`, and workspace for norms in fp64."""
     return DIAGNOSTICS + 2 * max(n, sides) + sides
 
 
 def _size(z):
-    """Return |z|, for complex numbers |Re z| + |Im z|, by which pivots are chosen, as in LAPACK."""
+    """Return |z|, or |Re z| + |Im z| for complex numbers: pivots are chosen by this value, as in LAPACK."""
 
 
 @forms(_size)
@@ -86,7 +86,7 @@ def _size_of(z):
 
 @inner()
 def _swap(W, i, j, begin, end):
-    """Swap two rows in columns begin:end."""
+    """Swap rows i and j in columns begin:end."""
     a, b = row(W, i, begin, end), row(W, j, begin, end)
     for c in range(end - begin):
         a[c], b[c] = b[c], a[c]
@@ -111,7 +111,9 @@ def _panel(W, n, c0, columns, pivots, inverses):
 
 @inner()
 def _update(W, first, end, c0, begin, stop):
-    """Update rows first:end by columns c0 to c0 + 7 of L and these rows of U, in columns begin:stop."""
+    """Subtract from rows first:end the product of columns c0 to c0 + 7 of L and the same rows of U, in columns
+    begin:stop.
+    """
     step, width = W.strides[0], WIDTH // W.itemsize
     l = address_of(W, first, c0), step, np.int64(W.itemsize)
     for at in range(begin, stop, width):
@@ -140,7 +142,7 @@ def _by_blas(gemm, W, rows, by, columns):
 def _eliminate(W, n, columns, pivots, inverses, gemm):
     """Overwrite [A B] by L without its diagonal, U, and L^-1 P B; return whether all pivots are nonzero.
 
-    inverses   become 1 / u_cc
+    inverses   receive 1 / u_cc
     gemm       the address of the xGEMM that updates the columns right of a block, or 0 for a single block
     """
     m = len(W)
@@ -161,9 +163,10 @@ def _eliminate(W, n, columns, pivots, inverses, gemm):
 
 @inner()
 def _subtract_solved(W, c0, begin, end, columns):
-    """Subtract the known unknowns from rows c0 to c0 + 7 right of U: columns begin:end times rows begin:end.
+    """Subtract the product of columns begin:end and rows begin:end from rows c0 to c0 + 7 right of U.
 
-    All entries of L or U for eight rows are adjacent here; right-looking, each row would be a cache line.
+    Rows begin:end right of U contain solved unknowns. All entries of L or U for eight rows are adjacent here; a
+    right-looking update would read one cache line per row.
     """
     m, step, each = len(W), W.strides[0], np.int64(W.itemsize)
     c = address_of(W, c0, m), step
@@ -174,7 +177,7 @@ def _subtract_solved(W, c0, begin, end, columns):
 
 @inner()
 def _substitute(W, columns, inverses, gemm):
-    """Multiply the columns right of U by U^-1; many columns are processed by blocks if there is a GEMM."""
+    """Multiply the columns right of U by U^-1; if a GEMM is given, many columns are processed by blocks."""
     m = len(W)
     by_blocks = gemm != 0 and columns - m >= MANY
     block = BLOCK if by_blocks else m
@@ -202,7 +205,7 @@ def _solve_again(W, n, columns, pivots, inverses):
 
 @inner()
 def _fill(W, by_columns, R, B, s):
-    """Fill W with [A B s], bordered by the unit matrix and by zeros."""
+    """Fill W with [A B s], padded by the unit matrix and by zeros."""
     n, k = B.shape
     m, columns = W.shape
     for i in range(m):
@@ -242,14 +245,21 @@ def solver(dtype):
 def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
     """Solve A X = B with A = R or, `by_columns`, R^T, and check X.
 
-    s and t are random numbers, n for a probe and one per column of B.  Up to `each` right-hand sides have a residual
-    each; more share that of a random combination.  gemm is the address of the xGEMM for the products of a large [A B],
-    or 0.
-    W, the `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
-    facts: 0 that offset, negative if a pivot is zero; 1 and 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
-    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, and 11 that after a correction, which at most `each`
-    right-hand sides get if it exceeds `enough`, otherwise negative; 7 the largest |x|; 8 and 9 the least and the
-    largest max |b| over the nonzero right-hand sides; 10 the largest |z| of z = A^-1 s.
+    s and t are random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are checked by
+    individual residuals; more are checked by the residual of one random combination. gemm is the address of the xGEMM
+    for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on, holds L and
+    U; pivots count from 0. The entries of `facts` are
+
+    0        the offset of W in `space`, negative if a pivot is zero
+    1, 2     the smallest and the largest Σ_j |r_ij|
+    3, 4     the smallest and the largest Σ_i |r_ij|
+    5        max |r_ij|
+    6        the largest ||b - A x|| / (||A||·||x|| + ||b||)
+    7        the largest |x|
+    8, 9     the smallest and the largest max |b| over the nonzero right-hand sides
+    10       the largest |z| of z = A^-1 s
+    11       number 6 after a correction of X, which at most `each` right-hand sides receive if number 6 exceeds
+             `enough`; negative without a correction
     """
     n, k = B.shape
     m, columns = _padded(n, k + 1)

@@ -1,6 +1,6 @@
-"""The checks of an eliminated system: sums of A by rows and columns, the largest entries of X and B, residuals.
+"""Checks of an eliminated system: row and column sums of A, the largest entries of X and B, and residuals.
 
-A maximum is infinite if NaN is among its numbers.
+A maximum is infinite if one of its numbers is NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ LEAST_WEIGHT = 2.0**-900
 
 
 class CheckedSystem(NamedTuple):
-    """A system A X = B with A = R or, `by_columns`, R^T; ||A||_inf; the address of the xGEMM for products, or 0."""
+    """A system A X = B with A = R or, `by_columns`, R^T, with ||A||_inf and the address of the xGEMM for products, or
+    0.
+    """
 
     by_columns: bool
     R: Any
@@ -30,11 +32,8 @@ class CheckedSystem(NamedTuple):
     gemm: int
 
 
-# --- sizes of numbers -------------------------------------------------------------------------------------------
-
-
 def _length(z):
-    """Return |z| in fp64, or 0 or inf if the squares leave its range, which balanced matrices never cause."""
+    """Return |z| in fp64 from its squares, or 0 or inf if these leave the range (never for balanced matrices)."""
 
 
 def _modulus(z):
@@ -42,11 +41,11 @@ def _modulus(z):
 
 
 def _weight(z):
-    """Return the number by which |z| is compared, in fp64: |z|² for complex z, otherwise |z|."""
+    """Return the fp64 number by which |z| is compared: |z|² for complex z, otherwise |z|."""
 
 
 def _from_weight(weight, z):
-    """Return |z| from its weight."""
+    """Return |z| from the weight that `_weight` returned."""
 
 
 def _is_accurate(weight, z):
@@ -89,15 +88,12 @@ def _modulus_of(z):
         ratio = smaller / (larger if larger > 0 else 1.0)
         return larger * np.sqrt(1.0 + ratio * ratio)
 
-    return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of others
-
-
-# --- of A -------------------------------------------------------------------------------------------------------
+    return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of the other types
 
 
 @inner()
 def _wider(low, high, value):
-    """Extend the range of numbers by another one, with inf for NaN."""
+    """Extend the range low … high to include a value, with inf for NaN."""
     if not value <= high:
         high = value if value == value else np.inf
     return min(low, value), high
@@ -105,7 +101,7 @@ def _wider(low, high, value):
 
 @inner(fastmath={"reassoc", "contract"})
 def _sums_of_four(a, b, c, d, down, largest):
-    """Return the sums of |a| of four rows; add them to the sums and update the maxima by column."""
+    """Return the sums of |a| for four rows, add |a| to the column sums, and update the maxima by column."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(len(a)):
         x0, x1, x2, x3 = _length(a[j]), _length(b[j]), _length(c[j]), _length(d[j])
@@ -122,9 +118,9 @@ def _sums_of_four(a, b, c, d, down, largest):
 
 @inner()
 def sums(R, down, largest):
-    """Return the least and the largest Σ_j |r_ij|; compute down_j = Σ_i |r_ij| and largest_j = max_i |r_ij|.
+    """Return the smallest and the largest Σ_j |r_ij|; compute down_j = Σ_i |r_ij| and largest_j = max_i |r_ij|.
 
-    Four rows are processed together, so that the sums and maxima by column are loaded and stored once for them.
+    Four rows are processed together, so that the column sums and maxima are loaded and stored once per four rows.
     """
     n = len(R)
     low, high = np.inf, 0.0
@@ -148,14 +144,11 @@ def sums(R, down, largest):
 
 @inner()
 def ends(x):
-    """Return the least and the largest of non-negative numbers, inf if one is NaN."""
+    """Return the smallest and the largest of non-negative numbers, or inf if one of the numbers is NaN."""
     low, high = np.inf, 0.0
     for i in range(len(x)):
         low, high = _wider(low, high, x[i])
     return low, high
-
-
-# --- of X and B, and residuals ----------------------------------------------------------------------------------
 
 
 @inner(fastmath={"contract", "reassoc"})
@@ -188,9 +181,9 @@ def _times(by_columns, R, x, y):
 
 @inner()
 def _times_block(by_columns, R, W, C, gemm):
-    """Compute C -= A X in one pass over R; X is the columns of W right of U, as many as C has.
+    """Compute C -= A X in one pass over R, where X is the first columns of W right of U, as many as C has.
 
-    gemm   the address of the xGEMM that computes it if A is row-major, or 0
+    gemm   the address of the xGEMM that computes the product if A is row-major, or 0
     """
     n, m, each = len(R), len(W), np.int64(R.itemsize)
     if gemm and not by_columns:
@@ -211,7 +204,7 @@ def _times_block(by_columns, R, W, C, gemm):
 
 @inner()
 def largest_of(x):
-    """Return max |x_i|, inf if one is NaN."""
+    """Return max |x_i|, or inf if one of the numbers is NaN."""
     top = np.int64(0)
     for i in range(len(x)):
         top = max(top, ordered(_weight(x[i])))
@@ -235,9 +228,9 @@ def _over(r_inf, A_inf, scale):
 
 @inner()
 def residual_of_each(system, sizes, x, r, C, W):
-    """Return the worst ||b - A x|| / (||A||·||x|| + ||b||); write the residuals to the columns of W right of U.
+    """Return the largest ||b - A x|| / (||A||·||x|| + ||b||); write the residuals to the columns of W right of U.
 
-    `sizes` are those of each x and b, and workspace for those of the residuals.  C and r share their memory.
+    `sizes` holds the norms of each x and b, and workspace for the norms of the residuals. C and r share their memory.
     """
     by_columns, R, X, B, A_inf, gemm = system
     of_x, of_b, of_r = sizes
@@ -268,7 +261,7 @@ def residual_of_each(system, sizes, x, r, C, W):
 
 @inner(fastmath={"contract", "reassoc"})
 def _combined(v, weights):
-    """Return Σ_j v_j w_j, w real."""
+    """Return Σ_j v_j w_j for real weights w."""
     total = 0.0 * v[0]
     for j in range(len(v)):
         total += v[j] * weights[j]
@@ -277,7 +270,7 @@ def _combined(v, weights):
 
 @inner()
 def residual_of_all(system, of_x, of_b, t, x, r):
-    """Return the backward error of a combination of the columns by t, each divided by its scale."""
+    """Return the backward error of the combination of the columns by t, with each column divided by its scale."""
     by_columns, R, X, B, A_inf, _ = system
     k = X.shape[1]
     for j in range(k):
@@ -291,7 +284,7 @@ def residual_of_all(system, of_x, of_b, t, x, r):
 
 @inner()
 def _largest_of_each(X, largest):
-    """Compute largest_j = max_i |x_ij|, ignoring NaN; return whether there is no NaN."""
+    """Compute largest_j = max_i |x_ij|, ignoring NaN; return whether X contains no NaN."""
     n, k, total = len(X), len(largest), 0.0
     largest[:] = 0.0
     for i in range(n):
@@ -313,7 +306,7 @@ def _largest_of_each(X, largest):
 
 @inner()
 def sizes_of(X, B, of_x, of_b, facts):
-    """Compute the largest |x| and |b| by column, the largest |x|, and the range of the largest |b| > 0."""
+    """Compute the largest |x| and |b| of each column, the largest |x|, and the range of the nonzero largest |b|."""
     k = X.shape[1]
     _largest_of_each(X, of_x)
     _largest_of_each(B, of_b)

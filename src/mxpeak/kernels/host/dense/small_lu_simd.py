@@ -1,6 +1,6 @@
-"""The steps of an elimination by blocks of eight columns, as vector instructions: lines, triangles and updates.
+"""Vector instructions for elimination in blocks of eight columns: lines, triangles and updates.
 
-Numba's loops over eight numbers, or over eight products into two rows, would be split or checked for overlaps.
+Numba would split its loops over eight numbers, and would check loops over eight products into two rows for overlaps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, Vectors, constant
 
-#: Columns of a panel, and the number of products that an update adds to each entry at a time.
+#: Columns of a panel, and the number of products that an update adds to each entry at once.
 RANK = 8
 #: Bytes of a cache line and of a vector register.
 LINE, VECTOR = 64, 64 if HAS_AVX512 else 32
@@ -24,9 +24,9 @@ LINE, VECTOR = 64, 64 if HAS_AVX512 else 32
 class RegisterTile(NamedTuple):
     """The sums that an update keeps in registers.
 
-    rows     rows of real numbers; complex ones need two sums each, so half as many, but at least 2
-    vectors  vectors per row
-    held     whether the factors of the rows stay in registers, too; otherwise each is loaded for each tile
+    rows       rows of real numbers; complex numbers need two sums each, so half the rows, at least 2
+    vectors    vectors per row
+    held       whether the multipliers of the rows also stay in registers; otherwise they are loaded for each tile
     """
 
     rows: int
@@ -34,17 +34,17 @@ class RegisterTile(NamedTuple):
     held: bool
 
 
-#: With 32 registers, 16 hold the factors of two rows.  With 16 registers, 12 hold sums: then a product needs 7/12 of a
-#: load, compared with 1.6 for two rows by one vector whose factors do not stay.
+#: With 32 registers, 16 hold the multipliers of two rows. With 16 registers, 12 hold sums: then a product needs 7/12
+#: of a load, compared with 1.6 for two rows by one vector whose multipliers are reloaded.
 TILE = RegisterTile(2, 1, True) if HAS_AVX512 else RegisterTile(4, 3, False)
 
 _I64 = ir.IntType(64)
 
 
 class _Largest:
-    """Emit a running search for the largest number, the first of equal ones; NaN is ignored.
+    """Emit a running search for the first largest number, ignoring NaN.
 
-    The size of a complex number is |Re z| + |Im z|.
+    Complex numbers are compared by |Re z| + |Im z|.
     """
 
     def __init__(self, vectors):
@@ -53,7 +53,7 @@ class _Largest:
         self._place = cgutils.alloca_once_value(builder, _I64(0))
 
     def compare(self, address, place):
-        """Compare the number at an address with the largest so far."""
+        """Compare the number at an address with the largest number found so far."""
         vectors, builder = self.vectors, self.vectors.builder
         kind = ir.FunctionType(vectors.real, [vectors.real])
         absolute = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fabs.f{vectors.bits}")
@@ -65,13 +65,13 @@ class _Largest:
 
     @property
     def place(self):
-        """The position of the largest number."""
+        """Return the position of the largest number."""
         return self.vectors.builder.load(self._place)
 
 
 @intrinsic
 def place_of_largest(typingctx, of, first, step, count):
-    """Return the position of the largest of `count` numbers at a stride, the first of equal ones; NaN is ignored."""
+    """Return the position of the first largest of `count` numbers at a stride, ignoring NaN."""
     signature = types.int64(of, *[types.int64] * 3)
 
     def codegen(context, builder, signature, args):
@@ -88,9 +88,9 @@ def place_of_largest(typingctx, of, first, step, count):
 def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
     """Eliminate `count` lines of 8 numbers at a stride: scale line[place], and subtract line[place]·top to its right.
 
-    To the left of `place`, top counts as zero, which changes nothing.  Returns the position of the line with the
-    largest number in the next place, as `place_of_largest` would: the line is in registers then, and the comparisons
-    overlap with the arithmetic.
+    To the left of `place`, top is treated as zero, so these entries do not change. Returns the position of the line
+    with the largest number at place + 1, as `place_of_largest` does. The search is fused because the lines are in
+    registers and its comparisons overlap with the arithmetic.
     """
     signature = types.int64(of, *[types.int64] * 5, of.dtype)
 
@@ -128,8 +128,8 @@ def _solving(upper):
     def solve(typingctx, of, t, d, c, step, count):
         """Multiply eight rows of `count` numbers, a multiple of 8, from address c on by T^-1.
 
-        T is the triangle at address t, of eight rows at the same stride, and d the address of its inverse diagonal.  A
-        lower triangle is unit, and its d is not read.
+        T is the triangle at address t, with eight rows at the same stride, and d is the address of its inverse
+        diagonal. A lower triangle is unit, and its d is not read.
         """
         signature = types.void(of, *[types.int64] * 5)
 
@@ -170,13 +170,14 @@ def _subtracting(depth):
 
     @intrinsic
     def subtract(typingctx, of, c, l, u, rows, count):
-        """Update `rows` rows of `count` numbers, a multiple of a vector's.
+        """Subtract Σ_p L_ip U_p from `rows` rows C_i of `count` numbers, a multiple of the numbers in a vector.
 
         c    the address of C_0, and the stride to C_1
         l    the address of L_00, the stride to L_10, and that to L_01
         u    the address of U_0, and the stride to U_1
-        If fewer rows remain than are processed together, the last one is repeated: all rows are read before any is
-        written.  Complex: Σ_p Re L_ip U_p + i Σ_p Im L_ip U_p.
+
+        If fewer rows remain than are processed together, the last row is repeated, which is safe because all rows are
+        read before any is written. A complex sum is Σ_p Re L_ip U_p + i Σ_p Im L_ip U_p.
         """
         pair, three = (types.UniTuple(types.int64, size) for size in (2, 3))
         signature = types.void(of, pair, three, pair, types.int64, types.int64)

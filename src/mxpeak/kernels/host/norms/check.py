@@ -1,14 +1,14 @@
-"""The oracle of norms: the sums of `norm_pass` in doubled precision, without its shortcuts.
+"""Reference sums for checks of norms: the sums of `norm_pass` in doubled precision, without its optimizations.
 
-Every number is an unevaluated sum of two fp64 numbers, high + low.  Sums and products of two fp64 numbers are split
+Every number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split
 into the rounded result and the rounding error, which is exact (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
 
     s = x + y,  t = s - x,  rest = (x - (s - t)) + (y - t)               x + y = s + rest
     p = x·x,    x = h + l (26 bits each),  rest = ((h·h - p) + 2·h·l) + l·l       x·x = p + rest
 
-The relative error of a sum of n terms is about (n·2^-53)².  A modulus is the root of |z|², corrected by a step of
-Newton's method.  Squares must stay within the range of fp64, as those of generated entries do.  Nothing here may be
-reassociated or contracted, so these functions are compiled without fast-math.
+The relative error of a sum of n terms is about (n·2^-53)². A modulus is the square root of |z|², corrected by one step
+of Newton's method. Squares must stay within the range of fp64, as those of generated entries do. These functions are
+compiled without fast-math, because their operations must not be reassociated or contracted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mxpeak.kernels.host.norms.partition import (
 )
 from mxpeak.kernels.host.norms.segments import SEGMENT
 
-#: Partial sums along a line that are kept next to each other, so that the loop vectorizes.
+#: Interleaved partial sums along a line, which allow the loop to vectorize.
 LANES = 256
 #: Columns that are summed at a time, which limits the workspace.
 COLUMNS = 2**14
-#: Cuts an fp64 number into halves of 26 bits.
+#: The factor that splits an fp64 number into halves of 26 bits.
 HALVES = 2.0**27 + 1.0
-#: Kinds of entries: all types share one compiled form, because each form takes a second to compile.
+#: Kinds of entries: all types share one compiled function, because each version takes a second to compile.
 COMPLEX128, COMPLEX64, FP64, FP32, BITS = range(5)
 KINDS = {np.dtype(name): kind for kind, name in enumerate(("complex128", "complex64", "float64", "float32"))}
 #: A sample of each kind, from which `segment` takes the type.
@@ -63,7 +63,7 @@ class ExtendedSums(NamedTuple):
 
 @inner()
 def _squared(x):
-    """Return x·x as p + rest."""
+    """Return x·x as p + rest, where rest is the rounding error of p."""
     p, c = x * x, HALVES * x
     h = c - (c - x)
     l = x - h
@@ -102,7 +102,7 @@ def _of_real(a, x, y, q, r):
 
 @inner()
 def _of_bits(a, values, x, y, q, r):
-    """Compute x_j + y_j = |a_j| and q_j + r_j = |a_j|² of 16-bit entries, looked up in `values` by their bits."""
+    """Compute x_j + y_j = |a_j| and q_j + r_j = |a_j|² of 16-bit entries, with |a_j| from the table `values`."""
     for j in range(a.shape[0]):
         x[j], y[j] = values[a[j]], 0.0
         q[j], r[j] = _squared(x[j])
@@ -139,7 +139,7 @@ def _add(x, y, high, low):
 
 @inner()
 def _add_along(x, y, lanes):
-    """Add the entries of a segment to sums that are kept next to each other."""
+    """Add the entries of a segment to interleaved partial sums."""
     for j in range(0, x.shape[0], LANES):
         count = min(LANES, x.shape[0] - j)
         _add(x[j : j + count], y[j : j + count], lanes[0, :count], lanes[1, :count])
@@ -154,7 +154,7 @@ def _add_lanes(lanes, high, low):
 
 @inner()
 def _largest(x):
-    """Return max x_j, NaN if any x_j is NaN."""
+    """Return max x_j, or NaN if any x_j is NaN."""
     top = np.int64(0)
     for j in range(x.shape[0]):
         top = max(top, np.int64(bits_of(x[j])))
@@ -195,12 +195,12 @@ def values_of(dtype):
     """Return the absolute values of all 16-bit numbers of a type by their bits; an empty array for wider types."""
     if dtype.itemsize > 2:
         return np.zeros(0)
-    with np.errstate(all="ignore"):  # some of them are NaN
+    with np.errstate(all="ignore"):  # some of the values are NaN
         return np.abs(np.arange(2**16, dtype=np.uint16).view(dtype).astype(np.float64))
 
 
 def paired_sum(terms):
-    """Return the sum of all rows of matrices, high and low."""
+    """Return the sum of all rows of matrices as high and low."""
     total = np.empty((2, terms[0].shape[1]))
     for j in range(0, total.shape[1], COLUMNS):
         total[:, j : j + COLUMNS] = _sum_by_halves([term[:, j : j + COLUMNS] for term in terms])
@@ -208,7 +208,7 @@ def paired_sum(terms):
 
 
 def _sum_by_halves(terms):
-    """Return the sum of all rows of matrices, high and low, by adding the upper half to the lower one repeatedly."""
+    """Return the sum of all rows of matrices as high and low, by repeatedly adding the upper half to the lower half."""
     high = np.concatenate([np.zeros((1, terms[0].shape[1])), *terms])
     low = np.zeros_like(high)
     while len(high) > 1:

@@ -1,9 +1,9 @@
 """Reproducible sums: each entry is cut into pieces that fp64 adds without rounding, so their order does not matter.
 
-For at most N entries with |x| <= 1, let σ = 1.5·2^k with 2^k >= 2·N.  Then q = (σ + x) - σ is x rounded to a multiple
-of 2^(k-52), the sum of N such q is exact, and so is x - q, which is added to the next, finer fold (Rump 2009; Demmel,
-Nguyen 2013).  The sums are bitwise independent of threads, tiles and ranks.  Nothing here may be reassociated or
-contracted, so these functions are compiled without fast-math.
+For at most N entries with |x| <= 1, let σ = 1.5·2^k with 2^k >= 2·N. Then q = (σ + x) - σ is x rounded to a multiple
+of 2^(k-52). The sum of N such q is exact. The difference x - q is also exact and is added to the next, finer fold
+(Rump 2009; Demmel and Nguyen 2013). The sums are bitwise independent of threads, tiles and ranks. These functions are
+compiled without fast-math, because their operations must not be reassociated or contracted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mxpeak.kernels.host.norms.partition import (
 )
 from mxpeak.kernels.host.norms.segments import COLUMNS, ROWS, SEGMENT, SQUARES
 
-#: Partial sums along a line that are kept next to each other, so that the loop vectorizes.
+#: Interleaved partial sums along a line, which allow the loop to vectorize.
 LANES = 64
 
 
 @inner()
 def _largest_across(a, tops):
-    """Raise tops_j to the bits of |a_j|."""
+    """Set tops_j to the bits of |a_j| where these are larger."""
     for j in range(a.shape[0]):
         tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
@@ -48,7 +48,7 @@ def _largest_along(a):
 
 @jit()
 def maxima(tid, threads, want, table, buffers, by_row, by_column):
-    """Write max_j |a_ij| and max_i |a_ij|, as the bits of fp64 numbers, to this thread's copy."""
+    """Write max_j |a_ij| and max_i |a_ij|, as the bits of fp64 numbers, to this thread's copy of the maxima."""
     number = 0
     for t in range(table.shape[0]):
         tile = table[t]
@@ -74,7 +74,7 @@ def maxima(tid, threads, want, table, buffers, by_row, by_column):
 
 @inner()
 def _values_across(a, squared, factors, values):
-    """Compute values_j = |f_j·f_j·a_j|, or its square."""
+    """Compute values_j = |f_j·f_j·a_j|, or the square of that if `squared`."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], factors[j])
@@ -85,7 +85,7 @@ def _values_across(a, squared, factors, values):
 
 @inner()
 def _values_along(a, squared, factor, values):
-    """Compute values_j = |f·f·a_j|, or its square."""
+    """Compute values_j = |f·f·a_j|, or the square of that if `squared`."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], factor)
@@ -105,7 +105,7 @@ def fold(values, sigma, sums):
 
 @inner()
 def _fold_along(values, sigmas, lanes, sums, at):
-    """Fold all values into one sum, sums[:, at]."""
+    """Add all values to the single sum in sums[:, at], fold by fold."""
     for k in range(sigmas.shape[0]):
         lanes[:] = 0.0
         for j in range(0, values.shape[0], LANES):
@@ -117,7 +117,9 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 @jit(allocates=True)
 def folded_sums(tid, threads, want, table, buffers, sigmas, row_factors, column_factors, by_row, by_column):
-    """Add Σ_j and Σ_i of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy."""
+    """Add the sums of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy of the
+    sums.
+    """
     number, squared, lanes, values = 0, want & SQUARES != 0, np.zeros(LANES), np.zeros(SEGMENT)
     for t in range(table.shape[0]):
         tile = table[t]

@@ -1,11 +1,11 @@
 """|x|, |x|² and integers that order |x|, for every type of entries: one source, compiled for each type.
 
-Numba has neither bfloat16 nor float16: they are passed as int16 and uint16, and widened by their bits.  Everything is
-computed in fp64, in which no square of a narrower type over- or underflows.
+Numba supports neither bfloat16 nor float16: such numbers are passed as int16 and uint16, and their bits are converted.
+Everything is computed in fp64, in which no square of a narrower type over- or underflows.
 
-Absolute values are compared as integers.  The bits of a non-negative float, read as an integer, grow with the float;
-those of Inf are larger than those of any number, and those of NaN are larger still.  So the integer maximum is the
-norm, and NaN prevails over Inf.
+Absolute values are compared as integers. The bits of a non-negative float, read as an integer, increase with the
+float. The bits of Inf are larger than those of any number, and the bits of NaN are larger still. So the integer
+maximum gives the norm, and NaN prevails over Inf.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types
 from mxpeak.kernels.host.engine.jit import forms, inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16, bits_of, float_of, widened_fp16
 
-#: The types under which compiled code gets bfloat16 and float16.
+#: The types that represent bfloat16 and float16 in compiled code.
 BF16, FP16 = types.int16, types.uint16
 
 _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
@@ -43,7 +43,7 @@ def _widened(x):
     if HAS_FP16:
         return lambda x: widened_fp16(x & np.uint16(0x7FFF))
 
-    def from_fp16(x):  # fp16's exponent in fp32's place is too small by 127 - 15; Inf and NaN come out as 2^16 or more
+    def from_fp16(x):  # placed in fp32, fp16's exponent is too small by 127 - 15; Inf and NaN give 2^16 or more
         bits = np.uint32(np.uint32(x & np.uint16(0x7FFF)) << np.uint32(13))
         value = float_of(bits) * np.float32(2.0**112)
         return value if bits < np.uint32(0x7C00 << 13) else float_of(np.uint32(bits | np.uint32(0x7F800000)))
@@ -52,7 +52,7 @@ def _widened(x):
 
 
 def square(x):
-    """Return |x|² in fp64; for an fp64 or complex128 x it may over- or underflow."""
+    """Return |x|² in fp64; for an fp64 or complex128 x the square may over- or underflow."""
 
 
 @forms(square)
@@ -73,7 +73,7 @@ def _square(x):
 
 
 def magnitude(x):
-    """Return |x| in fp64, for complex x as the root of |x|²."""
+    """Return |x| in fp64, for complex x as the square root of |x|²."""
 
 
 @forms(magnitude)
@@ -134,7 +134,7 @@ def _key(x):
 
 
 def least_key(x):
-    """Return the key of zero."""
+    """Return the key of zero, which is the smallest key."""
 
 
 @forms(least_key)
@@ -147,7 +147,7 @@ def _least_key(x):
 
 
 def of_key(k, x):
-    """Return the absolute value, in fp64, whose key of x's type is k."""
+    """Return, in fp64, the absolute value of the entry type of x that has the key k."""
 
 
 @forms(of_key)
@@ -164,7 +164,7 @@ def _of_key(k, x):
 
 
 def scaled(x, s):
-    """Return |s·s·x| in fp64; s is a power of two, and two factors cover the whole range of fp64."""
+    """Return |s·s·x| in fp64; s is a power of two and is applied twice to cover the whole range of fp64."""
 
 
 @forms(scaled)
@@ -226,7 +226,7 @@ def _square_may_overflow(x):
 
 
 def magnitude_may_overflow(x):
-    """Return whether |x| can be wrong because it is computed from |x|²."""
+    """Return whether |x| may over- or underflow because |x| is computed from |x|²."""
 
 
 @forms(magnitude_may_overflow)

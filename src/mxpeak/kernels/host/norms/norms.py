@@ -23,7 +23,7 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The largest matrix in bytes for which one thread is as fast as several that must be woken.
+#: The largest matrix in bytes for which one thread is as fast as several that must be woken first.
 SMALL = 2**22
 
 
@@ -92,14 +92,14 @@ class HostNorms:
 
     def half_powers(self, maxima: Array) -> Array:
         usable = np.isfinite(maxima) & (maxima > 0)
-        fraction, e = np.frexp(np.where(usable, maxima, 1.0))  # maximum = fraction·2^e, fraction in [1/2, 1)
+        fraction, e = np.frexp(np.where(usable, maxima, 1.0))  # maximum = fraction·2^e, with fraction in [1/2, 1)
         e = np.where(fraction == 0.5, e - 1, e)
         return np.where(usable, np.ldexp(1.0, -((e + 1) // 2)), 1.0)
 
     def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
         total = np.zeros(folds.shape[1])
         with np.errstate(all="ignore"):
-            for fold in folds[::-1]:  # the finest first
+            for fold in folds[::-1]:  # from the finest fold to the coarsest
                 total = total + fold
             values = (np.sqrt(total) if squared else total) / factors / factors
         return np.where(np.isfinite(maxima) & (maxima > 0), values, maxima)

@@ -1,7 +1,7 @@
-"""Tiles cut for threads: chunks of lines, pieces of each line, the part inside a band, and the addresses of entries.
+"""The division of tiles among threads: chunks of lines, pieces of lines, the part inside a band, entry addresses.
 
-A tile is a row of a table.  It consists of lines, each contiguous if possible: the rows of a row-major tile or the
-columns of a column-major one.
+A tile is described by one row of a table. It consists of lines, contiguous if possible: the rows of a row-major tile
+or the columns of a column-major tile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import vector_at
 from mxpeak.kernels.host.norms.segments import SEGMENT
 
-#: The columns of the table of tiles.  Strides are in bytes; TURNED is 1 if lines are columns.
+#: The columns of the table of tiles. Strides are in bytes; TURNED is 1 if columns are the lines.
 (
     ADDRESS,
     LINES,
@@ -36,12 +36,12 @@ from mxpeak.kernels.host.norms.segments import SEGMENT
     PIECE,
 ) = range(18)
 ENTRIES_OF_TABLE = 18
-#: The distance from the diagonal that means no band edge.
+#: The distance from the diagonal that stands for a missing band edge.
 ENDLESS = 2**62
 
 
 class TileReader(NamedTuple):
-    """One tile, an array of its entries' type, and the address of the thread's buffers.
+    """One tile, an array with the type of its entries, and the address of the thread's buffers.
 
     The buffers are five segments of that type, the last one of zeros.
     """
@@ -59,13 +59,13 @@ def buffer_of(buffers, tid):
 
 @inner()
 def chunks(tile):
-    """Return the number of chunks that a tile is cut into."""
+    """Return the number of chunks into which a tile is cut."""
     return -(-tile[LINES] // tile[CHUNK]) * -(-tile[LENGTH] // tile[PIECE])
 
 
 @inner()
 def cut(tile, c):
-    """Return the first and last line of chunk c, and the first and last entry of each."""
+    """Return the first and last line of chunk c, and the first and last entry of these lines."""
     pieces = -(-tile[LENGTH] // tile[PIECE])
     line0, begin = c // pieces * tile[CHUNK], c % pieces * tile[PIECE]
     return line0, min(tile[LINES], line0 + tile[CHUNK]), begin, min(tile[LENGTH], begin + tile[PIECE])

@@ -1,10 +1,11 @@
-"""Segments of one line or of four: the largest |a_j|, sums of |a_j| along lines and across them, the sum of squares.
+"""Sums and maxima of segments of one line or of four: max |a_j|, Σ |a_j| along and across lines, and Σ |a_j|².
 
-Four lines are processed together, so that the sums across lines are loaded and stored once for four entries.
+Four lines are processed together, so that the sums across lines are loaded and stored once per four entries.
 
-Squares are kept in three sums (Blue 1978; Anderson 2017): of numbers as they are, of large ones scaled down and of
-small ones scaled up.  Each of them can be added over threads and ranks, and none of them over- or underflows.  If the
-sum or the largest part of a segment shows that its squares might, the segment is read again from the cache, scaled.
+Squares are added to three sums (Blue 1978; Anderson 2017): one of unscaled numbers, one of large numbers scaled down
+and one of small numbers scaled up. Each of the three can be added over threads and ranks, and none over- or
+underflows. If the sum or the largest part of a segment indicates that its squares might, the segment is read again
+from the cache with scaling.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from mxpeak.kernels.host.norms.magnitude import (
     square_may_overflow,
 )
 
-#: Entries of a line that are processed at a time: four lines of them, and their sums, stay in the first-level cache.
+#: Entries of a line that are processed at a time: four lines of this length, and their sums, fit into the L1 cache.
 SEGMENT = 1024
-#: Flags of the results of a pass.  For a row-major tile ALONG means the sums by row.  They are int64, so that Numba
-#: compiles one form.
+#: Flags of the results of a pass. For a row-major tile, ALONG means the sums by row. The flags are int64, so that
+#: Numba compiles one version.
 MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
 #: Sums of squares between these bounds need no scaling.
 LEAST_SUM, MOST_SUM = SMALL**2, LARGE**2
 
-#: Sums may be taken in any order.  Not nnan and ninf: NaN and Inf have to propagate.
+#: Sums may be reassociated. The flags nnan and ninf are omitted, because NaN and Inf have to propagate.
 _FAST = {"reassoc", "contract"}
 
 
@@ -55,9 +56,6 @@ class Accumulators(NamedTuple):
     tops: np.ndarray
     squares: np.ndarray
     waste: np.ndarray
-
-
-# --- one segment of one line, or of four ------------------------------------------------------------------------
 
 
 @inner()
@@ -122,14 +120,14 @@ def _along_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
-    """Add the entries of four segments to the sums across them."""
+    """Add the entries of four segments to the sums across lines."""
     for j in range(a.shape[0]):
         across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
 
 
 @inner(fastmath=_FAST)
 def _sum_four(a, b, c, d, across):
-    """Return the sums along four segments, and add their entries to the sums across them."""
+    """Return the sums along four segments, and add the entries to the sums across lines."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
@@ -143,7 +141,7 @@ def _sum_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
-    """Return the sums along four segments, their largest entry and sum of squares; add to the sums across them."""
+    """Return the sums along four segments, their largest entry and squares; add to the sums across lines."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -157,9 +155,6 @@ def _all_four(a, b, c, d, across):
         q1 += square(c[j]) + square(d[j])
         across[j] += (x0 + x1) + (x2 + x3)
     return s0, s1, s2, s3, of_key(top, a[0]), q0 + q1
-
-
-# --- the same if squares may leave the range of fp64 ------------------------------------------------------------
 
 
 @inner()
@@ -206,12 +201,9 @@ def _add_squares(a, total, squares):
         squares[0] += small * math.ldexp(1.0, e) ** 2
 
 
-# --- a group of up to four lines --------------------------------------------------------------------------------
-
-
 @inner()
 def _raise_to(tops, x):
-    """Raise the largest entry to x if x is larger."""
+    """Set the largest entry to x if x is larger."""
     tops[0] = max(tops[0], ordered(x))
 
 
@@ -266,7 +258,9 @@ def _add_squares_of_four(total, a, b, c, d, squares):
 
 @inner()
 def _four_fast(want, a, b, c, d, across):
-    """Add to the sums across; return the sums along, the largest entry and the sum of squares if they are wanted."""
+    """Return the sums along four segments and, if wanted, their largest entry and squares; add to the sums across
+    lines.
+    """
     if want & (MAX | SQUARES):
         return _all_four(a, b, c, d, across)
     if want & ALONG:
@@ -278,7 +272,7 @@ def _four_fast(want, a, b, c, d, across):
 
 @inner()
 def four_lines(want, a, b, c, d, across, results):
-    """Process four segments: return the sums along them, and add to the sums across and to the results."""
+    """Return the sums along four segments, and add the entries to the sums across lines and to the results."""
     if not want & ACROSS:
         return _four_apart(want, a, b, c, d, results)
     if magnitude_may_overflow(a[0]):  # check the range before anything is added
@@ -300,7 +294,7 @@ def four_lines(want, a, b, c, d, across, results):
 
 @inner()
 def _four_safely(want, a, b, c, d, across, results):
-    """Process four segments whose |x|² may leave the range of fp64, as `four_lines`."""
+    """Process four segments as `four_lines` does, with |x|² possibly outside the range of fp64."""
     if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
         return 0.0, 0.0, 0.0, 0.0
     s0, top0 = _safe(a, across)

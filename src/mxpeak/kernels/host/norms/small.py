@@ -1,6 +1,6 @@
-"""One norm of a small general matrix, without the tables, copies and threads that pay for a large one.
+"""One norm of a small general matrix, without the tables, copies and threads that only a large matrix repays.
 
-It processes the same segments with the same code as `norm_pass`; difficult matrices are left to the full pass.
+The same code as in `norm_pass` processes the same segments. For difficult matrices, the caller runs the full pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxpeak.kernels.host.norms.segments import (
 
 #: Returned for a matrix without contiguous lines, with many short ones, or with squares outside the range of fp64.
 NEEDS_FULL_PASS = -1.0
-#: More lines than MANY with fewer entries than SHORT take longer than waking the threads.
+#: With more than MANY lines of fewer than SHORT entries, this code takes longer than waking the threads.
 SHORT, MANY = 64, 1024
 
 
@@ -45,7 +45,7 @@ def small_norm(A, want):
         return NEEDS_FULL_PASS
     by_line = want
     if want & (MAX | SQUARES) and stride == length * A.itemsize:
-        lines, length = 1, lines * length  # an array without gaps is one line
+        lines, length = 1, lines * length  # an array without gaps is processed as one line
     if want & (ROWS | COLUMNS):
         by_line = ALONG if (want == COLUMNS) == turned else ACROSS
     address, results = np.int64(A.ctypes.data), Accumulators(np.zeros(1, np.int64), np.zeros(3), np.empty(SEGMENT))

@@ -1,7 +1,7 @@
 """One pass over the tiles of a matrix: the largest |a_ij|, sums of |a_ij| by row and by column, the sum of squares.
 
-Four lines are processed together; a missing line is a line of zeros.  Sums are fp64 and blocked: a segment along a
-line, a chunk of lines across.
+Four lines are processed together; missing lines are replaced by zeros. Sums are in fp64 and blocked: by segments along
+lines, and by chunks of lines across.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LONG = 4 * SEGMENT
 APART = 8
 
 
-#: Where a thread's results are: three sums of squares, and in another cache line the bits of the largest entry.
+#: Places of a thread's results: three sums of squares, and in another cache line the bits of the largest entry.
 SQUARES_AT, TOP_AT, RESULTS = 0, 8, 16
 
 
 @inner()
 def _sum_four(want, reader, line, count, begin, end, origin, across, results):
-    """Return the sums along entries begin:end of `count` <= 4 lines; across[0] belongs to entry `origin`."""
+    """Return the sums along entries begin:end of `count` <= 4 lines, and add to `across` from entry `origin` on."""
     s0 = s1 = s2 = s3 = 0.0
     sample, zeros = reader.sample, reader.buffer + 4 * SEGMENT * reader.sample.itemsize
     for s in range(begin, end, SEGMENT):
@@ -58,7 +58,7 @@ def _sum_four(want, reader, line, count, begin, end, origin, across, results):
 
 @inner(inline=True)
 def _sum_line(want, reader, line, begin, end, results):
-    """Return the sum along entries begin:end of one line, without sums across."""
+    """Return the sum along entries begin:end of one line, without adding to the sums across lines."""
     total = 0.0
     for s in range(begin, end, LONG):
         e = min(end, s + LONG)
@@ -69,7 +69,7 @@ def _sum_line(want, reader, line, begin, end, results):
 
 @inner(allocates=True)
 def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, results):
-    """Process entries begin:end of lines line0:line1: four lines together in the range that all four have."""
+    """Process entries begin:end of lines line0:line1, four lines at a time in the range that all four lines have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
         count = min(4, line1 - line)
@@ -90,7 +90,7 @@ def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, re
 
 @inner()
 def _chunk_along(want, reader, line0, line1, begin, end, along_out, results):
-    """Process a chunk line by line if no sums across are wanted."""
+    """Process a chunk line by line, without sums across lines."""
     for line in range(line0, line1):
         low, high = reach(reader.tile, line, begin, end)
         total = _sum_line(want, reader, line, low, high, results)
@@ -104,7 +104,7 @@ def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, res
 
     buffers         see `TileReader`
     across          one buffer per thread, for the sums across one chunk
-    by_row, -column sums, += ; one copy for all threads, or one per thread
+    by_row, -column sums to add to; one copy for all threads, or one per thread
     results         one row per thread, with three sums of squares and the bits of the largest entry
     """
     number, across = 0, across[tid]
@@ -123,7 +123,8 @@ def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, res
             if not by_kind & ACROSS and tile[BACK] >= ENDLESS and tile[AHEAD] >= ENDLESS:
                 _chunk_along(by_kind, reader, line0, line1, begin, end, by_line, own)
                 continue
-            # All entries that are read of these lines are between the start of the first and the end of the last one.
+            # All entries that are read from these lines are between the start of the first line and the end of the
+            # last one.
             begin, end = reach(tile, line0, begin, end)[0], reach(tile, line1 - 1, begin, end)[1]
             length = max(ZERO, end - begin) if by_kind & ACROSS else ZERO
             across[:length] = 0.0
@@ -139,7 +140,8 @@ def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, res
 def _read(words):
     """Return the bitwise OR of all words, read as four streams.
 
-    A single stream waits where the processor's prefetching stops, at the end of each page; four seldom wait together.
+    A single stream stalls at the end of each page, where hardware prefetching stops; four streams rarely stall
+    together.
     """
     seen, quarter = np.uint64(0), words.shape[0] // 4
     a, b = piece(words, 0, quarter), piece(words, quarter, quarter)

@@ -1,4 +1,4 @@
-"""The table of tiles that compiled code reads, and the chunks in which threads share them."""
+"""The table of tiles that compiled code reads, and the chunks that are distributed to threads."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The types of entries, and the types under which compiled code gets them.
+#: The types of entries, and the types that represent them in compiled code.
 COMPILED_TYPES = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
     np.dtype(np.float16): np.dtype(np.uint16),
 }
 WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
-#: Lines of a chunk, the least number of chunks per thread, and the entries of a piece of a line if lines are too few.
+#: Lines of a chunk, the smallest number of chunks per thread, and entries of a piece if there are too few lines.
 LINES, CHUNKS, PIECE = 128, 4, 2**16
-#: The fewest entries of a piece, and the length below which a line is short.
+#: The smallest number of entries of a piece, and the length below which a line is short.
 LEAST_PIECE, SHORT = 4096, 64
-#: Below this number of bytes one thread is faster than waking others.
+#: The size in bytes below which one thread is faster than several that must be woken first.
 ALONE = 2**18
 
 
 class PassJob:
-    """The tiles of one pass in the form that compiled code reads, and the number of threads that pay off."""
+    """The tiles of one pass in the form that compiled code reads, and the number of threads worth using."""
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = int(sum(WANTS[name] for name in wants))
@@ -41,13 +41,13 @@ class PassJob:
 
     @property
     def tiles(self) -> tuple[Array, Array]:
-        """The table of tiles, and new buffers for strided entries."""
+        """Return the table of tiles, and new buffers for strided entries."""
         dtype = self._arrays[0].dtype if self._arrays else np.float64
         return self._table, np.zeros((self.threads, 5 * SEGMENT), dtype)
 
     @property
     def width(self) -> int:
-        """The length of the longest piece of a line, at least a segment."""
+        """Return the length of the longest piece of a line, at least one segment."""
         return max(SEGMENT, int(self._table[:, partition.PIECE].max(initial=0)))
 
     def rows(self, rows: int) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def _bytes_in(band: Band, A: Array) -> int:
 
 
 def as_compiled(A: Array) -> Array:
-    """Return A, or a view of A with a type that Numba supports."""
+    """Return A, or a view of A with a type that compiled code supports."""
     dtype = COMPILED_TYPES[A.dtype]
     return A if dtype == A.dtype else A.view(dtype)
 
@@ -89,7 +89,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     back, ahead = (band.above, band.below) if turned else (band.below, band.above)
     no_gaps = A.flags.c_contiguous or A.flags.f_contiguous
     if not want & (ROWS | COLUMNS) and band == WHOLE and no_gaps:
-        lines, length, stride = 1, A.size, A.itemsize  # the division into lines does not matter
+        lines, length, stride = 1, A.size, A.itemsize  # the norms do not depend on the division into lines
     few = lines < CHUNKS * threads * 4
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
     piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
@@ -118,7 +118,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
     """Return whether columns are the lines: if they are contiguous, or longer, or have the smaller stride.
 
-    Short contiguous lines cost more than long strided ones.
+    Short contiguous lines cost more than long strided lines.
     """
     by_rows, by_columns = right == itemsize, down == itemsize
     if by_rows == by_columns:
