@@ -24,7 +24,7 @@ DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driv
 
 
 def resolve(name: str, device: str) -> tuple[str, str]:
-    """Resolve `auto` kernels and an `auto` device, before any timing.
+    """Resolve `auto` kernels and an `auto` device to names, before any timing starts.
 
     The device is a GPU if torch can use one; the kernels are the fastest ones for the device.
     """

@@ -91,7 +91,7 @@ def mxp_memory_bytes(
 def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Footprint = hpl_memory_bytes) -> int:
     """Return the largest order n whose run fits in `budget_bytes` over all ranks; a multiple of nb if n >= nb.
 
-    It is about sqrt(budget / bytes of an entry), minus the buffers of the footprint.
+    It is about sqrt(budget / bytes per entry), minus the buffers of the footprint.
     """
     if nb < 1:
         raise UsageError(f"--nb {nb} is less than 1; use, for example, --nb 192")

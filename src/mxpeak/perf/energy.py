@@ -128,7 +128,7 @@ class EnergyMeter:
             self._looking.start()
 
     def end(self, seconds: float | None) -> None:
-        """End a region after some seconds, or discard it if `seconds` is None because it failed."""
+        """End a region that took `seconds`, or discard its energy if `seconds` is None because the region failed."""
         self._ended.set()
         if self._looking is not None:
             self._looking.join()  # only one thread at a time may read a counter

@@ -34,7 +34,7 @@ class Levels:
 
 
 def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
-    """Return the sizes of the 27-point problem, of which `box` is one rank's part."""
+    """Return the sizes of the 27-point problem over all ranks; `box` is the part of one rank."""
     boxes = box.levels(count)
     return Levels(
         rows=tuple(level.global_rows for level in boxes),

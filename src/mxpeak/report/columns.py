@@ -11,7 +11,7 @@ from mxpeak.foreign import one_line
 def table(
     rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = (), left: bool = True
 ) -> str:
-    """Return rows with aligned columns: the first column to the left if `left`, the others to the right.
+    """Return rows with aligned columns, the first column left-aligned if `left`, and all other columns right-aligned.
 
     If the table is wider than `width`, columns of `least` are omitted in this order.
     """
@@ -35,7 +35,7 @@ def _lines(rows: Sequence[Sequence[str]], *, left: bool) -> list[str]:
 
 
 def folded(text: str, width: int | None) -> str:
-    """Wrap lines that are longer than `width` between words, with an indentation of four; table rows stay whole."""
+    """Wrap lines that are longer than `width` between words, with an indentation of four spaces, except table rows."""
     if width is None:
         return text
     return "".join(

@@ -38,7 +38,7 @@ def launched(result: Mapping[str, Any]) -> list[str]:
 
 
 def repeat(result: Result, names: Iterable[str]) -> str:
-    """Return the command that runs one case of a sweep alone, on as many ranks and on its grid."""
+    """Return the command that runs one case of a sweep alone, with its number of ranks and its grid."""
     values = values_of(result)
     swept = {name: OPTIONS[name] for name in names}
     gone = {*swept.values(), *(alias for flag in swept.values() for alias in ALIASES.get(flag, ())), *FILES}

@@ -74,7 +74,7 @@ class Skipped:
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
-    """Judge every case that both runs have; changes below `tolerance` or noise count as none."""
+    """Return the change of every case that both runs contain; changes below `tolerance` or noise count as unchanged."""
     return [judged(one, other, tolerance, _noise_of(one, other)) for one, other in pairs(before, after)]
 
 
@@ -163,7 +163,7 @@ def _agree(one: Body, other: Body, names: Sequence[str]) -> bool:
 
 
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
-    """Judge the change of one case; `noise` is the variation of its rates, None if it is unknown."""
+    """Return the change of one case with a verdict; `noise` is the variation of its rates, or None if it is unknown."""
     rates = [rate_of(one) for one in (before, after)]
     change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
     least = max(tolerance, noise or 0.0)

@@ -43,7 +43,9 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
 
 
 def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the residuals by solver, or under "" for a single solver, without too short histories."""
+    """Return the residual histories by solver, or under "" for a single solver; histories that are too short are
+    omitted.
+    """
     history = validation.get("history") or []
     named = history if isinstance(history, Mapping) else {"": history}
     kept = {name: [eta for eta in etas or [] if eta and eta > 0.0 and drawable([eta])] for name, etas in named.items()}

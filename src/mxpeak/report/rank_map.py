@@ -15,7 +15,7 @@ COLOURS = 6
 
 
 def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """Return the map of the ranks; empty for one rank, or for too many ranks."""
+    """Return the map of the ranks, or "" for a single rank or more than MOST_RANKS ranks."""
     bound = launch.get("binding") or []
     if not 1 < len(bound) <= MOST_RANKS:
         return ""

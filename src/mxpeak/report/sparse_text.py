@@ -43,7 +43,7 @@ class SparseLines(Lines, ABC):
         ]
 
     def found(self, result: Result) -> list[str]:
-        """Return the outcome of the validation, the other rates, and the precisions."""
+        """Return the lines on the outcome of the validation, on other rates, and on the precisions."""
         precisions = precision_text(result.problem.get("precision"))
         lines = [*self.checks(result.validation), *self.figures(result, verbose=True)]
         return [*lines, *([f"precisions: {precisions}"] if precisions else [])]

@@ -123,7 +123,9 @@ def _positive(*values: float | None) -> bool:
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return samples with a minimum distance, because the last two samples of a run are often too close for a rate."""
+    """Return samples with a minimum distance, because the last two samples of a run are often too close to compute a
+    rate.
+    """
     least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:

@@ -33,13 +33,13 @@ class ProgressForecast:
         return cls(elapsed_s[:-1], done_flops[:-1]) if len(elapsed_s) > 1 else None
 
     def seconds(self, done_flops: float) -> float:
-        """Return the seconds after which the other run had completed these flops."""
+        """Return the time in seconds at which the other run had completed `done_flops` flops."""
         k = min(max(1, bisect_left(self._done, done_flops)), len(self._done) - 1)
         (d0, d1), (s0, s1) = self._done[k - 1 : k + 1], self._elapsed[k - 1 : k + 1]
         return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
 
     def left(self, done_flops: float) -> float:
-        """Return the seconds that the other run needed for the remaining flops."""
+        """Return the seconds that the other run needed for its remaining flops after `done_flops`."""
         return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
 
     def compared(self, elapsed_s: float, done_flops: float) -> str:

@@ -60,7 +60,7 @@ class Progress:
             self._draw(label)
 
     def doing(self, text: str) -> None:
-        """Name work outside the watched computations; plain lines name it only if it takes long."""
+        """Show the name of work outside of computations; plain output shows it only if the work takes long."""
         self._done()
         if self._show_live:
             self._draw(text)
@@ -72,7 +72,7 @@ class Progress:
             self._soon.start()
 
     def _done(self) -> None:
-        """Forget the named work, because it has ended."""
+        """Cancel the delayed output of the name of work that has ended."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -104,7 +104,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Remove the live line and restore the cursor, also after an error."""
+        """Remove the live line and restore the cursor, even after an error."""
         self._done()
         if self._live is not None:
             self._live.stop()
@@ -118,7 +118,9 @@ class Progress:
         self._last = (0.0, 0.0)
 
     def _sample(self) -> None:
-        """Keep every stride-th step; with too many samples, drop every other one and double the stride."""
+        """Keep every stride-th step as a sample; if there are too many samples, drop every second one and double the
+        stride.
+        """
         if self._count % self._stride == 0:
             self.samples.append(self._last)
         self._count += 1
@@ -136,7 +138,7 @@ class Progress:
         return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
 
     def _line(self, step: Step) -> str:
-        """Join as many parts of the line as fit on a terminal; the most important parts come first."""
+        """Return the line, with as many parts as fit on a terminal; the most important parts come first."""
         label, share, remaining, *others = filter(None, self._parts(step))
         if not self._show_live:
             return "  ".join([label, share, remaining, *others])

@@ -28,7 +28,7 @@ SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
 
 
 class Watchdog:
-    """Watches the spans of this rank, and calls `stalled` once if none starts or ends for too long.
+    """Watches the spans of this rank, and calls `stalled` once if no span starts or ends for too long.
 
     factor     multiple of the longest step that counts as a stall
     least_s    seconds that are never a stall
@@ -61,7 +61,7 @@ class Watchdog:
         self._end = threading.Event()
 
     def follow(self, spans: Spans) -> None:
-        """Watch these spans from now on."""
+        """Start to watch these spans."""
         self._spans, self._beats, self._idle_s = spans, -1, 0.0
         self.phase = SET_UP
 

@@ -73,7 +73,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
 
 
 def _undisturbed(records: Iterable[Record]) -> list[Record]:
-    """Return the fastest record of each repeated measurement, because the others were disturbed."""
+    """Return the fastest record of each repeated measurement, because slower records were disturbed."""
     best: dict[str, Record] = {}
     for r in records:
         key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)

@@ -56,6 +56,6 @@ def middle(case: Sequence[Body]) -> dict[str, Any]:
 
 
 def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last figures, with the median of each rate that all rounds have."""
+    """Return the numbers of the last round, with each rate that all rounds contain replaced by its median."""
     shared = [name for name in RATES if all(figure.get(name) for figure in figures)]
     return {**figures[-1], **{name: median(float(figure[name]) for figure in figures) for name in shared}}

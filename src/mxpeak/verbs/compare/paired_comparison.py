@@ -42,10 +42,10 @@ class PairedRates:
 
 
 def around_median(values: Sequence[float]) -> tuple[float, float]:
-    """Return two of the values whose interval contains the median of their distribution with probability SURE.
+    """Return two of the values between which the median of their distribution is with probability SURE.
 
-    This holds for any distribution: the number of values below the median is binomial. With fewer than five values, the
-    probability is lower, and the result is the minimum and the maximum.
+    This holds for any distribution: the number of values below the median is binomial. With fewer than five values,
+    the probability is lower, and the result is the minimum and the maximum.
     """
     ordered, n = sorted(values), len(values)
     cut = 0

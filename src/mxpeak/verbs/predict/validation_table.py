@@ -58,7 +58,7 @@ class Figure:
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a figure with its unit; differences have a sign."""
+    """Return a number with its unit; differences have a sign."""
     if unit == "%":
         return f"{value:+.1f} %"
     if unit == "% of":

@@ -145,7 +145,7 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
 def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
-    """Warm up, then measure all rounds into the record of this rank. Collective over comm."""
+    """Warm up this rank's kernels, then measure all rounds into `record`. Collective over comm."""
     each = probes(kernels, comm.transport, size)
     _warm_up(each, config.warmup, kernels, comm)
     count = config.rounds * len(each)

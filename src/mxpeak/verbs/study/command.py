@@ -80,7 +80,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> Folder:
-    """Create the results folder, and raise before the studies if a file cannot be written."""
+    """Create the results folder, and raise an error before the studies start if a file cannot be written."""
     from mxpeak.cli.output import check_file, results_folder
 
     folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)

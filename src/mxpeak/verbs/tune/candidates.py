@@ -203,7 +203,7 @@ def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
 
 
 def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
-    """Yield boxes with about as many points that are longer in x or in z."""
+    """Yield boxes that are longer in x or in z and have about as many points as the cube."""
     step = 2 ** (LEVELS - 1)
     for stretch in ((2, 1, 0.5), (0.5, 1, 2), (1.5, 1, 0.67), (2, 0.71, 0.71)):
         shape = tuple(max(step, round(side * s / step) * step) for s in stretch)
@@ -237,7 +237,7 @@ def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
 
 
 def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
-    """Return the largest size whose trial takes at most these seconds, or the smallest size."""
+    """Return the largest size whose trial takes at most `seconds`, or the smallest size if there is none."""
     chosen = sizes[0]
     for size in sizes:
         if seconds_of(size) > seconds:

@@ -96,7 +96,7 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _parse(args: argparse.Namespace) -> None:
-    """Parse the values of the flags; errors name the flag."""
+    """Parse the values of the flags; raise an error that names the flag if a value is invalid."""
     tunable = of_kind("lu", "sparse")
     names = [parsed_by(one_of(*tunable), name, "tune") for name in args.benchmarks]
     args.benchmarks = [name for name in tunable if name in (names or tunable)]

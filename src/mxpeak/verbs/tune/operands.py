@@ -1,4 +1,4 @@
-"""Operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
+"""Create operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
 
 from __future__ import annotations
 

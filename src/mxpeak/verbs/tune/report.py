@@ -47,7 +47,7 @@ def _gemm(records: Sequence[Record], name: str) -> list[str]:
 
 
 def _by_block(records: Sequence[Record]) -> list[str]:
-    """Return the rates of the other kernels of a step, by NB."""
+    """Return the rates by NB of the kernels of a step other than GEMM."""
     inner = sorted({r["k"] for r in records if r["name"] in NAMES})
     if not inner:
         return []
@@ -131,7 +131,7 @@ def _size(size: Mapping[str, int]) -> str:
 
 
 def _stored(body: Mapping[str, Any]) -> str:
-    """Return where the settings are stored and how to use them, with all notes."""
+    """Return the lines that state where the settings are stored and how to use them, with all notes."""
     lines = [f"stored in {body['store']}; mxpeak run uses it, unless you add --tuned no"] if body["winners"] else []
     if body["machine"]["tables"]:
         lines.append("to simulate this machine: mxpeak simulate BENCHMARK --machine tuned")

@@ -49,7 +49,7 @@ def rounded(x: Tensor, precision: str) -> Tensor:
 
 
 def _rounded_to_tf32(x: Tensor) -> Tensor:
-    """Drop 13 bits after adding half of the last bit kept, minus one if that bit is 0 (round to nearest even)."""
+    """Return x rounded to nearest even: add half of the last kept bit, minus one if that bit is 0, and drop 13 bits."""
     bits = x.view(torch.int32)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF
     return torch.where(torch.isnan(x), x, nearest.view(torch.float32))
@@ -66,8 +66,8 @@ def copy(device: Device, source: Tensor, target: Tensor) -> None:
 
 
 def _crossed(source: Tensor, target: Tensor) -> bool:
-    """Return whether one is row-major and the other column-major; the library's copy then uses one cache line per
-    entry.
+    """Return whether one tensor is row-major and the other column-major, so that a library copy uses one cache line
+    per entry.
     """
     if source.dim() != 2 or min(source.shape) < 2:
         return False

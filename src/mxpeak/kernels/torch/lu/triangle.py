@@ -23,7 +23,7 @@ STRIP = 1 << 22
 
 
 def _kernels() -> Any:
-    """Import the Triton kernels."""
+    """Import the Triton kernels on first use."""
     from mxpeak.kernels.torch.triton import triangle
 
     return triangle

@@ -149,7 +149,7 @@ class TorchMatrix:
 
     @property
     def rows_at_a_time(self) -> int:
-        """Return the number of rows whose entries are interleaved."""
+        """Return the number of rows whose entries are stored interleaved."""
         return LANES
 
     @property

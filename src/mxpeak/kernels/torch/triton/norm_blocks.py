@@ -102,7 +102,7 @@ def positions_of(K: tl.constexpr, BP: tl.constexpr):
 
 @triton.jit
 def _narrow(x):
-    """Widen a 16-bit x to fp32; a bf16 number is the upper half, which preserves denormals."""
+    """Convert a 16-bit x to fp32; the bits of a bf16 number are the upper half, which preserves subnormal numbers."""
     if x.dtype == tl.bfloat16:
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:

@@ -159,7 +159,7 @@ def launch_folds(
     along: bool,
     across: bool,
 ) -> None:
-    """Launch `fold_kernel` on a batch, with as many folds per launch as it supports."""
+    """Launch `fold_kernel` on a batch, with up to FOLDS folds per launch."""
     line_span, position_span = span(by_line, batch.by_line), span(by_position, batch.by_position)
     for skip in range(0, len(sigmas), FOLDS):
         options = {"SQUARED": squared, "SKIP": skip, "FOLDED": min(FOLDS, len(sigmas) - skip)}
