@@ -112,9 +112,6 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
     return bytes(whole)
 
 
-# --- what is shown -----------------------------------------------------------------------------------------------
-
-
 def printable(text: str) -> str:
     r"""Return a text with characters that could act on a terminal as \x1b and the like."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

@@ -29,9 +29,6 @@ LARGEST_N = 100_000_000
 LIST = ",..."
 
 
-# --- parsers of one value ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ValueParser(Generic[T]):
     """A parser of one value's text.
@@ -265,9 +262,6 @@ def stall_limit(text: str) -> str:
     return text
 
 
-# --- fields that carry their flag -------------------------------------------------------------------------------
-
-
 def option(
     default: Any,
     parse: Callable[[str], Any],
@@ -341,8 +335,6 @@ def recordable(config: type) -> set[str]:
     """Return the names of the options that a recorded run may set: all except the paths of the user."""
     return {o.name for o in options(config) if not o.users_path}
 
-
-# --- values with their origins ----------------------------------------------------------------------------------
 
 #: The sources of a value, the weakest first.
 ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")

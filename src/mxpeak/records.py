@@ -16,9 +16,6 @@ SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
 
 
-# --- numbers for people -----------------------------------------------------------------------------------------
-
-
 def three_digits(value: float | None) -> str:
     """Return a number with three significant digits, without an exponent between a thousandth and a million."""
     if value is None or not math.isfinite(value):
@@ -135,9 +132,6 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ValueError(TOO_DEEP)
-
-
-# --- what comes out ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

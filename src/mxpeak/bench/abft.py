@@ -72,7 +72,7 @@ def _left_wrong(result: Result, text: str) -> None:
 
 
 def _as_json(checks: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return the section about the checks."""
+    """Return the section of a result that lists the checks and the faults."""
     return {
         "checks": sum(one.checks for one in checks),
         "found": sum(one.found for one in checks),

@@ -40,15 +40,12 @@ from mxpeak.solvers.checkpointing import Notes
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.spans import Spans
 
-#: How often in a run all ranks ask whether a checkpoint is due.
+#: The number of times per run at which all ranks check whether a checkpoint is due.
 LOOKS = 100
-#: Settings that say which cases run, how often and on how many ranks: a run with checkpoints has one case.
+#: Settings that select the cases, their repetitions and their ranks; a run with checkpoints has only one case.
 NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
 #: The largest number of defects of a checkpoint that a message lists.
 MOST_NAMED = 3
-
-
-# --- the run that a folder belongs to -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +166,7 @@ def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
-    """Return the record in a JSON object; settings that may come from the command line only are left out."""
+    """Return the run record that a JSON object contains, without the settings that only the command line may set."""
     name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
     if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
         raise ValueError("it does not contain the names of its run and benchmark and its version")
@@ -220,9 +217,6 @@ def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
     if case.node_grid is not None:
         texts["node_grid"] = "x".join(map(str, case.node_grid))
     return RunRecord(secrets.token_hex(8), benchmark, __version__, dict(sorted(texts.items())))
-
-
-# --- the checkpoint to continue from ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +290,7 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
 
 
 def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, float, Notes | None]:
-    """Check this rank's share of the parts: the first defect, the largest times, and the largest notes."""
+    """Check this rank's share of the parts, and return the first defect, the largest times and the largest notes."""
     elapsed_s, unix, notes = 0.0, 0.0, None
     for index in range(comm.rank, first.P * first.Q, comm.size):
         p, q = divmod(index, first.Q)
@@ -315,7 +309,7 @@ def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, 
 
 
 def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float, Notes | None]]) -> Checkpoint | str:
-    """Return the checkpoint that the shares of all ranks make, or its first defect."""
+    """Combine the checks of all ranks into a checkpoint, or return the first defect."""
     defects, elapsed_s, unix, notes = zip(*shares)
     if text := next(filter(None, defects), ""):
         return str(text)
@@ -341,15 +335,12 @@ def _check_notes(part: Part) -> None:
 
 
 def _largest(one: Notes, two: Notes) -> Notes:
-    """Return the larger numbers of two notes, NaN if there is one."""
+    """Return the elementwise maximum of two notes, with NaN if either element is NaN."""
     return {name: [max(pair, key=_size) for pair in zip(one[name], two[name])] for name in one}
 
 
 def _size(value: float) -> float:
     return float("inf") if value != value else value
-
-
-# --- the folder of one run ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -372,12 +363,14 @@ class CheckpointedRun:
         return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:
-        """Release the folder; while a part is being written it stays locked, until this process ends."""
+        """Release the lock on the folder; while a part is being written, the lock remains until this process ends."""
         if self.lock is not None and not (self.writer is not None and self.writer.busy):
             self.lock.release()
 
     def about(self, result: Result) -> None:
-        """Record in a result that it is one of a resumed run, whose time includes the time before."""
+        """Record in a result that it belongs to a resumed run, and that its time includes the time of earlier
+        processes.
+        """
         if self.resumed_from is None:
             return
         after_s = result.result["time_s"] - self.before_s
@@ -462,9 +455,6 @@ def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunR
     return record
 
 
-# --- between two steps --------------------------------------------------------------------------------------------
-
-
 class FolderCheckpointer:
     """A checkpointer that writes files. All ranks of the grid create it and call it at the same steps."""
 
@@ -511,9 +501,10 @@ class FolderCheckpointer:
         blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
-        """Return whether --every is over on rank 0, and no rank still writes, or has failed to.
+        """Return whether the interval of --every has elapsed on rank 0, and every rank has written its last part.
 
-        All ranks wait for the answer of rank 0, and for each other only if it is yes: they need not keep in step.
+        All ranks wait for the answer of rank 0. They wait for each other only if a checkpoint is due, so they need not
+        run in step.
         """
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
@@ -575,6 +566,6 @@ class FolderCheckpointer:
 
 
 def end() -> None:
-    """End this rank by the signal that it has put off; a rank that got none takes two."""
+    """End this rank by SIGTERM, sent twice because a rank without an earlier signal postpones the first one."""
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -60,7 +60,7 @@ class Dat:
         return self._leading(number, name, count, f"the line needs {count} values", parse)
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
-        """Return the list in the line `below` the line with its length."""
+        """Return the values of a list: line `number` has its length, and the line `below` lines later its values."""
         count = self.value(number, f"number of {name}", integer(1, MOST_VALUES))
         request = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
         return self._leading(number + below, name, count, request, parse)

@@ -42,13 +42,10 @@ from mxpeak.spans import Observer, Spans
 
 #: Computations of a case whose phases are kept: both solvers with all parts; a soak test creates more and more.
 MOST_SPANS = 8
-#: The reason in a file of results so far, if the run had no time to replace it.
+#: The reason that a file of partial results contains until the run replaces it.
 CUT_SHORT = "the run ended without a message, or is still running"
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
-
-
-# --- the run ----------------------------------------------------------------------------------------------------
 
 
 class RunHooks(TypedDict, total=False):
@@ -147,7 +144,7 @@ class Bench(Generic[AnyConfig]):
         return spans
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
-        """Record one more measurement of the case, and the result of all of them."""
+        """Record another measurement of the case, and the partial result of all measurements."""
         if (case := self._under_way) is None:
             return
         case.samples_s.append(time_s)
@@ -162,7 +159,9 @@ class Bench(Generic[AnyConfig]):
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Do the work after a barrier and return the seconds of the slowest rank. Collective over comm, or all."""
+        """Run `work` after a barrier, and return the time of the slowest rank in seconds. Collective over comm, or all
+        ranks.
+        """
         comm = comm or self.comm
         self.kernels.wait()
         comm.barrier()
@@ -172,7 +171,7 @@ class Bench(Generic[AnyConfig]):
         return allreduce_scalar(comm, time.perf_counter() - begin, "max", self.kernels.xp)
 
     def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Do timed work like `slowest`, and count its energy."""
+        """Run timed `work` like `slowest`, and count its energy. Collective over comm, or all ranks."""
         elapsed_s = None
         self._meter.begin()
         try:
@@ -227,7 +226,7 @@ def open_bench(
     comm: Communicator,
     hooks: RunHooks,
 ) -> Iterator[AnyBench]:
-    """Load the kernels, bind the cores, and yield what all cases of a run share.
+    """Load the kernels, bind the cores, and yield the resources that all cases of a run share.
 
     `check` raises usage errors on every rank, before anything runs. `make` returns the shared bench. Collective.
     """
@@ -274,7 +273,7 @@ def run_cases(
                     on_case(case, result)
                 if result is not None:
                     complete.append(result)
-        except BaseException as ending:  # a signal or an error: what is known so far is kept, with the reason
+        except BaseException as ending:  # a signal or an error: keep the results so far, with the reason
             partial = bench.aborted(str(ending) or type(ending).__name__) if comm.rank == 0 else None
             # an error before the first measurement leaves no result
             if on_case and partial and (complete or partial[1].samples_s or not isinstance(ending, Exception)):
@@ -292,9 +291,6 @@ def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: floa
     while len(samples) < least or (sum(samples) < seconds and len(samples) < most):
         samples.append(timed())
     return samples
-
-
-# --- what results say of it -------------------------------------------------------------------------------------
 
 
 def peak_rss(comm: Communicator) -> int:
@@ -319,9 +315,6 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
             "calls": sum(calls),
         }
     return table
-
-
-# --- process grids ----------------------------------------------------------------------------------------------
 
 
 def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
@@ -374,14 +367,14 @@ NO_PHASE: dict[str, Any] = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 
 
 
 def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    """Return a phase, with its share of the read bandwidth if it moves bytes."""
+    """Return a phase, with its share of the read bandwidth if the phase moves bytes."""
     if not limit or not phase["time_s"] or not phase["bytes"]:
         return phase
     return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
 
 
 def sortable_residual(scaled: float) -> float:
-    """Return the residual as a number that compares; NaN counts as the largest."""
+    """Return the residual as a sort key in which NaN counts as the largest value."""
     return scaled if scaled == scaled else sys.float_info.max
 
 

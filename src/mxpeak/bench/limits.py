@@ -1,4 +1,4 @@
-"""Limits: the rate that a kernel sustains on all ranks at once, measured before and after the run compared with it."""
+"""Measure the rate that a kernel sustains on all ranks at once, before and after a run, as the limit of its rate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRESH = 10.0
 #: The change of speed from which a share is marked. The speed during the run is between those of the readings. A
 #: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.
 DRIFT = 0.10
-#: The shortest reading by which a change of speed differs from noise.
+#: The shortest reading in which a change of speed can be distinguished from noise.
 TELLING_S = 0.1
 #: An array that no cache holds has the size of the node's caches times CACHES, but at most 1/SPARE of its memory.
 CACHES, SPARE = 2, 4
@@ -42,7 +42,7 @@ DRIFTED = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measurement of a limit: the rate that was sustained, that of the best sample, its length and its end."""
+    """One measurement of a limit: the sustained rate, the rate of the best sample, the length and the end."""
 
     rate: float
     burst: float
@@ -53,8 +53,9 @@ class Reading:
 def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], float], least_s: float) -> Reading:
     """Repeat work of `amount` flops or bytes and return the median rate in the second half of the time.
 
-    `timed` does the work and returns its seconds, the same on every rank; `run_s` returns the seconds of the run that
-    the reading is for, at a given rate; `least_s` is the shortest reading for a run that is not shorter itself.
+    `timed` runs the work and returns its time in seconds, which is the same on every rank. `run_s` returns the
+    duration of the measured run in seconds at a given rate. `least_s` is the shortest reading, unless the run itself
+    is shorter.
     """
     samples = [timed()]
     seconds = length(run_s(amount / samples[0]), least_s)
@@ -85,7 +86,7 @@ class Readings:
     def after(
         self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
     ) -> Reading | None:
-        """Return a new reading; None if the latest is fresh and the series continues. Collective over comm."""
+        """Return a new reading, or None if the latest one is fresh and the series continues. Collective over comm."""
         return self._new(what, measure) if last or self._fresh(what, comm) is None else None
 
     def _fresh(self, what: Hashable, comm: Communicator) -> Reading | None:
@@ -116,7 +117,7 @@ class Limit:
     reached: tuple[tuple[str, float], ...] = ()
 
     def including(self, name: str, rate: float) -> Limit:
-        """Return the limit with one more rate that the process reached."""
+        """Return the limit extended by a rate that the process has reached."""
         return replace(self, reached=(*self.reached, (name, rate)))
 
     @property
@@ -127,7 +128,7 @@ class Limit:
 
     @property
     def drift(self) -> float | None:
-        """Return the relative excess of the rate over the smallest reading."""
+        """Return the relative difference between the rate of the limit and the smallest reading."""
         readings, rate = self._readings, self.rate
         return None if rate is None or not min(readings) else rate / min(readings) - 1.0
 
@@ -138,11 +139,11 @@ class Limit:
         return telling and self.drift is not None and self.drift > DRIFT
 
     def share(self, rate: float) -> float | None:
-        """Return a rate over the limit; None if nothing was measured."""
+        """Return the ratio of a rate to the limit, or None if no limit was measured."""
         return rate / self.rate if self.rate else None
 
     def section(self) -> dict[str, Any] | None:
-        """Return the limit as a result has it."""
+        """Return the section of a result that describes the limit."""
         if self.before is None:
             return None
         fastest = max(self.reached, key=lambda one: one[1], default=None)
@@ -159,7 +160,7 @@ class Limit:
         }
 
     def cautions(self) -> list[Caution]:
-        """Return the warning about a share that is uncertain; its text is the same for all, so it is shown once."""
+        """Return the warning about an uncertain share; its text is equal for all cases, so it is shown only once."""
         return [Caution("drift", DRIFTED, "stop other programs, and run again")] if self.drifted else []
 
     @property

@@ -63,23 +63,23 @@ class LuSolve(Protocol):
 
     @property
     def time_s(self) -> float:
-        """The seconds of the slowest rank."""
+        """Return the time of the slowest rank in seconds."""
 
     @property
     def spans(self) -> Spans:
-        """The seconds of its phases."""
+        """Return the timed spans of the solve."""
 
     @property
     def witness(self) -> GrowthReport:
-        """The growth of its diagonal blocks."""
+        """Return the growth of the diagonal blocks."""
 
     @property
     def bits(self) -> str:
-        """With --soak, the digest of this rank's factors and solution."""
+        """Return the digest of this rank's factors and solution with --soak."""
 
     @property
     def checked(self) -> Checked | None:
-        """With --abft, the result of the checksums."""
+        """Return the result of the checksums with --abft."""
 
 
 AnySolve = TypeVar("AnySolve", bound=LuSolve)
@@ -94,14 +94,14 @@ class Measured:
     phase: float | None
 
     def limit(self, name: str, rate: float) -> Limit:
-        """Return the limit of a case that ran at `rate`, which also counts as reached."""
+        """Return the limit of a case that ran at `rate`, which is also recorded as a reached rate."""
         limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
         return limit if self.phase is None else limit.including("gemm", self.phase)
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSolves(Generic[AnySolve]):
-    """The solves of one case, the data for its limit, the best solve's phases, and bytes over all ranks."""
+    """The solves of one case, the readings of its limit, the phases of the fastest solve, and the total memory."""
 
     solves: list[AnySolve]
     measured: Measured
@@ -111,7 +111,7 @@ class CaseSolves(Generic[AnySolve]):
 
     @property
     def best(self) -> AnySolve:
-        """The fastest solve."""
+        """Return the fastest solve."""
         return min(self.solves, key=lambda solve: solve.time_s)
 
 
@@ -142,10 +142,10 @@ class LuBench(Bench[LuConfig]):
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self._readings = Readings()
-        self.kept: CheckpointedRun | None = None  # while the clock of a run with --checkpoint is to begin
+        self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
-        """Return the order if none was given: the largest that --mem allows, or that of --quick.  Collective."""
+        """Return the order if the user set none: the largest that --mem allows, or that of --quick. Collective."""
         if not self.config.quick:
             return int(self.comm.bcast_object(self.budget.default_n(footprint, nb, case.P, case.Q)))
         native = not self.kernels.emulates(precision)
@@ -160,7 +160,7 @@ class LuBench(Bench[LuConfig]):
 
     @property
     def before_s(self) -> float:
-        """The seconds on the clock before this process, in a resumed run."""
+        """Return the seconds that earlier processes of a resumed run have computed."""
         return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:
@@ -172,10 +172,11 @@ class LuBench(Bench[LuConfig]):
         return self.placement.nodes > 1 or case.Q > 2 or (self.config.on_gpu and case.P > 1)
 
     def warm_up_n(self, case: LuCase) -> int:
-        """Return the order of the run before the clock, or 0 for none.
+        """Return the order of the warm-up run, or 0 for none.
 
-        A device always needs one, unless --warmup is none: libraries start and kernels compile when first used.  It
-        ends with a block of the same size as the case itself, because kernels are compiled for divisors of their sizes.
+        A device always needs a warm-up, unless --warmup is none, because libraries start and kernels compile at their
+        first use. The warm-up run ends with a block of the same size as the case itself, because kernels are compiled
+        for divisors of their sizes.
         """
         if self.config.warmup != "full" and (not self.config.on_gpu or self.config.warmup == "none"):
             return 0
@@ -186,13 +187,14 @@ class LuBench(Bench[LuConfig]):
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
     def _probed(self, P: int, Q: int, nb: int, n: int, precision: str) -> Probed:
-        """Return the matrix product that represents the updates of a case; cases of similar size share it."""
+        """Return the matrix product that represents the updates of a case; cases of similar size share a product."""
         return P, Q, nb, min(1 << n.bit_length(), self.gemm_block * max(P, Q)), precision
 
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
-        """Measure GEMM on all ranks of the grid at once: their flops over the slowest one's time.
+        """Measure GEMM on all ranks of the grid at once, and return the flops of all ranks over the time of the
+        slowest rank.
 
-        The size bounds the blocks; a small case has small blocks.  Collective over the grid.
+        The order bounds the blocks, so a small case is measured with small blocks. Collective over the grid.
         """
         P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
@@ -209,9 +211,10 @@ class LuBench(Bench[LuConfig]):
     def limits(
         self, case: LuCase, precision: str, grid: Grid, run: Callable[[], object], *, last: bool
     ) -> tuple[Reading | None, Reading | None]:
-        """Run between a reading of the limit before and one after.  Collective over the grid.
+        """Run `run` between a reading of the limit before and one after. Collective over the grid.
 
-        Within a series, a reading also serves the next cases for a while; after the last case there is always one.
+        Within a series, a reading also serves the following cases for a limited time. The last case is always followed
+        by a reading.
         """
         if self.config.warmup == "none":
             run()
@@ -285,7 +288,7 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
 
 
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
-    """Return orders for a configuration without any: one that suits its largest case."""
+    """Return the orders of a configuration without any; the order is chosen for its largest case."""
     if bench.config.n is not None:
         return None
 
@@ -404,14 +407,14 @@ def _result(
 
 
 def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
-    """Return the fastest of the solves' GEMM phases: all ranks' flops over the slowest one's time.  Collective."""
+    """Return the flops of all ranks over the time of the slowest rank in the fastest GEMM phase. Collective."""
     flops = allreduce_scalars(comm, [phase.flops for phase in own], "sum")
     slowest = allreduce_scalars(comm, [phase.time_s for phase in own], "max")
     return max((total / time_s for total, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Replace the spans of a solve that is not the fastest, because thousands of solves would need much memory."""
+    """Replace the spans of a solve by those of the fastest solve so far, because many spans would fill the memory."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     if solve.time_s <= best.time_s:
         return solve
@@ -420,7 +423,7 @@ def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
-    """Return a caution for an LU with non-finite entries: the block, its rows and columns, and its owner."""
+    """Return a caution if the LU has non-finite entries, with the block, its rows and columns, and its owner."""
     witness = next((other for other in witnesses if other.not_finite is not None), None)
     if witness is None or witness.not_finite is None:
         return []

@@ -56,7 +56,7 @@ def read_matrix(path: str | Path) -> Any:
     if entries.problem or len(entries.rows) != header.entries:
         raise_mistake(path, header, entries.problem)
     rows, columns, _ = entries.arrays
-    if header.n > 2 * len(rows):  # before anything of n numbers is made
+    if header.n > 2 * len(rows):  # check this before anything with n elements is allocated
         reached = np.unique([rows, columns] if header.symmetry != "general" else rows)
         gaps = np.flatnonzero(reached != np.arange(len(reached)))
         _refuse_empty_row(path, header, int(gaps[0]) if gaps.size else len(reached), header.n - len(reached))
@@ -90,8 +90,10 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
     problem = ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that nothing is there: the entries are counted afterwards
-            warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 takes 1.5 for the integer 1, and only says so
+            warnings.simplefilter("ignore")  # ignore the warning about missing data: the entries are counted afterwards
+            warnings.simplefilter(
+                "error", DeprecationWarning
+            )  # NumPy 1 accepts 1.5 for the integer 1 with a DeprecationWarning only
             table = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
     except (ValueError, OverflowError, OSError, EOFError, zlib.error, DeprecationWarning) as error:
         table, problem = np.empty(0, np.dtype(kinds)), str(error)
@@ -105,7 +107,7 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
 
 
 def mirrored(header: Header, entries: Entries) -> Entries:
-    """Return the entries, with those of the other triangle that a symmetric file omits."""
+    """Return the entries together with the entries of the other triangle, which a symmetric file omits."""
     if header.symmetry == "general":
         return entries
     rows, columns, values = entries.arrays
@@ -133,7 +135,7 @@ def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
 
 
 def _opened(path: Path, use: Any) -> Any:
-    """Return the result of `use` for the lines of the file."""
+    """Open the file, and return the result of `use` for its lines."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
         check_readable(path)
@@ -147,9 +149,6 @@ def _opened(path: Path, use: Any) -> Any:
         raise UsageError(
             f"mxpeak cannot read {path}: {getattr(error, 'strerror', None) or error}; use a file that it can read"
         ) from None
-
-
-# --- the header ------------------------------------------------------------------------------------------------------
 
 
 def _header(path: Path, file: IO[str]) -> Header:
@@ -209,9 +208,6 @@ def _check_kind(path: Path, word: str, kinds: tuple[str, ...], what: str, instea
 
 def _shown(line: str) -> str:
     return quoted(line.rstrip("\n"))
-
-
-# --- what is wrong with the entries ----------------------------------------------------------------------------------
 
 
 def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:

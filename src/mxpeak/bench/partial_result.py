@@ -86,7 +86,7 @@ def _phase(phase: Any) -> dict[str, Any]:
 
 
 def _finished(under_way: CaseInProgress) -> dict[str, Any]:
-    """Return the section about finished solves; empty if there are none."""
+    """Return the section about finished solves; empty if no solve has finished."""
     if under_way.so_far is None:
         return {}
     solves = {"solves": len(under_way.samples_s), "time_s": sum(under_way.samples_s)}

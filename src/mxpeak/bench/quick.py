@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 #: Intended seconds of a run on the host, and the flop/s in fp64 that a core of a server sustains.
 HOST_S, CORE_RATE = 8.0, 35e9
-#: The largest orders: beyond them a share of the limit hardly grows.
+#: The largest orders: the share of the limit hardly grows with larger orders.
 HOST_MOST, GPU_MOST = 19968, 79872
-#: Orders are multiples of these: NB of 64, 96, 128, 192, 256, 384 and 512 divide 1536, so that tune does not change N.
+#: Orders are multiples of these numbers. NB of 64, 96, 128, 192, 256, 384 and 512 divide 1536, so tuned values of NB
+#: do not change N.
 HOST_STEP, GPU_STEP = 1536, 3072
 #: The order for the reference kernels.
 REFERENCE_N = 512

@@ -30,7 +30,7 @@ LARGEST_SIDE = 1024
 
 
 def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
-    """Return the checked rank counts of a study, and the ranks to start; errors are raised on every rank."""
+    """Return the checked rank counts of a study and the number of ranks to start; all ranks raise errors."""
     from mxpeak.runtime.launch import launched, launcher
 
     started = launcher() if launched() else None
@@ -48,7 +48,9 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
 
 def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
-    """Return the rank counts in rising order: the given ones, or the powers of two up to `most` and `most` itself."""
+    """Return the rank counts in ascending order: the given ones, or the powers of two up to `largest` and `largest`
+    itself.
+    """
     if given is None:
         given = sorted({largest, *(2**k for k in range(largest.bit_length()) if 2**k <= largest)})
     text = ",".join(map(str, given))
@@ -110,9 +112,6 @@ def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
     boxes(config, counts)
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------
-
-
 def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the sizes of the problem on `ranks` ranks; `first` is the problem on the fewest ranks."""
     if isinstance(config, SparseConfig):
@@ -168,13 +167,13 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
-    """Return for each rank count why the global box cannot be divided; empty strings if it can."""
+    """Return for each rank count why the global box cannot be divided, or an empty string if it can be divided."""
     whole = _whole(shape, counts[0])
     return [_misfit(whole, ranks, process_grid(ranks), rules=config.mode == "official") for ranks in counts]
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
-    """Return why a global box cannot be divided among the ranks; empty if it can."""
+    """Return why a global box cannot be divided among the ranks; empty if it can be divided."""
     head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
@@ -196,7 +195,7 @@ def _whole(shape: Triple, fewest: int) -> Triple:
 
 
 def _divided(whole: Triple, grid: Triple) -> Triple:
-    """Return the box of a rank of a process grid."""
+    """Return the box of one rank if the process grid divides the global box."""
     x, y, z = (n // p for n, p in zip(whole, grid))
     return x, y, z
 

@@ -36,7 +36,7 @@ class Soak:
         self._bits: list[str] = []
 
     def goes_on(self, bits: str) -> bool:
-        """Record the digest of a run; return whether there is time for another, at least for a second. Collective."""
+        """Record the digest of a run; return whether at least a second remains for another run. Collective."""
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
         continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)

@@ -1,4 +1,4 @@
-"""Share the set-up, the timed solves and the read-bandwidth limit of HPG-MxP and HPCG."""
+"""Provide the set-up, the timed solves and the read-bandwidth limit for HPG-MxP and HPCG."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ OFFICIAL_SHARE = 0.25
 PLAIN = ("rows", "ell", "sell")
 #: Points per side of the box on which all kernels are compiled before any timing.
 TINY = 8
-
-
-# --- configuration ----------------------------------------------------------------------------------------------
 
 
 def plain_storage(config: SparseConfig) -> str:
@@ -111,9 +108,6 @@ def measuring_seconds(config: SparseConfig) -> float:
     if config.rt is not None:
         return config.rt
     return QUICK_RT if config.quick else DEFAULT_RT
-
-
-# --- sizes and rules --------------------------------------------------------------------------------------------
 
 
 def hierarchies_of(
@@ -190,16 +184,13 @@ def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[s
     return [f"the result will not be ADMISSIBLE: {violation.rule}: {violation.text}" for violation in broken]
 
 
-# --- the run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class SolveProgress:
     """Report the steps of one or several solves to the observers of a run.
 
     most      expected number of steps of all solves
     before    steps of the solves that have ended
-    aim       relative residual at which the solve ends; the number of steps is then extrapolated from the residual
+    aim       relative residual at which the solve ends, from which the number of steps is extrapolated
     """
 
     spans: Spans
@@ -307,8 +298,6 @@ class SparseBench(Bench[AnySparse]):
             "optimize_s": measured.optimize_s,
         }
 
-    # --- set-up -------------------------------------------------------------------------------------------------
-
     def box(self, kinds: Iterable[Sequence[HierarchySize]]) -> Box:
         """Return this rank's box, reduced if one of the hierarchies does not fit into memory. Collective."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
@@ -327,13 +316,16 @@ class SparseBench(Bench[AnySparse]):
     def make_ready(
         self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[StencilProblem], None]
     ) -> None:
-        """Compile the kernels of these forms by running all of them on a tiny box. Collective."""
+        """Compile the kernels of these forms by running all kernels on a tiny box. Collective."""
         if self.kernels.name == "reference":
             return  # plain NumPy: no kernel is compiled
 
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
-            checks, self.checks = self.checks, self._new_checks()  # keep the checks of the run free of these solves
+            checks, self.checks = (
+                self.checks,
+                self._new_checks(),
+            )  # keep these solves out of the fault checks of the run
             try:
                 use(self.make(tiny, forms, stencil, Solo()))
             finally:
@@ -365,8 +357,6 @@ class SparseBench(Bench[AnySparse]):
             kernels.matvec(b, A, x)
             kernels.sweep_forward(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=True)
-
-    # --- timing -------------------------------------------------------------------------------------------------
 
     def timed_solves(
         self,

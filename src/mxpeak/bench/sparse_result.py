@@ -1,4 +1,4 @@
-"""Hold the measurements that HPG-MxP and HPCG share: timed solves, and all figures of one storage format."""
+"""The measurements that HPG-MxP and HPCG share: timed solves, and all measurements of one storage format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AnySolve = TypeVar("AnySolve")
 
 @dataclass(frozen=True, slots=True)
 class TimedSolves(Generic[AnySolve]):
-    """The seconds and the outcome of each timed solve, and the phases of all of them, also by step."""
+    """The time and the outcome of each timed solve, and the phases of all solves, also by step."""
 
     samples_s: list[float]
     solves: list[AnySolve]
@@ -50,7 +50,7 @@ class TimedSolves(Generic[AnySolve]):
         return all(isfinite(solve.residual) for solve in self.solves)  # type: ignore[attr-defined]
 
     def motif(self, name: str) -> dict[str, Any]:
-        """Return the phase of a motif; that of multigrid with the flops and bytes of its parts."""
+        """Return the phase of a motif; the phase of multigrid includes the flops and bytes of its parts."""
         phase: dict[str, Any] = self.phases.get(name, NO_PHASE)
         if name != "mg":
             return phase
@@ -83,12 +83,12 @@ class MeasuredStorage(Generic[AnySolve]):
 
     @property
     def minimum_rate(self) -> float:
-        """Return the bytes per second that all motifs must move at least."""
+        """Return the minimum number of bytes that all motifs move, per second of the solves."""
         return float(sum(self.timed.motif(name)["bytes"] for name in self.motifs)) / self.timed.time_s
 
     @property
     def limit(self) -> Limit:
-        """Return the read bandwidth, or the highest rate of the solves and of their products if that is higher."""
+        """Return the read bandwidth as a limit; higher rates of the solves or of their products raise the limit."""
         limit, spmv = self.readings.including(self.solves_name, self.minimum_rate), self.timed.motif("spmv")
         return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
 
@@ -101,7 +101,7 @@ class MeasuredStorage(Generic[AnySolve]):
         return {"steps": self.timed.by_step, **({} if self.trace is None else {"trace": self.trace})}
 
     def table(self, *names: str) -> dict[str, Any]:
-        """Return phases, each with its share of the limit."""
+        """Return the named phases, each with its share of the limit."""
         return {name: with_share(self.timed.motif(name), self.limit.rate) for name in names}
 
 

@@ -13,7 +13,7 @@ from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, chec
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
 
-#: The default side of a box, and with --quick: that of the reference on the host, and one that fills a GPU.
+#: The default side of a box, and the side with --quick: that of the reference on the host, and one that fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column index, and of an entry during the set-up: an fp64 value and its column index.
@@ -29,9 +29,6 @@ POINTS = 2
 POINTS_GROUP = 8
 
 
-# --- the box ----------------------------------------------------------------------------------------------------
-
-
 def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
     """Return the box of `rank`; raise an error on every rank if there is no valid box."""
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
@@ -42,7 +39,7 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """Return the process grid with the given sides, otherwise as close to a cube as possible."""
+    """Return the process grid that contains the given sides and is otherwise as close to a cube as possible."""
     given = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
     if not given:
         return process_grid(ranks)
@@ -72,9 +69,6 @@ def _misfit(sides: dict[str, int], ranks: int, default: Triple) -> str:
         f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
         f"for the grid {times(default)}"
     )
-
-
-# --- memory -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Times of the steps of a run by phase, and all its spans, from all ranks."""
+"""Collect the time of each step by phase, and all spans of a run, from all ranks."""
 
 from __future__ import annotations
 

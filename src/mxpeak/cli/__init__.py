@@ -1,1 +1,1 @@
-"""The command line: flags in, text and files and an exit code out."""
+"""The command line: parse flags, run a verb, print text, write files and return an exit code."""

@@ -115,7 +115,7 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
-    """Return the differences as text: n is 1000 in the file and 2000 in this run."""
+    """Return the differences as text, for example: n is 1000 in the file and 2000 in this run."""
     problem, launch = (_table(result, name) for name in ("problem", "launch"))
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
@@ -127,6 +127,6 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
 
 
 def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a result; empty if it is not a table."""
+    """Return a section of a result, or an empty section if the value is not a table."""
     section = result.get(name)
     return section if isinstance(section, dict) else {}

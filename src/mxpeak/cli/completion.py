@@ -63,7 +63,7 @@ def completion(args: argparse.Namespace, argv: list[str], session: Session) -> i
 
 
 def known_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each beginning of a command line with the words that may follow it, the longest beginnings first."""
+    """Yield each beginning of a command line with the words that may follow, the longest beginnings first."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():

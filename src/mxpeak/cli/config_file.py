@@ -26,7 +26,7 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a --config file: TOML, or a result, which `compare` names such as `last` may select."""
+    """Return the settings of a --config file: TOML, or a result, which a name such as `last` may also select."""
     if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
@@ -60,7 +60,9 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
     values = {name: setting["value"] for name, setting in settings.items() if _was_set(setting["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
-    if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
+    if (
+        benchmark is not None
+    ):  # values that only HPL.dat can set have no flag, and most files set these values to the defaults
         mute = {f.name: f.default for f in fields_without_flag(benchmark.config)}
         values = {name: value for name, value in values.items() if name not in mute or value != mute[name]}
     for name in ("grid", "node_grid"):
@@ -86,7 +88,7 @@ def _size_of(result: Mapping[str, Any], values: Mapping[str, Any], benchmark: Be
 
 
 def _grids(value: Any) -> Any:
-    """Return a grid or a list of grids as text for their flag, and other values unchanged."""
+    """Return a grid or a list of grids as the text of its flag; return other values unchanged."""
     pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return [f"{P}x{Q}" for P, Q in pairs] if whole else value
@@ -105,7 +107,10 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
 
     try:
         content = tomllib.loads(read_text(path, "--config") if text is None else text)
-    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOML errors, and numbers or brackets that are thousands of characters long
         raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
     for name, value in content.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):

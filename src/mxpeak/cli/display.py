@@ -1,4 +1,4 @@
-"""What rank 0 shows of a run as its cases end: the benchmark's own report, the verdict for people, warnings."""
+"""Show the cases of a run on rank 0 as they end: the benchmark's own report, the verdict and the warnings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mxpeak.watch.progress import Progress, how_far, since
 
 
 class PlainProgress(Progress):
-    """Progress of work that is not counted in flops: how far, and how long still."""
+    """Progress of work that is not counted in flops: the completed share and the remaining time."""
 
     def _parts(self, step: Step) -> list[str]:
         return [*how_far(step), since(step)]
 
 
 def judge(result: Result, config: RunConfig) -> None:
-    """Call a valid result slow if it is below a floor that was asked for, and say which."""
+    """Change the status of a valid result to slow, with the reason, if it misses a requested rate or share."""
     rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
     lines = []
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
@@ -44,7 +44,7 @@ def judge(result: Result, config: RunConfig) -> None:
 
 @dataclass
 class Display:
-    """Follows one benchmark's run on rank 0; `on_case` is called as each case ends."""
+    """Shows one benchmark's run on rank 0; `on_case` is called as each case ends."""
 
     request: RunRequest
     ranks: int
@@ -52,8 +52,8 @@ class Display:
     stdout: FaultTolerantStream
     stderr: FaultTolerantStream
     color: bool
-    width: int | None = None  # of the terminal; None: lines are not folded
-    rows_only: bool = False  # the scoreboard alone shows results
+    width: int | None = None  # width of the terminal; None: lines are not folded
+    rows_only: bool = False  # show the results in the scoreboard only
     results: list[Result] = field(default_factory=list)
     skipped: int = 0
     _warned: set[str] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Display:
             self._skip(case)
         else:
             if self.request.benchmark.in_flops:
-                label = result.telemetry.get("computation")  # the one that the rate is of
+                label = result.telemetry.get("computation")  # the computation that determines the rate
                 result.telemetry.setdefault("progress", self.progress.samples_of(label))
             if self.progress.forecast is not None:
                 result.telemetry["forecast"] = self.progress.forecast.section()
@@ -85,7 +85,7 @@ class Display:
             self._show(result)
 
     def close(self) -> None:
-        """End the reports."""
+        """Close the reports."""
         passed, failed = sum(r.passed for r in self.results), sum(r.status == "invalid" for r in self.results)
         for text in self._texts:
             text.footer(passed, failed, self.skipped)

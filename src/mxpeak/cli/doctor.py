@@ -1,4 +1,4 @@
-"""mxpeak doctor: what was found on this machine, and what to install for what was not."""
+"""`mxpeak doctor`: report the components of this machine, and the commands that install the missing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxpeak.records import three_digits
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: The labels of facts whose names in JSON do not read as one.
+#: Labels for facts whose JSON names are not readable as labels.
 LABELS = {
     "cpu_model": "processor",
     "physical_cores": "cores",

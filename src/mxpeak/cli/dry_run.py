@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
 
-#: Ranks of a node that are shown each.
+#: The largest number of ranks of a node that are listed individually.
 MOST_RANKS = 16
 
 
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
-    """Show what a run would do, and return its exit code if it would not fit into memory. Collective."""
+    """Show what a run would do; the exit code is not 0 if the run needs too much memory. Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: requested_problem(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)

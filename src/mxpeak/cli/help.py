@@ -14,7 +14,7 @@ from mxpeak.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: The flags that -h shows if a command has more than fit.
+#: The flags that -h shows if a command has more flags than fit on the screen.
 COMMON = (
     *("-N", "--nx", "--rt", "--nb", "--kind", "--structure", "--dtype", "--precision"),
     *("--ranks", "--threads", "--grid", "--device", "--quick", "--repeat", "--mem", "--dat", "--config"),
@@ -49,7 +49,7 @@ TOPICS = ("exit-codes", "settings", "submit")
 
 
 class HelpAction(argparse.Action):
-    """-h prints the short help, --help all of it."""
+    """Print the short help for -h, and the complete help for --help."""
 
     def __init__(self, option_strings: list[str], dest: str = argparse.SUPPRESS, **settings: Any):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **settings)
@@ -86,7 +86,7 @@ def short_help(parser: argparse.ArgumentParser) -> str:
 
 
 def _place(action: argparse.Action) -> int:
-    """Return the position of a flag in COMMON; others follow."""
+    """Return the position of a flag in COMMON; flags outside of COMMON come last."""
     places = [COMMON.index(one) for one in action.option_strings if one in COMMON]
     return min(places, default=len(COMMON))
 

@@ -99,7 +99,7 @@ class Watched:
         recorded = self.files.forecasts.get(self.benchmark, {}).get(case)
         self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
-            self.guard.forecast = recorded  # a simulation is no proof that the rest can be so fast
+            self.guard.forecast = recorded  # a simulation does not prove that the remaining steps can be as fast
         if self.files.log:
             about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
             self.files.log.write("case started", benchmark=self.benchmark, case=about)
@@ -137,7 +137,9 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
 
 
 def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
-    """Return which of the processes a signal or a debugger has stopped, as Linux shows it; those unknown have not."""
+    """Return the processes that a signal or a debugger has stopped, as Linux reports; unknown processes are not
+    stopped.
+    """
     names = []
     for name, pid in processes.items():
         with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -175,7 +177,7 @@ def _code(error: BaseException) -> int:
 
 
 def _finished_event(result: Result) -> dict[str, Any]:
-    """Return the event of a finished case, with its figures and its validation."""
+    """Return the event of a finished case, with its measurements and its validation."""
     figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
     checks = ("passed", "residual", "threshold", "iterations")
     return {

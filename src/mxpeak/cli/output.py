@@ -81,16 +81,16 @@ def _writable_folder(name: str, flag: str) -> Folder:
 
 
 def refuse_existing(paths: Iterable[Path], instead: str) -> None:
-    """Stop if one of the files is there: results are never overwritten."""
+    """Raise an error if one of the files exists, because results are never overwritten."""
     for path in paths:
         if os.path.lexists(path):
             raise UsageError(f"{path} already exists, and mxpeak never overwrites results; use another {instead}")
 
 
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
-    """Stop if a new file cannot be made at `path`, or if another result will be written there.
+    """Raise an error if `path` cannot be created, or if another result will be written to the same path.
 
-    `replaced`: a file that is there is to be replaced.
+    `replaced`: an existing file may be replaced.
     """
     if not replaced:
         refuse_existing([path], f"{flag} FILE")
@@ -99,7 +99,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
     try:
         _try_to_write(path.parent)
         with suppress(FileNotFoundError):
-            path.lstat()  # which fails if the name is too long
+            path.lstat()  # raises an error if the name is too long
     except OSError as error:
         raise UsageError(f"mxpeak cannot write {path}: {error.strerror}; use another {flag} FILE") from None
 
@@ -137,12 +137,12 @@ def write_new(path: Path, text: str) -> None:
 
 
 def _part_of(path: Path) -> Path:
-    """Return the name of a file until it is whole; short, because the whole name may be as long as names can be."""
+    """Return a temporary name for an incomplete file, which is short because file names have a maximum length."""
     return path.with_name(f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}.part")
 
 
 def _write_out(part: Path, text: str) -> None:
-    """Write a new file and bring it to the disk; a path that is not UTF-8 appears in it with backslashes."""
+    """Write a new file and flush it to the disk; backslashes escape bytes that are not UTF-8."""
     with part.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(text)
         file.flush()
@@ -155,9 +155,9 @@ def _names(path: Path) -> Iterator[Path]:
 
 
 def _taken(part: Path, name: Path) -> bool:
-    """Rename a file to this name if it is free, and return whether it was."""
+    """Rename a file to this name if the name is free, and return whether the rename succeeded."""
     try:
-        os.link(part, name)  # unlike a rename, it replaces nothing
+        os.link(part, name)  # unlike a rename, a link replaces no file
     except FileExistsError:
         return False
     except OSError:  # a file system without links
@@ -213,7 +213,7 @@ class Folder:
 
 
 class FaultTolerantStream:
-    """A stream that stores its first error instead of raising it, because other ranks wait for this run."""
+    """A stream that stores its first error instead of raising it, because the other ranks wait for this rank."""
 
     def __init__(self, stream: TextIO):
         self.error: OSError | None = None

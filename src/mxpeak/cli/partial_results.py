@@ -19,7 +19,7 @@ EVERY_S = 10.0
 
 
 class PartialResultsFile:
-    """Keep the ended cases and the completed solves of the current one, as `aborted`, in a file on rank 0.
+    """Keep the ended cases and the completed solves of the current case, as `aborted`, in a file on rank 0.
 
     The file is in the results folder until the results are written.
     """

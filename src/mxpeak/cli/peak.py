@@ -34,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Measure on all ranks. Collective."""
+    """Measure the rates on all ranks, and return the exit code. Collective."""
     config = read_on_root(args, session, lambda: _config(args))
     code = join_ranks(config, argv, session)
     return _measure(config, args, argv, session) if code is None else code

@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Write the results of some runs; all ranks read, so that all end with the same code, and one writes."""
+    """Write one report on the results of several runs; all ranks read the results, and rank 0 writes the report."""
     from mxpeak.cli.output import check_file, write_new
 
     target = args.out or TARGETS.get(args.format, "-")
@@ -87,7 +87,7 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the report that `mxpeak run --format` prints for these results of one benchmark."""
+    """Return the native report of these results of one benchmark, as `mxpeak run --format` prints it."""
     names = dict.fromkeys(str(one.get("benchmark")) for one in results)
     benchmark = BENCHMARKS.get(next(iter(names), ""))
     if benchmark is None or benchmark.report is None or len(names) > 1 or benchmark.report.format != form:
@@ -116,10 +116,10 @@ def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -
 
 
 def _frozen(value: Any) -> Any:
-    """Return a value of JSON with tuples in place of lists, as in a configuration."""
+    """Return a JSON value with its lists converted to tuples, as a configuration has them."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _name(path: Path) -> str:
-    """Return the name of a run: its folder, or its file if that has a name of its own."""
+    """Return the name of a run: its folder, or its file if the file has a name of its own."""
     return path.parent.name if path.name == "result.json" and path.parent.name else str(path)

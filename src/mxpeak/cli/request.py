@@ -18,7 +18,7 @@ from mxpeak.options import Option, Run, Setting, options, resolve, run_of, sugge
 
 #: Settings of one layout, which a scaling study with several layouts does not take from `mxpeak tune`.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
-#: Variables that are not those of options: MXPEAK_CONFIG, ...
+#: Variables that do not set an option, such as MXPEAK_CONFIG.
 OTHER_VARIABLES = (
     "CONFIG",
     "DAT",

@@ -106,7 +106,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
         from mxpeak.cli.dry_run import dry_run
 
         return dry_run(wanted, session)
-    forecasts: dict[str, Any] = {}  # on rank 0 only, which alone compares
+    forecasts: dict[str, Any] = {}  # only rank 0 has forecasts, because only rank 0 compares
     session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
     try:
@@ -201,7 +201,7 @@ class Execution:
         try:
             for request, comm in turns(wanted, self.session, self._first_problem):
                 codes.append(self._run_benchmark(request, comm))
-        except BaseException:  # a signal, or an error of this rank alone
+        except BaseException:  # a signal, or an error of only this rank
             if self.so_far is not None:
                 self._finish()  # with the results so far
                 self.so_far.clear()
@@ -390,7 +390,7 @@ class Execution:
     def _submit(self, folder: Folder, files: dict[str, str]) -> int:
         """Write the fields of the submission form with the files of the run, and return the exit code."""
         display = next(display for display in self.displays if display.request.config.submission_folder is not None)
-        if all(result.status == "aborted" for result in display.results):  # a list accepts none of them
+        if all(result.status == "aborted" for result in display.results):  # no list accepts aborted results
             return ExitCode.VALID
         others = [r for one in self.displays for r in one.results if one is not display]
         submission_files = load(display.request.benchmark.submission)

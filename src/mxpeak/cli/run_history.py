@@ -23,7 +23,7 @@ OUT = Path("mxpeak-out")
 #: File of the run that `mxpeak baseline set` stores.
 KEPT = OUT / "baseline.json"
 
-#: Names that replace the path of a run.
+#: Names that may be given instead of the path of a run.
 NAMES = ("last", "previous", "baseline")
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
-#: Seconds in which rank 0 must write the results of a run that was ended, and in which a rank must end.
+#: Seconds in which rank 0 must write the results after a run was ended, and seconds in which a rank must end.
 LEAVE_S, LAST_S = 5.0, 10.0
 #: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
@@ -71,7 +71,7 @@ def interruptible(session: Session) -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
-            session.ending = True  # whoever keeps checkpoints keeps one more, and asks again
+            session.ending = True  # a run with checkpoints writes one more, and then checks the signal again
             return
         raised.append(Interrupted(asked_by(number)) if session.stalled is None else StalledError(session.stalled))
         raise raised[-1]
@@ -96,7 +96,7 @@ def interruptible(session: Session) -> Iterator[None]:
     try:
         yield
         for timer, number in again:
-            if timer.is_alive():  # what ends here was to be ended
+            if timer.is_alive():  # the block has ended normally after a signal, so end now
                 stop(number, None)
     except Interrupted:
         raise
@@ -142,19 +142,19 @@ class Session:
     stalled   message of the watchdog
     ending    whether a signal has asked for the end, and a last checkpoint may come first
     grace_s   seconds that the last checkpoint may take
-    heard     event that is set when the process ends
-    failed    error before the ranks have met, which this rank still has to print
-    alone     whether the parent process has ended, whose number may by now belong to another process
+    heard     event that is set when the process must end
+    failed    error from the time before the ranks have connected, which this rank still has to print
+    alone     whether the parent process has ended; another process may then have its number
     """
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
         self.ending = False  # a signal has asked for the end, and a last checkpoint may come first
-        self.grace_s = 0.0  # how long it may take
-        self.heard = threading.Event()  # that it shall end
-        self.failed: str | None = None  # before it has met the others: what is left to be said of it
-        self.alone = False  # who started it has ended: its number may be another process's by now
+        self.grace_s = 0.0  # seconds that the last checkpoint may take
+        self.heard = threading.Event()  # set when this process must end
+        self.failed: str | None = None  # the error from the time before the ranks have connected, not yet printed
+        self.alone = False  # the parent process has ended, and another process may have its number
 
     @property
     def rank(self) -> int:
@@ -185,7 +185,7 @@ class Session:
         return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
-        """End all ranks with `code`, without a message to the others, which may be anywhere in the program."""
+        """End all ranks with `code`, without a message to the other ranks, which may be anywhere in the program."""
         flush()
         if self.comm is None:
             self.failed = self.failed or ""
@@ -196,16 +196,19 @@ class Session:
         return code
 
     def refuse(self, text: str, code: int) -> int:
-        """Print an error of all ranks; ranks that have not met yet may each fail alone: see `abort_unjoined`."""
+        """Print an error that all ranks have; ranks that have not connected yet may fail individually, see
+        `abort_unjoined`.
+        """
         self.log(text)
         if self.comm is None:
             self.failed = text if self.rank else ""
         return code
 
     def abort_unjoined(self, code: int) -> None:
-        """End the ranks that wait for this one, if it has failed before the ranks have met.
+        """End the ranks that wait for this one, if this rank has failed before the ranks have connected.
 
-        Usually all ranks fail with the same error, which rank 0 prints; another rank prints its own only after a pause.
+        Usually all ranks fail with the same error, which rank 0 prints. Another rank prints its own error only after a
+        pause.
         """
         if self.failed is None or launchers_socket() is None:
             return
@@ -216,9 +219,10 @@ class Session:
         end_launched(code)
 
     def end_with_grace(self, code: int) -> int:
-        """End all ranks like `end`, with time for rank 0 to write results and for all ranks to print where they stall.
+        """End all ranks like `end`, after time for rank 0 to write results and for all ranks to print where they
+        stall.
 
-        Before MPI has started, the launcher notices the end of a rank only if a signal ended it.
+        Before MPI has started, the launcher notices the end of a rank only if a signal ended that rank.
         """
         from mxpeak.runtime.launch import launched
 
@@ -229,24 +233,24 @@ class Session:
             if self.stalled is None and not self.alone:
                 pass_on(code - 128)
             if self.stalled is not None or not torchrun_ends_all():
-                sleep(LEAVE_S)  # whoever ends first ends all
+                sleep(LEAVE_S)  # the first process that ends makes the launcher end all ranks
         try:
             return self.end(code)
         finally:  # until then another thread may end a rank that hangs
             self.heard.set()
 
     def abort_stalled(self, text: str) -> None:
-        """Print why this rank makes no progress, and end it. Called by a thread of the watchdog."""
+        """Print why this rank makes no progress, and end the rank. The watchdog's thread calls this method."""
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
         interrupt_main(signal.SIGTERM)
-        if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
+        if not self.heard.wait(LAST_S):  # the main thread hangs in a call that blocks signals
             write_exit_code(ExitCode.GUARD)
             os._exit(ExitCode.GUARD)
 
     def parent_died(self, pid: int) -> None:
-        """End this rank, because its parent process has ended. Called by the thread that waits for the parent."""
+        """End this rank because its parent process has ended. A thread that waits for the parent calls this."""
         self.alone = True
         self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""What a run needs before it computes: ranks, cores, threads, memory, compiled kernels."""
+"""Prepare a run before it computes: ranks, cores, threads, memory and compiled kernels."""

@@ -14,8 +14,8 @@ from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
 from mxpeak.runtime.compile import compile_in_turn
 
-#: One call at a time: the threads of the kernels run in step, and a sum has one slot per thread. A call from a user's
-#: callback comes in the same thread, between two kernels.
+#: One call at a time, because the threads of the kernels run in step, and a sum has one slot per thread. A call from a
+#: user's callback runs in the same thread, between two kernels.
 TURN = threading.RLock()
 
 #: The calling process.
@@ -25,7 +25,7 @@ _ready: set[tuple[object, ...]] = set()
 
 
 def threads_for(asked: Any, *, default: int | None = None) -> int:
-    """Return the number of threads that was requested, after checking it; for None, `default` or one per core."""
+    """Check a requested number of threads and return it; for None, return `default` or one thread per core."""
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
@@ -43,16 +43,16 @@ def threads_for(asked: Any, *, default: int | None = None) -> int:
 
 @cache
 def _cores() -> int:
-    """Return the number of cores for one thread each."""
+    """Return the number of cores that can each run one thread."""
     return max(1, len(one_core_each()))
 
 
 def compile_once(
     what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE, name: str = ""
 ) -> None:
-    """Use kernels on tiny data at the first call with this key on one of the ranks, so that they are compiled.
+    """Run kernels on tiny data at the first call with this key on one of the ranks, so that the kernels are compiled.
 
-    `name`: the use, by which its entry points may be declared. Prints a line to stderr if compilation takes more than a
+    `name` is the use under which entry points may be declared. A line on stderr reports a compilation of more than a
     second. Collective over comm.
     """
     if not comm.agree(key in _ready):

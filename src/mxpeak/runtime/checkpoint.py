@@ -46,14 +46,14 @@ SCHEMA = "mxpeak.checkpoint/2"
 RUN, SLOTS = "run.json", ("a", "b")
 #: Hexadecimal digits of a digest; bytes of the first line; bytes of the numbers that are written and summed at a time.
 DIGEST, FIRST_LINE, AT_ONCE = 64, len(SCHEMA) + 10 + 64 + 3, 1 << 24
-#: Bytes of the largest head and of the largest run.json: a damaged or foreign file must not fill the memory.
+#: The largest size in bytes of a head and of a run.json, so that a damaged or foreign file cannot fill the memory.
 MOST_HEAD = 1 << 26
 MOST_RUN = 1 << 20
 #: Writes that bypass the cache begin and end on a page, in memory and in the file.
 PAGE = mmap.PAGESIZE
-#: The types that a matrix on the host has.
+#: The types of the entries of a matrix in host memory.
 DTYPES = ("float64", "float32", "float16")
-#: Each integer of a head with its smallest and its largest value.
+#: The integers of a head, each with its smallest and its largest allowed value.
 INTEGERS = {
     "number": (1, 1 << 53),
     "steps": (1, 1 << 40),
@@ -65,7 +65,7 @@ INTEGERS = {
     "p": (0, 1 << 24),
     "q": (0, 1 << 24),
 }
-#: Each time of a head with its largest value: ten thousand years.
+#: The times of a head, each with its largest allowed value: ten thousand years.
 TIMES = {"elapsed_s": 3e11, "unix": 3e11}
 
 
@@ -100,27 +100,27 @@ class Part:
 
     @property
     def rows(self) -> BlockCyclic:
-        """Return the layout of its rows."""
+        """Return the layout of the rows."""
         return BlockCyclic(self.m, self.nb, self.p, self.P)
 
     @property
     def columns(self) -> BlockCyclic:
-        """Return the layout of its columns."""
+        """Return the layout of the columns."""
         return BlockCyclic(self.n, self.nb, self.q, self.Q)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape of its numbers."""
+        """Return the shape of the stored numbers."""
         return self.rows.local_size, self.columns.local_size
 
     @property
     def bytes(self) -> int:
-        """Return the size of its numbers in bytes."""
+        """Return the size of the stored numbers in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def name(self) -> str:
-        """Return the name of its file."""
+        """Return the name of the file."""
         return part_name(self.p, self.q)
 
     @property
@@ -160,7 +160,7 @@ class Digest:
 
 
 def head_of(part: Part) -> bytes:
-    """Return the head of a part: whole pages."""
+    """Return the head of a part as bytes, padded to whole pages."""
     values = {f.name: getattr(part, f.name) for f in fields(part)}
     values["notes"] = {name: np.asarray(note, "<f8").tobytes().hex() for name, note in part.notes.items()}
     body = json.dumps(values, allow_nan=False).encode()
@@ -177,7 +177,7 @@ def _head_digest(begin: bytes, body: bytes) -> bytes:
 
 
 class Writer:
-    """Writes the parts of this rank, one at a time, from a copy, while the rank computes."""
+    """Writes the parts of this rank in the background, one at a time, from a copy of the matrix."""
 
     def __init__(self, folder: Path, like: Array):
         self._folder = folder
@@ -192,7 +192,7 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, part: Part, fill: Callable[[Array], None]) -> None:
-        """Copy the numbers with `fill`, and begin to write them as this part."""
+        """Copy the numbers with `fill`, and start to write the copy as this part."""
         self.wait()
         fill(self._copy)
         self._thread = threading.Thread(target=self._run, args=(part,), name="checkpoint")
@@ -211,7 +211,7 @@ class Writer:
 
 
 def write_part(slot: Path, part: Part, numbers: Array) -> None:
-    """Write a part, which is complete when it has its name."""
+    """Write a part under a temporary name, and rename the file when it is complete."""
     head = head_of(part)
     with suppress(FileExistsError):
         slot.mkdir()
@@ -240,9 +240,9 @@ def _cut(flat: Array) -> Iterator[Array]:
 
 @contextmanager
 def new_file(temporary: Path, path: Path) -> Iterator[int]:
-    """Open a new file that gets its name, and replaces another one, when all of it is on the disk.
+    """Open a new file under a temporary name, and rename it to `path` when all of it is on the disk.
 
-    The temporary name may be a link to another file of the user: a link is removed, never followed.
+    The temporary name may be a link to another file of the user; a link is removed, never followed.
     """
     temporary.unlink(missing_ok=True)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
@@ -253,7 +253,7 @@ def new_file(temporary: Path, path: Path) -> Iterator[int]:
         finally:
             os.close(file)
         temporary.rename(path)
-        _flush_folder(path.parent)  # the name too must be on the disk before the other slot is written
+        _flush_folder(path.parent)  # the new name must be on the disk before the other slot is written
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -274,10 +274,9 @@ def pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _write(file: int, piece: Array) -> None:
-    """Write bytes that bypass the cache of the system, if they are whole pages and the disk supports it.
+    """Write bytes, bypassing the cache of the system if they are whole pages and the disk supports it.
 
-    Through the cache they would use ten times as much time of a processor that computes, and memory that a run has
-    filled.
+    Writes through the cache need ten times as much processor time, and memory that a run has filled.
     """
     direct = piece.ctypes.data % PAGE == 0 == piece.size % PAGE and _set_direct(file, True)
     while piece.size:
@@ -292,7 +291,9 @@ def _write(file: int, piece: Array) -> None:
 
 
 def _set_direct(file: int, on: bool) -> bool:
-    """Let writes to a file bypass the cache, or not; return whether they do. In memory and on a Mac they cannot."""
+    """Turn the bypass of the cache on or off; return whether writes bypass the cache, which memory and macOS do not
+    support.
+    """
     bypass = getattr(os, "O_DIRECT", 0)
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     try:
@@ -313,9 +314,9 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
-    """Read the head of a part and the bytes that it takes; with `whole`, also check the digest of its numbers.
+    """Return the head of a part and its size in bytes; with `whole`, also check the digest of the numbers.
 
-    Raises a ValueError that says what is wrong, or an OSError.
+    Raises a ValueError that describes the defect, or an OSError.
     """
     with regular_file(slot / part_name(p, q)) as file:
         head, part = read_head(file)
@@ -378,7 +379,7 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
 
 
 def check_numbers(file: BinaryIO, head: bytes, part: Part) -> None:
-    """Read the numbers that follow a head and the digest behind them, and raise a ValueError if they do not fit."""
+    """Check the numbers after a head against the digest that follows them; raise a ValueError if it differs."""
     digest, remaining = Digest(head), part.bytes
     piece = memoryview(bytearray(min(remaining, AT_ONCE)))
     while remaining:
@@ -399,9 +400,9 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
 
 
 def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
-    """Read the numbers of this rank from the parts of a checkpoint, whose grid may be another one.
+    """Read the numbers of this rank from the parts of a checkpoint, which may have another process grid.
 
-    `first` is one of the parts; all have been read and checked before. Raises a ValueError or an OSError.
+    `first` is one of the parts. All parts have been read and checked before. Raises a ValueError or an OSError.
     """
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))
@@ -433,7 +434,7 @@ def _load_part(
 
 
 def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
-    """Return the local indices, in each of two layouts, of the global indices that both own."""
+    """Return the local indices, in each of two layouts, of the global indices that both layouts own."""
     here = np.arange(local.local_size)
     blocks, within = here // local.nb * local.P + local.p, here % local.nb
     both = blocks % theirs.P == theirs.p
@@ -441,7 +442,7 @@ def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
 
 
 def _runs(to: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """Cut rows into runs that are consecutive in the source, of 256 rows at most."""
+    """Divide rows into runs of at most 256 rows that are consecutive in the source."""
     cuts = np.flatnonzero(np.diff(source) != 1) + 1
     for here, there in zip(np.split(to, cuts), np.split(source, cuts)):
         for i in range(0, len(there), 256):

@@ -19,14 +19,15 @@ from mxpeak.perf.host import available_memory_bytes, one_core_each
 
 #: Seconds after which a first use that compiles prints a line, and between two checks.
 SILENT_S = 1.0
-#: The largest number of processes that compile; more would wait for the slowest entry point.
+#: The largest number of processes that compile; additional ones would only wait for the slowest entry point.
 MOST = 8
-#: Free memory for each of them: LLVM, Numba and the largest function.
+#: Free memory that each compiling process needs for LLVM, Numba and the largest function.
 PROCESS_BYTES = 2**29
-#: Seconds within which a process must end when nothing remains to be compiled; an entry point takes five.
+#: Seconds within which a process must end when no entry point remains; an entry point takes five seconds.
 PATIENCE_S = 60.0
 
-#: The program of such a process, a new interpreter with the same path: a fork would inherit MPI and locks.
+#: The program of a compiling process: a new interpreter with the same path, because a fork would inherit MPI and
+#: locks.
 _WORKER = """
 import json, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -45,11 +46,11 @@ def compile_in_turn(
     cores: Sequence[int] | None = None,
     kernels: Backend | None = None,
 ) -> None:
-    """Use kernels that are compiled at first use: one rank per cache folder first, so that the others load its results.
+    """Compile kernels at their first use on one rank per cache folder; the other ranks then load the machine code.
 
-    `name`: the use, by which its entry points may be declared; `cores`: the cores for compilation, if not those of this
-    process; `kernels`: a backend that can rehearse the use. Rank 0 prints a line if compilation takes more than a
-    second. Collective over comm.
+    `name` is the use under which entry points may be declared. `cores` are the cores for compilation, if they differ
+    from those of this process. `kernels` is a backend that can rehearse the use. Rank 0 prints a line if compilation
+    takes more than a second. Collective over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 
@@ -70,7 +71,7 @@ def compile_in_turn(
 
 @contextmanager
 def _announced(text: str) -> Iterator[threading.Event]:
-    """Print a line after a second if the event is set or new machine code appears, not if kernels are only loaded."""
+    """Print a line after a second if the event is set or new machine code appears; loading kernels prints none."""
     compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
 
     def watch() -> None:
@@ -89,7 +90,7 @@ def _announced(text: str) -> Iterator[threading.Event]:
 
 
 def _machine_code() -> int:
-    """Return the number of files in the caches of machine code: Numba's, and Triton's if it is loaded."""
+    """Return the number of files in the machine-code cache of Numba, and in that of Triton if Triton is loaded."""
     from mxpeak.kernels.host.engine.cache import cache_directory
 
     folders = [cache_directory()]
@@ -106,9 +107,10 @@ def cold_entries(name: str) -> list[int]:
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
-    """Compile the declared entry points of a use that are not cached, here and in a process on each of the other cores.
+    """Compile the declared entry points of a use that are not cached, in this process and in one process per other
+    core.
 
-    With one core the use itself compiles them, as it does after a failure here.
+    With one core, or after a failure here, the use itself compiles the entry points.
     """
     from mxpeak.kernels.host.engine.first_use import compile_from
 
@@ -140,7 +142,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Return whether an entry point is not in the cache; if that is unclear, the use itself compiles it."""
+    """Return whether an entry point is not in the cache; False if that is unclear, and the use then compiles it."""
     try:
         return bool(entry.is_cold())
     except Exception:

@@ -73,7 +73,7 @@ def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: 
 
 
 def mpi_library(comm: Communicator) -> dict[str, str]:
-    """Return the name and version of the MPI library that carries the messages; nothing without MPI."""
+    """Return the name and version of the MPI library of the communicator, or an empty dictionary without MPI."""
     if comm.name != "mpi":
         return {}
     from mxpeak.comm.transports.mpi import library_version  # already loaded, because `comm` uses it

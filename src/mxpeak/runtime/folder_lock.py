@@ -1,4 +1,4 @@
-"""A lock on a folder: held by one process, and released by the system when that process ends, however it ends."""
+"""Lock a folder for one process; the system releases the lock when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mxpeak.errors import UsageError
 LOCK = "lock"
 #: Errors of a file system, or of a server, that does not lock files.
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
-#: Errors of a folder in which this process must not write.
+#: Errors of a folder that this process is not allowed to write to.
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FolderLock:
     """The lock on a folder.
 
-    Raises a UsageError if another process holds it, or if another object of this process does.  `missing` says why the
-    folder could not be locked; it is empty if the lock is held.
+    Raises a UsageError if another process, or another object of this process, holds the lock. `missing` is the reason
+    why the folder could not be locked, or empty if the lock is held.
     """
 
     def __init__(self, folder: Path):
@@ -47,7 +47,7 @@ class FolderLock:
             _write_holder(self._file)
 
     def release(self) -> None:
-        """Let another run use the folder."""
+        """Release the lock, so that another run can use the folder."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -56,12 +56,12 @@ class FolderLock:
 def check_unlocked(folder: Path) -> None:
     """Raise a UsageError if a run uses this folder now."""
     if os.path.lexists(folder / LOCK):
-        with suppress(OSError):  # a folder that cannot be written cannot be in use
+        with suppress(OSError):  # no run can use a folder that cannot be written to
             FolderLock(folder).release()
 
 
 def _open(folder: Path) -> int:
-    """Open the file that is locked, which may not be a link to another file."""
+    """Open the lock file; raise an error if it is a link to another file."""
     path, how = folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:
@@ -84,14 +84,14 @@ def _open(folder: Path) -> int:
 
 
 def _write_holder(file: int) -> None:
-    """Write this process into the locked file, for the message that another run prints."""
+    """Write the host and number of this process into the lock file, for the message that another run prints."""
     with suppress(OSError):  # on a full disk the lock works without this text
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
 
 
 def _holder(file: int) -> str:
-    """Return text that names the process with the lock; empty if it is unknown."""
+    """Return text that names the process that holds the lock; empty if the process is unknown."""
     with suppress(OSError):
         if holder := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
             return f" (process {holder[1].decode()} on {holder[2].decode()})"

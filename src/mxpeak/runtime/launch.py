@@ -34,7 +34,7 @@ LAUNCHERS = {
     "mpiexec (PMIx)": ("PMIX_RANK", "PMIX_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-#: RANK is an ambiguous name; torchrun sets one of these too.
+#: RANK is an ambiguous name; torchrun also sets one of these variables.
 TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE")
 #: Variables in which launchers store the rank within the node.
 LOCAL_RANKS = {
@@ -47,7 +47,7 @@ LOCAL_RANKS = {
 #: Minimum memory of each rank before it has a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
 
-#: Command that starts several ranks of each communicator.
+#: The commands that start several ranks, by communicator.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
 
@@ -152,7 +152,7 @@ def can_start_ranks() -> bool:
 def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
     """Run a command and return its exit code; forward the first signal that would end this process to the command.
 
-    Later signals are ignored, because a launcher signals all its ranks and a rank that is signaled also informs its
+    Later signals are ignored, because a launcher signals all its ranks, and each signaled rank also informs its
     launcher.
     """
     signals: list[int] = []
@@ -169,7 +169,7 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
         pass_on()
 
     for name, file in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        if _is_closed(file):  # in a program that calls the library: without it mpiexec ends with 255
+        if _is_closed(file):  # a program that calls the library may have closed it; mpiexec would then end with 255
             streams.setdefault(name, subprocess.DEVNULL)
     with TemporaryFile() as first:
         more = {TOLD: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
@@ -199,7 +199,7 @@ def _is_closed(file: int) -> bool:
 
 
 def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
-    """Raise an error on all ranks if the communicator or the number of ranks is not the requested one."""
+    """Raise an error on all ranks if the communicator or the number of ranks differs from the requested one."""
     if comm == "solo" and group.size > 1:
         started = group.name if group.name in COMMANDS else "mpi"
         raise UsageError(
@@ -219,8 +219,8 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
 
 
 def start(comm: str = "auto") -> Communicator:
-    """Return the communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or the
-    requested one.
+    """Return the communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or the one
+    requested by `comm`.
 
     Without a launcher and without a request, or with a single rank, this process is alone. torchrun always ends with
     code 1 if a rank fails; mxpeak's --ranks returns the code of the rank. Collective.
@@ -291,7 +291,7 @@ def _mpi_vendor() -> str:
 
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a program that starts MPI later expects it to be finalized
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns about the launcher too
+        warnings.simplefilter("ignore")  # MPI for Python also warns about the launcher
         from mpi4py import MPI
     return str(MPI.get_vendor()[0])
 

@@ -24,9 +24,9 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Memory in bytes of the node with the least: the limit, the part for a default size, and the total.
+    """Memory in bytes of the node with the least memory: the limit, the part for a default size, and the total.
 
-    Every node counts as having `ranks_a_node` ranks, like the fullest one. If GPUs compute, the memory of a node is
+    Every node counts as having `ranks_a_node` ranks, like the fullest node. If GPUs compute, the memory of a node is
     that of its ranks' GPUs.
     """
 
@@ -54,7 +54,7 @@ class Budget:
         return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
-        """Return why a case does not fit, and which size would."""
+        """Return why a case does not fit, and the largest size that fits."""
         parts = footprint(n, nb, P, Q)
         limit = self._largest(self.limit, footprint, nb, P, Q)
         return (
@@ -99,6 +99,6 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> 
     raise_first_error(comm, mistake)
     nodes = nodes_of(comm, device)
     sharing = nodes.values.count(device)
-    if isinstance(comm, DryRunCommunicator):  # its only process answers for all ranks, which share the GPUs
+    if isinstance(comm, DryRunCommunicator):  # the only process answers for all ranks, which share the GPUs
         sharing = -(-nodes.size // gpu_count(config.device))
     return nodes.max_ranks * here[0] // sharing, nodes.max_ranks * here[1] // sharing

@@ -29,7 +29,7 @@ from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: The spectral test: the factor of the diagonal, the number of rows with own factors, and the allowed iterations.
+#: The factor of the diagonal in the spectral test, the number of rows with own factors, and the allowed iterations.
 LARGE, SPECIAL = 1e6, 9
 MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
 #: The norm of A in the symmetry test, and ε.
@@ -55,14 +55,14 @@ class Spectral:
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """The departure of product and preconditioner from symmetry, in units of the allowed departure."""
+    """The departure of A and of the preconditioner from symmetry, in units of the allowed departure."""
 
     spmv: float
     mg: float
 
     @property
     def passed(self) -> bool:
-        """Return whether both are symmetric; False for NaN."""
+        """Return whether A and the preconditioner are symmetric; False for NaN."""
         return self.spmv <= 1.0 and self.mg <= 1.0
 
 
@@ -86,9 +86,6 @@ class SetResiduals:
     def passed(self) -> bool:
         """Return whether all residuals are finite and equal except for rounding."""
         return all(map(isfinite, self.samples)) and self.variance < VARIANCE
-
-
-# --- spectral ---------------------------------------------------------------------------------------------------
 
 
 def spectral_test(
@@ -139,9 +136,6 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
         if all(0 <= at < n for at, n in zip((x, y, z), box.shape)):
             rows.append(((z * box.ny + y) * box.nx + x, number))
     return rows
-
-
-# --- symmetry ---------------------------------------------------------------------------------------------------
 
 
 def symmetry_test(

@@ -15,7 +15,7 @@ SAMPLE_NX, SAMPLE_S = 104, 60
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an hpcg.dat by the fields of HpcgConfig; errors name the file `source`."""
+    """Return the values of an hpcg.dat, keyed by the fields of HpcgConfig; errors name the file `source`."""
     dat = Dat.of(text, source, LINES)
     box = dat.row(3, "nx ny nz", 3, integer(1))
     values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.value(4, "seconds", _seconds)}

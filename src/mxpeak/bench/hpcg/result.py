@@ -1,4 +1,4 @@
-"""Build the result of HPCG: the rating and its parts, the tests, and the figures of other storage formats."""
+"""Build the result of HPCG: the rating and its parts, the tests, and the rates of other storage formats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def iterations_of(sets: Sets) -> int:
 
 
 def rating(box: Box, sets: Sets, steps: int, before_s: float = 0.0) -> float:
-    """Return the credited flops per second of sets of `steps` iterations, with their share of the time before them."""
+    """Return the credited flops per second of sets of `steps` iterations, including a share of the set-up time."""
     credited = hpcg_flops(stencil_levels(box), iterations_of(sets), sets.count)["total"] * REFERENCE_STEPS / steps
     return credited / (sets.time_s + sets.count * before_s / SHARED_BY)
 
@@ -84,7 +84,7 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
 def hpcg_result(
     bench: SparseBench[HpcgConfig], box: Box, reference: CgSolve, measured: Sequence[HpcgMeasured], rss: int
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official figures first, the other storage formats under `beside`."""
+    """Return the sections of the result: the official rates first, the other storage formats under `beside`."""
     config, (official, *others) = bench.config, measured
     sets = official.timed
     broken = foreseen(config, sets.time_s, official.storage)
@@ -146,7 +146,7 @@ def _validation(measured: HpcgMeasured, reference: CgSolve) -> dict[str, Any]:
 
 
 def _beside(other: HpcgMeasured, box: Box) -> dict[str, Any]:
-    """Return the figures of another storage format."""
+    """Return the rates of another storage format."""
     return {
         "label": "official" if other.storage in PLAIN else "explore",
         "storage": other.storage,

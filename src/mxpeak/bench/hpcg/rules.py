@@ -33,7 +33,7 @@ def storages(config: HpcgConfig) -> tuple[str, ...]:
 
 
 def form(storage: str, levels: int = LEVELS) -> Form:
-    """Return the fp64 form of the problem for sweeps in both directions."""
+    """Return the fp64 form of the problem for symmetric sweeps."""
     return Form(("fp64",) * levels, "fp64", storage, symmetric=True)
 
 

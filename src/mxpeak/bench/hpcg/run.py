@@ -107,7 +107,7 @@ class Hpcg:
         self._plain, self._storages = plain_storage(config), storages(config)
         of_reference = hierarchies_of(
             forms(self._plain), 0, natural_order(config, self._plain), on_gpu=config.on_gpu
-        )  # sweeps in the natural order, whatever the user chose
+        )  # the reference sweeps in the natural order, independently of the options
         own = hierarchies_by_storage(config, {storage: forms(storage) for storage in self._storages}, 0)
         self._box = bench.box([of_reference, *own.values()])
         self._flops_per_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
@@ -126,7 +126,7 @@ class Hpcg:
         return bench.finished(f"{self._storages[0]}: sets", start, sections)
 
     def _use(self, problem: StencilProblem) -> None:
-        """Run all kernels on a tiny problem, so that none is compiled during a measurement."""
+        """Run all kernels on a tiny problem, so that no kernel is compiled during a measurement."""
         tiny, spans = Box(TINY, TINY, TINY), Spans()
         for each in (self._in_natural_order(tiny, Solo()), problem):
             self._solve(self._system(each, Solo()), most=2, tolerance=0.0)

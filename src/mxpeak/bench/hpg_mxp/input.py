@@ -29,7 +29,7 @@ KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
 
 @dataclass(frozen=True, slots=True)
 class MatrixFile:
-    """The sizes of a matrix from a file on all ranks; only rank 0 has its entries, in compressed rows.
+    """The sizes of a matrix from a file, known on all ranks; only rank 0 stores its entries, in compressed rows.
 
     filled   number of entries including the zeros that make the pattern symmetric
     """
@@ -42,7 +42,7 @@ class MatrixFile:
     entries: Any = None
 
     def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
-        """Return the line of sizes and memory for a dry run, with the widest format for automatic ones."""
+        """Return the line of sizes and memory for a dry run; automatic formats count as the widest one."""
         parts = self._parts(config, storage)
         text = (
             f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])}, "
@@ -91,7 +91,7 @@ class MatrixFile:
 
 
 def read_file(path: str, comm: Communicator) -> MatrixFile:
-    """Read a matrix from a file; an error in it is raised on every rank. Collective over comm."""
+    """Read a matrix from a file; all ranks raise an error in the file. Collective over comm."""
     entries: Any = None
 
     def read() -> MatrixFile:

@@ -63,7 +63,7 @@ def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Hpg
 
 
 def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tuple[list[str], bool]:
-    """Return a line of sizes per storage format for a dry run, and whether all of them fit. Collective over comm."""
+    """Return a line of sizes per storage format for a dry run, and whether all formats fit. Collective over comm."""
     if config.matrix is not None:
         file, names = read_file(config.matrix, comm), storages(config)
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
@@ -71,9 +71,6 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
     box = box_of(config, comm.rank, comm.size)
     by_storage = {storage: forms(config, storage) for storage in storages(config)}
     return box_lines(box, hierarchies_by_storage(config, by_storage, config.restart + 1), budget)
-
-
-# --- boxes ------------------------------------------------------------------------------------------------------
 
 
 class BoxProblem:
@@ -112,9 +109,6 @@ class BoxProblem:
 
     def larger_mesh(self, share: float) -> int | None:
         return int((share * self._box.rows) ** (1 / 3)) // 8 * 8 or None
-
-
-# --- a file -----------------------------------------------------------------------------------------------------
 
 
 class FileProblem:
@@ -166,7 +160,7 @@ class FileProblem:
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """Return the single level, with the sizes of all ranks and the bytes of this rank."""
+        """Return a description of the only level, with the sizes of all ranks and the bytes of this rank."""
         A = problem.hierarchies[k].top.A.A
         return [
             {

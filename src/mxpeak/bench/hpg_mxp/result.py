@@ -1,4 +1,4 @@
-"""Build the result of HPG-MxP: the figure in both countings, its motifs, and the figures of other formats."""
+"""Build the result of HPG-MxP: the rate in both flop counts, its motifs, and the rates of other formats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
-        """Return the figure and its parts in both countings; without speed-up if the double solver took no step."""
+        """Return the rating and its parts in both flop counts, without speed-up if the double solver took no step."""
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
@@ -99,7 +99,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return rates
 
     def speedup_by_motif(self) -> dict[str, float]:
-        """Return the time of a double solve over that of a mixed one by motif, times the penalty (paper, fig. 5)."""
+        """Return the ratio of double to mixed solve time for each motif, times the penalty (paper, fig. 5)."""
         penalty, speedups = self.validation.penalty, {}
         for motif in HPG_MXP_MOTIFS:
             mixed, double = (solves.motif(motif)["time_s"] / solves.count for solves in (self.timed, self.double))
@@ -202,9 +202,9 @@ def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
 
 
 def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: float, levels: Levels) -> dict[str, Any]:
-    """Return the rate of each form between double and mixed, and the speed-up of mixed over it.
+    """Return the rate of each form between double and mixed, and the speed-up of the mixed solver over that form.
 
-    fp32 stores the same numbers as the mixed solver, so it takes as many steps and has the same penalty.
+    fp32 stores the same numbers as the mixed solver, so fp32 solves need as many steps and have the same penalty.
     """
     figures = {}
     for name, solves in between.items():
@@ -221,7 +221,7 @@ def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: floa
 
 
 def _beside(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict[str, Any]:
-    """Return the figures of another storage format."""
+    """Return the rates of another storage format."""
     check = other.validation
     return {
         "label": "explore" if foreseen(config, OFFICIAL_S, other.storage) else "official",

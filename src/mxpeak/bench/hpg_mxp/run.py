@@ -87,7 +87,9 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
-    """Return the line of a dry run on the work that is independent of --rt, because solves are never cut."""
+    """Return the line of a dry run about the minimum work, which does not depend on --rt because no solve is
+    interrupted.
+    """
     solvers, m = 2 * len(storages(config)), config.iterations
     measured = solvers + len(_between_expected(config))
     text = f"least work, for any --rt: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
@@ -151,7 +153,7 @@ class HpgMxp:
         return timed
 
     def _use(self, problem: StencilProblem) -> None:
-        """Run all kernels on a tiny problem, so that none is compiled during a measurement."""
+        """Run all kernels on a tiny problem, so that no kernel is compiled during a measurement."""
         for hierarchy in problem.hierarchies:
             system = self._system(problem, hierarchy, Solo(), 3)
             self._solve(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)

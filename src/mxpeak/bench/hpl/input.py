@@ -46,12 +46,12 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def write_dat(config: HplConfig) -> str:
-    """Return the HPL.dat with which HPL runs this configuration."""
+    """Return an HPL.dat with which HPL runs this configuration."""
     return dat_text("HPL input file", _rows(config))
 
 
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
-    """Yield the values and remarks of the lines."""
+    """Yield the value and the remark of each line of the file."""
     P, Q = _grid_lists(config)
     rows = partial(list_rows, "HPL.dat")
     if config.n is None:

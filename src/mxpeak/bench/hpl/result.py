@@ -48,7 +48,7 @@ class Solve:
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result:
-    """Return the result of the solves of one case: the time of the best and the check of the worst."""
+    """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
     best = runs.best
     worst = max(runs.solves, key=lambda one: sortable_residual(one.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
@@ -92,7 +92,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result
 
 
 def _outcome(run: Solve, passed: bool) -> str:
-    """Return the outcome of a solve."""
+    """Return the outcome of a solve from its pivots and its check."""
     if passed:
         return Outcome.SOLVED
     if run.singular:
@@ -119,7 +119,7 @@ def not_used(case: HplCase, panel_library: str | None) -> list[str]:
 
 
 def _splits(case: HplCase) -> bool:
-    """Return whether the split update runs: it hides row exchanges behind the look-ahead's update."""
+    """Return whether the split update runs, which hides row exchanges behind the update of the look-ahead columns."""
     return case.split > 0 and case.lookahead > 0 and case.P > 1 and _ever_splits(case)
 
 
@@ -146,7 +146,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
 
 
 def _ever_splits(case: HplCase) -> bool:
-    """Return whether the first step of the column with the first panel has a left and a right section."""
+    """Return whether, in its first step, the process column with the first panel has a left and a right section."""
     columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
     n2 = split_columns(columns.local_size, case.split, case.nb)
     return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)

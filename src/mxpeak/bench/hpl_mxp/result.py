@@ -58,7 +58,9 @@ class MxpSolve:
     growth: float
     condition: float
     unpreconditioned_factor: float | None
-    unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
+    unpreconditioned_steps: (
+        int | None
+    )  # at most fifty, the limit of the rules; None if the circular law predicts the number
     spans: Spans
     witness: GrowthReport
     panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
@@ -71,7 +73,7 @@ class MxpSolve:
 
 
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve]) -> Result:
-    """Return the result of the solves of one case: the time of the best and the check of the worst."""
+    """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
     worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), sortable_residual(one.check.scaled)))

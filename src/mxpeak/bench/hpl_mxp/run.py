@@ -134,7 +134,7 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
 
 
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
-    """Check the solution, prove the LU, and measure the difficulty of the system, from x and the factors only."""
+    """Check the solution, prove the LU, and measure the difficulty of the system, using only x and the factors."""
     case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
     x = timed.x
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
@@ -169,7 +169,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
 
 
 def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:
-    """Return the GMRES steps without the factors if no circular law predicts them; None: over fifty. Collective."""
+    """Return the GMRES steps without the factors if no circular law predicts them; None if over fifty. Collective."""
     if case.generator not in NAMED or convergence_factor(case) is not None:
         return None
     return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)

@@ -112,7 +112,8 @@ def _parts(
 def _complete(
     sums: Matrix, across: Communicator, along: Communicator, index_map: IndexMap, size: int, kernels: NormKernels
 ) -> Any:
-    """Add sums over the ranks of `across`, and assemble them over those of `along` on the first rank of the grid.
+    """Add sums over the ranks of `across`, and assemble the results over the ranks of `along` on the first rank of the
+    grid.
 
     The messages are lists of Python numbers, because each rank has its own device.
     """
@@ -143,5 +144,5 @@ def _first(rows: Sequence[Sequence[float]]) -> Decimal:
 
 
 def _number(pair: Iterable[Any]) -> Decimal:
-    """Return high + low as one number."""
+    """Return high + low as a decimal number."""
     return sum((Decimal(float(x)) for x in pair), Decimal(0))

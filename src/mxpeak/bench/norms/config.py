@@ -68,7 +68,7 @@ class NormsCase(GridCase):
 
     @property
     def tag(self) -> str:
-        """Return the kind, structure, type and layout of the case, such as: one general float64 C."""
+        """Return the kind, structure, type and layout of the case, for example: one general float64 C."""
         widths = [f"{name}={value}" for name, value in (("kl", self.kl), ("ku", self.ku)) if value is not None]
         words = [self.kind, self.structure, self.uplo, "unit" if self.diag == "unit" else None, *widths]
         words += [self.dtype, self.layout, "deterministic" if self.deterministic else None]
@@ -160,5 +160,5 @@ class NormsConfig(GridConfig):
         for structure in self.structure:
             used = STRUCTURES[structure]
             lists = {o: getattr(self, o) if o in used else (None,) for o in ("uplo", "diag", "kl", "ku")}
-            for values in product(*lists.values(), dict.fromkeys(self.kind)):  # a repeated kind is measured once
+            for values in product(*lists.values(), dict.fromkeys(self.kind)):  # measure a repeated kind only once
                 yield dict(zip((*lists, "kind"), values), structure=structure)

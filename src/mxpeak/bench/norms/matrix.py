@@ -81,7 +81,7 @@ def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
 
 
 def leading(A: StoredMatrix, share: float, *, by_columns: bool) -> Sequence[Tile]:
-    """Return the first rows or columns of each tile with this share of its bytes."""
+    """Return the leading rows or columns of each tile that contain this share of its bytes."""
     return A.tiles if share >= 1.0 else [_leading(tile, share, by_columns=by_columns) for tile in A.tiles]
 
 

@@ -51,11 +51,11 @@ class NormCheck:
 
     errors: dict[str, float]
     thresholds: dict[str, float]
-    counted: bool  # whether the check read all entries of the structure, each once
+    counted: bool  # whether the check read every entry of the structure exactly once
 
     @property
     def worst(self) -> str:
-        """Return the kind with the largest error, or one that fails."""
+        """Return a kind that fails, or otherwise the kind with the largest error."""
 
         def order(kind: str) -> tuple[bool, float, float]:
             return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]

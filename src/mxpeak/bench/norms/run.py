@@ -92,7 +92,7 @@ class NormBench(Bench[NormsConfig]):
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
         self._readings = Readings()
-        self._fastest: dict[object, float] = {}  # norms of data that is read at the same rate
+        self._fastest: dict[object, float] = {}  # the fastest norms of data that is read at the same rate
 
     def results(self) -> Iterator[tuple[NormsCase, Result | None]]:
         """Yield each case with its result on rank 0, or None if it does not fit. Collective."""
@@ -119,7 +119,7 @@ class NormBench(Bench[NormsConfig]):
                 reference = reference_norms(A, S, self.kernels.norms, self.new_spans())
             for case in of_structure:
                 yield case, self._measured(case, A, S, reference, spans)
-                spans = self._unwatched()  # the first case records the shared phases
+                spans = self._unwatched()  # the first case records the phases that the cases share
 
     def _unwatched(self) -> Spans:
         """Return the spans of one case, whose parts are observed through other spans. Collective."""
@@ -146,7 +146,7 @@ class NormBench(Bench[NormsConfig]):
         return result
 
     def _timed(self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans) -> TimedNorms:
-        """Compute the norm once untimed, and then repeatedly with timing. Collective over the grid."""
+        """Compute the norm once without timing, and then repeatedly with timing. Collective over the grid."""
         compute = reproducible_norms if case.deterministic else norms
         values: list[dict[str, float]] = []
 
@@ -168,7 +168,8 @@ class NormBench(Bench[NormsConfig]):
     def _between_readings(
         self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
-        """Time the norm between two readings of the limit; no readings with --warmup none. Collective over the grid.
+        """Time the norm between two readings of the limit, or without readings for --warmup none. Collective over the
+        grid.
 
         The reading after a norm is also the reading before the next norm of the same part of the matrix.
         """

@@ -25,14 +25,14 @@ from mxpeak.layout.index_map import consecutive
 
 #: Sides and inner dimension of the products, on the host and on a GPU.
 SIDE, GPU_SIDE, INNER = 4096, 16384, 512
-#: Seconds over which each is measured.
+#: Seconds over which each rate is measured.
 SECONDS = 1.0
 #: Names of the products by precision.
 GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GEMM"}
 
 
 def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
-    """Measure the rates of all ranks together; complete on rank 0.  `scale` divides the sizes (tests). Collective."""
+    """Measure the rates of all ranks together; complete on rank 0. Tests divide the sizes by `scale`. Collective."""
     start = time.time()
     with open_bench(Bench[RunConfig], lambda config, comm: None, config, comm, hooks) as bench:
         rates = [_gemm(bench, name, scale) for name in GEMMS if not bench.kernels.emulates(name)]
@@ -49,7 +49,7 @@ def _measured(
     bench: Bench[RunConfig], name: str, unit: str, work: Callable[[], object], amount: float
 ) -> dict[str, Any]:
     """Return the rate that all ranks sustain together, and their burst; `amount` is per rank. Collective."""
-    work()  # its memory is touched, its kernels are loaded
+    work()  # touch the memory and load the kernels before the first reading
     measured = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
     return {"name": name, unit: measured.rate, "burst": measured.burst}
 
