@@ -147,7 +147,7 @@ def dense(device: Any) -> DenseKernels:
 def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
     """Return the sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on shared threads.
 
-    own     use separate threads, for callers that compute at the same time
+    own     whether to use separate threads, because several callers compute at the same time
     """
     make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:

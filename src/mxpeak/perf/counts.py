@@ -41,11 +41,11 @@ def hpl_memory_bytes(n: int, nb: int, P: int, Q: int, panels: int = 2) -> dict[s
 
     With m x k the largest local part of the n x (n+1) matrix, every rank has, in fp64,
       the matrix   m k,
-      panels       2 m nb          (the current one and the one that look-ahead factors; 3 m nb if FACT of the latter
-                                    overlaps UPDATE of the left section, which still reads the one before),
+      panels       2 m nb          (the current panel and the one that look-ahead factors; 3 m nb if FACT of the latter
+                                    overlaps UPDATE of the left section, which still reads the previous panel),
       row swaps    3 nb k          (rows to send, rows received, and U).
 
-    Single nb x nb blocks and the padding of columns are omitted; they are a few thousandths for large n.
+    Single nb x nb blocks and the padding of columns are omitted; they are a few thousandths of the total for large n.
     """
     m, k = numroc(n, nb, 0, P), numroc(n + 1, nb, 0, Q)
     matrix = P * Q * FP64_BYTES * m * k
@@ -74,9 +74,9 @@ def mxp_memory_bytes(
     With m×k the largest local part of the n×n matrix, every rank has
       the matrix   stored·m·k,
       panels       operand·s·(m + k)·nb     (L_row and U_col of the current step and, with look-ahead, s = 2, of the
-                                             next; one process alone looks ahead only with `background`),
-      vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; a whole vector, twice),
-      inverses     16·nb²·d                 (of its d diagonal blocks of L and U, if they are kept).
+                                             next; a single process uses look-ahead only with `background`),
+      vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; two vectors of length n),
+      inverses     16·nb²·d                 (of the rank's d diagonal blocks of L and U, if they are kept).
     """
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
     matrix = P * Q * stored * m * k

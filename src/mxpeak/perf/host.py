@@ -194,7 +194,7 @@ def available_memory_bytes(root: str | Path = "/") -> int | None:
 
 
 def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
-    # limit and used bytes of each limited cgroup from the process's own up to the root, because each of them is
+    # limit and used bytes of each limited cgroup from that of the process up to the root, because each limit is
     # enforced
     limits: list[tuple[int, int]] = []
     for line in (text_in(root / "proc/self/cgroup") or "").splitlines():

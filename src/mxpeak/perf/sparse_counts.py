@@ -46,7 +46,7 @@ def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
 def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "reference") -> dict[str, int]:
     """Return the flops of one solve with restart cycles of `cycles` steps each, by motif and in "total".
 
-    Source: HPG-MxP reference code, GMRES_IR.cpp; all precisions have equal weight, and the projected problem has none.
+    Source: HPG-MxP reference code, GMRES_IR.cpp. All precisions have equal weight; the projected problem has no flops.
       gs       one multigrid call per step, and one per cycle for the update (`reference_mg_flops`, `ornl_mg_flops`)
       spmv     2·nnz_0 per step, and per cycle for the residual
       ortho    step k: CGS2 8·k·N, norm 2·N, scaling N; so N·(4·m·(m + 1) + 3·m) for a cycle of m steps
@@ -109,11 +109,11 @@ def hpcg_flops(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]
 
 
 def hpcg_bytes(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
-    """Return the nominal bytes of HPCG's GB/s, "read", "write" and "total", whatever the actual traffic is.
+    """Return the nominal bytes by which HPCG computes GB/s ("read", "write" and "total"), not the actual traffic.
 
-    Source: HPCG 3.1, ReportResults.cpp.  An entry is 12 bytes, and a symmetric sweep reads all of them twice:
+    Source: HPCG 3.1, ReportResults.cpp. An entry has 12 bytes, and a symmetric sweep reads all entries twice:
       ddot     (3·iterations + sets) times 2·8·N read, 8 written in total
-      waxpby   as often, 2·8·N read, 8·N written
+      waxpby   (3·iterations + sets) times 2·8·N read, 8·N written
       spmv     (iterations + sets) times 12·nnz_0 + 8·N read, 8·N written
       mg       per iteration and level: two symmetric sweeps and a residual read 5·12·nnz_l + 3·8·n_l, and write
                8·n_l + 2·8·nnz_l (HPCG counts nnz_l although n_l are written); coarsest: one sweep, 24·nnz + 8·n, 8·n
@@ -133,14 +133,16 @@ def _with_total(parts: dict[str, int]) -> dict[str, int]:
 
 
 def memory_bytes(box: Box, restart: int | None = None, count: int = LEVELS) -> tuple[int, ...]:
-    """Return the bytes per level over all ranks in HPCG's report, or with `restart` in HPG-MxP's.
+    """Return the bytes per level over all ranks as HPCG's report counts them or, with `restart`, as HPG-MxP's does.
 
-    Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts only fp64.  With n rows and c
-    columns (halo included) over all ranks, where each rank counts as rank 0, a level has
+    Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts only fp64. With n rows and c
+    columns (halo included) over all ranks, each counted as rank 0, a level has
+
       matrix    n·(1 + 4·8 + 27·(4 + 8 + 8))                    row lengths, four pointers, columns twice, values
       vectors   n·(3 + 2)·8 + c·2·8, and n·(restart + 1)·8      finest level: b, x, exact x, r, Ap; z, p; basis
                 n·(4 + 8) + c·2·8                               others: map to finer points, rc; xc, Axf
       buffers   (8 + 4)·halo + 12·neighbors, of rank 0          others only
+
     A few hundred bytes of structures are omitted.
     """
     first = Box.of(0, box.shape, box.grid)

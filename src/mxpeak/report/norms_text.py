@@ -27,7 +27,7 @@ class NormsLines(Lines):
         return _parts(problem, "×")
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the error, the norm and the matrix."""
+        """Return the lines with the error, the norm and the matrix."""
         shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
         return ["; ".join(filter(None, (_norm_error(result), ", ".join(shown)))), problem_line(self, result)]
 

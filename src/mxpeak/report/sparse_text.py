@@ -62,7 +62,7 @@ class SparseLines(Lines, ABC):
 
     @abstractmethod
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the rates in other countings and forms."""
+        """Return the lines with the rates in other countings and storage formats."""
 
 
 class HpgMxpLines(SparseLines):
@@ -87,7 +87,7 @@ class HpgMxpLines(SparseLines):
         return [line for line in (_countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the speed-up over double precision."""
+        """Return the speed-up over double precision as text."""
         speedup = result.result.get("speedup")
         return "" if speedup is None else f"{speedup:.1f} × double"
 
@@ -181,7 +181,7 @@ def _box(problem: Section, prefix: str) -> str:
 
 
 def _choices(problem: Section) -> list[str]:
-    """Return the storage format, and whether the matrix is nonsymmetric."""
+    """Return the storage format, and the word "nonsymmetric" if the matrix is nonsymmetric."""
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
 
 

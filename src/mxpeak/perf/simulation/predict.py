@@ -45,7 +45,7 @@ class Prediction(Generic[AnyForecast]):
 
 
 def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Prediction[AnyForecast]:
-    """Return the prediction of one run."""
+    """Simulate one run, and return its prediction with the interval of the rate."""
     compute, network = machine.spread
     low, high = (simulate(machine.varied(1 + s * compute, 1 + s * network)).rate_flops for s in (-1, 1))
     return Prediction(simulate(machine), low, high)

@@ -30,7 +30,7 @@ class Figure:
 
     printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
     simulated         function that simulates the figure
-    formula           function that computes it by eq. 1-5, if they apply
+    formula           function that computes the figure by eq. 1-5, or None if these do not apply
     set_by            whether the figure determined a parameter
     quick             whether the simulation takes only seconds
     """

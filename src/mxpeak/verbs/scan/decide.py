@@ -198,7 +198,7 @@ def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the median distance from the median."""
+    """Return the median absolute deviation of the values from their median."""
     middle = median(values)
     return median(abs(value - middle) for value in values)
 

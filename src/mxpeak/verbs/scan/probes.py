@@ -47,7 +47,7 @@ class Size:
 
     @property
     def products(self) -> int:
-        """Return the number of products with as many flops as the LU."""
+        """Return the number of products that together have about the flops of the LU."""
         return max(1, math.ceil(lu_flops(self.n) / (2.0 * self.side**2 * self.nb)))
 
     @property

@@ -32,7 +32,7 @@ def scan_text(body: Body) -> str:
 
 
 def outliers(body: Body) -> list[int]:
-    """Return the ranks that are slow or wrong."""
+    """Return the slow and the wrong ranks of a scan."""
     return sorted({finding["rank"] for finding in (*body["slow"], *body["wrong"])})
 
 

@@ -1,11 +1,11 @@
 """Scan: run the same small benchmark on every rank at the same time to find slow and faulty ranks.
 
-on each rank   LU of HPL-MxP of order N, products in its precision with as many flops, and 32 reads of the factors;
-               each rank alone, all with the same inputs, each measure started by all ranks together
+on each rank   LU of HPL-MxP of order N, products in its precision with the same number of flops, and 32 reads of the
+               factors; each rank computes alone with the same inputs, and all ranks start each measure together
 rounds         --rounds, after a warm-up that is not counted
 rates          flops or bytes divided by the rank's own seconds
-bits           of the factors and of the product in every round
-slow, wrong    by `decide`
+bits           bits of the factors and of the product in every round
+slow, wrong    as defined in `decide`
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Measure kernels, search settings by short runs, check the fastest against the defaults, and store it.
 
-kernels     all probes on each layout, within a fifth of the budget, and from them a machine table per layout
-search      the candidates that the model ranks first, in trials by the benchmark's own entry, fewer in each round
+kernels     all probes on each layout, within a fifth of the budget; they give a machine table per layout
+search      short runs of the candidates that the model ranks first, with fewer candidates in each round
             (`successive_halving`)
 check       alternating runs of the defaults and the fastest candidate; the candidate is stored if its median is not
             lower, otherwise the defaults
 
-The journal records every measurement at once and determines the next step, so a second call continues where the first
-one stopped.
+The journal records every measurement immediately and determines the next step. A second call therefore continues where
+the first one stopped.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def device_named(name: str) -> Device:
 
 @cache
 def device_at(name: str) -> Device:
-    """Return the device with this name, opened once."""
+    """Return the device with this name; further calls return the same object."""
     where = torch.device(name)
     return Device(where, triton=where.type == GPU and find_spec("triton") is not None)
 

@@ -56,7 +56,7 @@ def _rounded_to_tf32(x: Tensor) -> Tensor:
 
 
 def copy(device: Device, source: Tensor, target: Tensor) -> None:
-    """Set target = source for any storage orders."""
+    """Set target = source for tensors of any storage order."""
     if device.triton and _crossed(source, target):
         from mxpeak.kernels.torch.triton.cast import launch_copy
 

@@ -64,9 +64,9 @@ def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
 def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
     """Combine the swaps of row k with row p_k >= k (k = 0, 1, ...) into one move: A[targets] = A[sources].
 
-    p counts from 1. If an earlier swap k' has p_k' = k, row k holds, before its own swap, the content of row k' before
-    swap k', and so on. The swaps form a forest, whose roots are found by doubling. Targets may be repeated, always
-    with the same source.
+    The indices p count from 1. If an earlier swap k' has p_k' = k, row k contains, before its own swap, the content
+    that row k' had before swap k', and so on. The swaps form a forest, whose roots are found by doubling. Targets may
+    be repeated, always with the same source.
     """
     count = len(pivots)
     k = torch.arange(count, device=pivots.device)

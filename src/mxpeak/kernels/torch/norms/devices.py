@@ -76,7 +76,7 @@ class SeveralNorms(TorchNorms):
         return [vector.to(self.device.where) for vector in vectors]
 
     def _largest(self, tops: Sequence[Tensor]) -> float:
-        """Return the maximum, or NaN if any value is NaN."""
+        """Return the maximum of the devices' maxima, or NaN if any of them is NaN."""
         return float(torch.cat(self._gathered(tops)).max())
 
     def _total(self, vectors: Sequence[Tensor]) -> Tensor:

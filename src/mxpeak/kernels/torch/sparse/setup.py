@@ -40,7 +40,7 @@ class SparseSetup:
 
     @cached_property
     def _host(self) -> HostSparse:
-        """Return the host's kernels."""
+        """Return the host's kernels, which are created at the first call."""
         return self._make_host()
 
     @property

@@ -39,7 +39,7 @@ def _columns_before(i, nb, q, Q):
 
 @triton.jit
 def _bits(a):
-    """Return |a| as an integer."""
+    """Return the bits of |a| as an integer."""
     if a.dtype == tl.float64:
         return a.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
