@@ -111,9 +111,7 @@ def _panel(W, n, c0, columns, pivots, inverses):
 
 @inner()
 def _update(W, first, end, c0, begin, stop):
-    """Subtract from rows first:end the product of columns c0 to c0 + 7 of L and the same rows of U, in columns
-    begin:stop.
-    """
+    """Subtract columns c0 to c0 + 7 of L times these rows of U from rows first:end, in columns begin:stop."""
     step, width = W.strides[0], WIDTH // W.itemsize
     l = address_of(W, first, c0), step, np.int64(W.itemsize)
     for at in range(begin, stop, width):

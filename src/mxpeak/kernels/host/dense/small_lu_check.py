@@ -20,9 +20,7 @@ LEAST_WEIGHT = 2.0**-900
 
 
 class CheckedSystem(NamedTuple):
-    """A system A X = B with A = R or, `by_columns`, R^T, with ||A||_inf and the address of the xGEMM for products, or
-    0.
-    """
+    """A system A X = B with A = R or, `by_columns`, R^T; ||A||_inf; and the address of the xGEMM, or 0."""
 
     by_columns: bool
     R: Any

@@ -78,9 +78,7 @@ _routines: dict[str, Any] = {}
 
 
 def _routine(name: str, arguments: int) -> Any:
-    """Return a BLAS routine with this number of pointer arguments as a ctypes function that releases the interpreter
-    lock.
-    """
+    """Return a BLAS routine with this number of pointer arguments as a ctypes function that releases the GIL."""
     if name not in _routines:
         _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(address(name))
     return _routines[name]
@@ -143,8 +141,7 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 
 @cache
 def cuts_show(letter: str, threads: int) -> bool:
-    """Return whether sgemm or dgemm rounds entries of C differently if C is computed in parts, from a few test
-    products.
+    """Return whether sgemm or dgemm rounds entries of C differently if C is computed in parts, by a short test.
 
     OpenBLAS's kernels for AVX2 sum a tile at the end of a block in a different order than other tiles: SGEMM does so
     for rows and columns, DGEMM only for rows. The kernels for AVX-512 use separate code for small products, which sums
@@ -186,8 +183,7 @@ def trsm_right_upper(B: Array, U: Array) -> None:
 
 
 def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None:
-    """Solve B = T^-1 · B (or T^-T · B) in place, T the unit lower or the upper triangle of a row-major block; m²·n
-    flops.
+    """Solve B = T^-1 · B (or T^-T · B) in place, T the unit lower or upper triangle of a row-major block; m²·n flops.
 
     BLAS computes B^T = B^T · T^-T and reads the block as T^T, so it uses the opposite triangle.
     """
@@ -211,9 +207,7 @@ def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) ->
 
 @lru_cache(maxsize=1)
 def _controllers() -> tuple[Any, ...]:
-    """Return the loaded BLAS libraries (SciPy's and NumPy's), cached because the search reads the process's memory
-    map.
-    """
+    """Return the loaded BLAS libraries, cached because the search reads the process's memory map."""
     return tuple(c for c in ThreadpoolController().lib_controllers if c.user_api == "blas")
 
 

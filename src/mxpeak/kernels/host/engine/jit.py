@@ -128,8 +128,7 @@ class _Lazy:
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False, later: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare an entry point with a disk cache, compiled now for the given argument types or otherwise at its first
-    call.
+    """Declare an entry point with a disk cache, compiled now for the given types or otherwise at its first call.
 
     `also` gives the argument types of a second version of the function. `later` postpones the compilation to the first
     call of the function or of its method `compiled`. Without `allocates`, reference counting is omitted, which saves

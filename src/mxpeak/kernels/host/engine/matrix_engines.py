@@ -99,9 +99,7 @@ TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
 
 
 def _amx(multiply: str) -> str:
-    """Return the assembly of T = A B by AMX in 2×2 blocks of 16×16; each block of A and B is loaded once for two
-    products.
-    """
+    """Return the assembly of T = A B by AMX in 2×2 blocks of 16×16; each loaded block is used for two products."""
     return f"""
         movq $1, %rsi
         movq $2, %rdx

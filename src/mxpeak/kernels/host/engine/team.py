@@ -24,9 +24,7 @@ APART = 8
 
 @jit(INTEGERS, INT, INT, INT)
 def await_work(counts, tid, done, looks):
-    """Publish that `done` pieces of work are finished, then wait until shortly after new work arrives or `looks`
-    polls.
-    """
+    """Publish that `done` pieces of work are finished, then wait for new work, or for at most `looks` polls."""
     atomic_store(counts, tid * APART, done)
     while atomic_load(counts, 0) <= done:
         looks -= 1
@@ -72,8 +70,7 @@ def _send_home(queues: Sequence[SimpleQueue[Any]]) -> None:
 
 
 class Team:
-    """A team of T threads: the caller is thread 0, and each other thread waits for work, on its own core if `cores` is
-    set.
+    """A team of T threads: the caller is thread 0, and the others wait for work, each on its own core of `cores`.
 
     alone    whether no other rank computes on these cores
 
@@ -100,9 +97,7 @@ class Team:
         weakref.finalize(self, _send_home, self._work).atexit = False  # at exit, Python ends these daemon threads
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
-        """Return how to cut an m×n block for all threads, as (down, across), with parts as close to square as
-        possible.
-        """
+        """Return how to cut an m×n block for all threads, as (down, across), with nearly square parts."""
         cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
         return min(cuts, key=lambda cut: m / cut[0] + n / cut[1])
 

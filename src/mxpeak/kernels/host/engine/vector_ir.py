@@ -447,9 +447,7 @@ class Vectors:
         return [self.builder.fneg(self.all(part)) for part in self.number(address)]
 
     def across(self, count, together):
-        """Loop over the offsets of the vectors in a row of `count` numbers, `together` at a time and the rest
-        individually.
-        """
+        """Loop over the offsets of the vectors in a row of `count` numbers: first `together` at a time, then one."""
         size, begin, length = self.lanes * self.bits // 8, _I64(0), self.builder.mul(count, _I64(self.size))
         for width in (together, 1) if together > 1 else (1,):
             step = _I64(width * size)

@@ -117,9 +117,7 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 @jit(allocates=True)
 def folded_sums(tid, threads, want, table, buffers, sigmas, row_factors, column_factors, by_row, by_column):
-    """Add the sums of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy of the
-    sums.
-    """
+    """Add the sums of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy."""
     number, squared, lanes, values = 0, want & SQUARES != 0, np.zeros(LANES), np.zeros(SEGMENT)
     for t in range(table.shape[0]):
         tile = table[t]

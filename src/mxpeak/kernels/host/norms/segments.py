@@ -258,9 +258,7 @@ def _add_squares_of_four(total, a, b, c, d, squares):
 
 @inner()
 def _four_fast(want, a, b, c, d, across):
-    """Return the sums along four segments and, if wanted, their largest entry and squares; add to the sums across
-    lines.
-    """
+    """Return the sums along four segments and, if wanted, the largest entry and squares; add to the sums across."""
     if want & (MAX | SQUARES):
         return _all_four(a, b, c, d, across)
     if want & ALONG:

@@ -1,14 +1,15 @@
 """Pack a sparse matrix into chunks of independent rows, with columns in as few bytes as possible, in compiled code.
 
-A chunk is up to LANES successive rows of one group.  It has two parts: the entries in columns of earlier groups (L) and
-those of later groups (U).  The diagonal and the entries in columns of other ranks are stored separately.  A part is a
-list of slots.  A slot is one entry of every row, with contiguous values, and is of one of three kinds:
+A chunk is up to LANES successive rows of one group. It has two parts: the entries in columns of earlier groups (L) and
+the entries in columns of later groups (U). The diagonal and the entries in columns of other ranks are stored
+separately. A part is a list of slots. A slot is one entry of every row, with contiguous values, and has one of three
+kinds:
 
     run    columns base + row:  one number for the slot; rows without such an entry store a zero
     near   columns base + a 16-bit number for each row
     far    a 32-bit column for each row
 
-The columns alone determine the kind.  The rows of a stencil with one color consist of runs only.
+The columns alone determine the kind. The rows of a stencil with one color consist of runs only.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ LOWER, UPPER, BOTH = 1, 2, 3
 #: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
 ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
 TABLE = 11
-#: Encodings of columns: 32-bit numbers, as many slots for all chunks of a group (ELLPACK) or for each (sliced); or any.
+#: Encodings of columns: 32-bit numbers with as many slots in all chunks of a group (ELLPACK) or in each chunk (sliced
+#: ELLPACK), or any kind of slot.
 ELL, SELL, PACKED = 0, 1, 2
 STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
-#: Distinct differences column - row that are examined in one part of a chunk; further ones are not runs.
+#: Distinct differences column - row that are examined in one part of a chunk; entries with others are not runs.
 MOST = 64
-#: A difference is a run from this share of a chunk's rows on: its zeros then cost less than columns would.
+#: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it: zeros then cost less than columns.
 SHARE = 4
-#: Rows from which on a chunk ends where the differences change.
+#: The number of rows from which on a chunk ends at a change of the differences.
 LEAST = LANES // 4
-#: Maximum distance of the columns of a near slot.
+#: The largest distance between columns of a near slot.
 NEAR_SPAN = 2**16
 
 
@@ -48,21 +50,21 @@ class ChunkColumns(NamedTuple):
 
     @property
     def lower(self) -> int:
-        """Return the stored values of L."""
+        """Return the number of stored values of L."""
         return LANES * int(self.table[:, L_PART : L_PART + 3].sum(dtype=np.int64))
 
     @property
     def upper(self) -> int:
-        """Return the stored values of U."""
+        """Return the number of stored values of U."""
         return LANES * int(self.table[:, U_PART : U_PART + 3].sum(dtype=np.int64))
 
 
 class Chunks(NamedTuple):
-    """A matrix in chunks as compiled code receives it.
+    """A matrix in chunks in the form that compiled code receives.
 
     It has the fields of `ChunkColumns`, the values of L and U, the diagonal, and
 
-    by_window   the chunks in a cache-friendly sequence, for operations that are independent of it
+    by_window   the chunks in a cache-friendly order, for operations that do not depend on the order
     scratch     memory for LANES sums per thread
     """
 
@@ -80,9 +82,9 @@ class GroupCuts(NamedTuple):
     """The division of rows into chunks.
 
     first, end    the rows of each chunk
-    group_start   the first row of its group
-    repeats       whether a row has the differences column - row of the row before it
-    longest       the most entries in any chunk
+    group_start   the first row of the group of each chunk
+    repeats       whether a row has the same differences column - row as the row before
+    longest       the largest number of entries of a chunk
     """
 
     first: Any
@@ -93,7 +95,7 @@ class GroupCuts(NamedTuple):
 
 
 class _PartEntries(NamedTuple):
-    """Entries of one part of a chunk: new column, lane, index into `indices`, number of rows that repeat it, slot."""
+    """Entries of one part of a chunk: new column, lane, index into `indices`, number of repeating rows, slot."""
 
     column: Any
     lane: Any
@@ -110,7 +112,7 @@ class _Differences(NamedTuple):
 
 
 class _ColumnRange(NamedTuple):
-    """The least and the greatest column of the slots that are not runs."""
+    """The smallest and the largest column of each slot that is not a run."""
 
     low: Any
     high: Any
@@ -118,11 +120,11 @@ class _ColumnRange(NamedTuple):
 
 @jit(allocates=True)
 def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, repeats):
-    """Store the first rows of the chunks of group g from chunk_row[starts[g]] on, and counts[g] = their number.
+    """Store the first rows of the chunks of group g from chunk_row[starts[g]] on, and their number in counts[g].
 
-    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
-    repeats[r] = whether row r has exactly the differences of the row before it and no entry of the halo.  No row has
-    more than `longest` entries.
+    A chunk ends after LANES rows, or, if it has at least LEAST rows, before a row with mostly new differences column -
+    row. repeats[r] becomes True if row r has exactly the differences of the row before and no entry in the halo. No
+    row has more than `longest` entries.
     """
     new_to_old, old_to_new, indptr, indices = rows
     n, known, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
@@ -135,11 +137,12 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
                 entries = indptr[i + 1] - indptr[i]
                 for k in range(entries):
                     j = indices[indptr[i] + k]
-                    difference = old_to_new[j] - r if j < n else n  # no column is so far away
+                    difference = old_to_new[j] - r if j < n else n  # a difference that no column has
                     same = same and difference == own[k] and j < n
                     own[k] = difference
                 repeats[r] = same
-            # a row that repeats the one before joins its chunk, unless `known` had no room for all differences of that
+            # a row that repeats the previous row joins its chunk, unless `known` was too small for all differences of
+            # that row
             if adaptive and LEAST <= height < LANES and not (repeats[r] and size < known.shape[0]):
                 old, others = 0, 0
                 for k in range(entries):
@@ -168,7 +171,7 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
 
 @inner(inline=True)
 def find(known, size, value, hint):
-    """Return the index of a value among the first `size`, or -1; the index `hint` is tried first."""
+    """Return the index of a value among the first `size` of `known`, or -1; the index `hint` is tried first."""
     if 0 <= hint < size and known[hint] == value:
         return hint
     for k in range(size):
@@ -181,7 +184,8 @@ def find(known, size, value, hint):
 def _gather(rows, cuts, c, upper, part):
     """List the entries of one part of a chunk row by row, and return their number.
 
-    A row that repeats the one before is not listed; the first of such rows has its entries `times` times.
+    A row that repeats the previous row is not listed. Instead, the first row of such a sequence counts its entries
+    `times` times.
     """
     new_to_old, old_to_new, indptr, indices = rows
     first, end, start = cuts.first[c], cuts.end[c], cuts.group_start[c]
@@ -231,9 +235,10 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
 
 @inner()
 def _assign_slots(row0, entries, part, differences, runs, bounds):
-    """Set slot[e] = the run of an entry, or -1 - s for the s-th of its row without a run; return the maximum of s + 1.
+    """Set slot[e] to the run of an entry, or to -1 - s for the s-th of its row without a run; return the slots needed.
 
-    bounds.low[s] and bounds.high[s] are the least and the greatest column of such a slot, as far as they are long.
+    bounds.low[s] and bounds.high[s] become the smallest and the largest column of such a slot, as far as the arrays
+    reach.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):
@@ -258,7 +263,7 @@ def _assign_slots(row0, entries, part, differences, runs, bounds):
 
 @inner(allocates=True)
 def _scratch(longest):
-    """Return the arrays in which the slots of a chunk with up to `longest` entries are found."""
+    """Return the work arrays for finding the slots of a chunk with up to `longest` entries."""
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
     part = _PartEntries(column, lane, np.empty(longest, np.int64), np.empty(longest, np.int64), slot)
     differences = _Differences(np.empty(MOST, np.int64), np.empty(MOST, np.int64))
@@ -287,7 +292,7 @@ def count_slots(tid, threads, rows, cuts, columns, storage, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values):
-    """Store bases, columns and values of every slot in this thread's share of the chunks; all arrays begin as zeros."""
+    """Store bases, columns and values of every slot in this thread's share of the chunks; all arrays must be zero."""
     table, bases, near, far = packed
     chunks, first_entry, to = table.shape[0], np.empty(LANES, np.int64), np.empty(4 * MOST, np.int64)
     part, differences, bounds = _scratch(cuts.longest)
@@ -334,11 +339,11 @@ def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values)
 
 @jit()
 def mark(rows, surface, cuts, chunk_of, backward, marked):
-    """Mark the chunks with a row next to other ranks, and those with a marked neighbor in an earlier or a later group.
+    """Mark the chunks with a row next to other ranks, and those with a marked neighbor in an earlier or later group.
 
-    forward     earlier: the chunk must wait for other ranks in a sweep.  A marked neighbor comes after all unmarked
-                ones; with a symmetric pattern the neighbors after it are marked too.
-    backward    later: the chunk is needed there in a sweep from zero, which reads earlier groups alone
+    forward     earlier groups: the chunk must wait for other ranks in a sweep. A marked neighbor comes after all
+                unmarked ones; with a symmetric pattern, the neighbors after it are also marked.
+    backward    later groups: these chunks need this one in a sweep from zero, which reads only earlier groups
     """
     new_to_old, old_to_new, indptr, indices = rows
     n, chunks = old_to_new.shape[0], cuts.first.shape[0]

@@ -14,12 +14,12 @@ from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns, RowStarts
 from mxpeak.kernels.host.sparse.natural.slot_format import SlotColumns
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 
-#: Runs a compiled function with its arguments on as many threads as that many numbers are worth.
+#: The type of a function that runs a compiled function on as many threads as a count of numbers justifies.
 Run = Callable[..., int]
 
 
 def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
-    """Return where the rows are in the matrix and where their residuals go, set up once per array of rows."""
+    """Return the places of the rows in the matrix and of their residuals, set up once per array of rows."""
     for coarse in A.coarse:
         if coarse.rows is rows:
             return coarse
@@ -30,7 +30,7 @@ def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
         parts = ((columns.in_lower, 0), (columns.in_upper, columns.lower))
         at = RowStarts(rows, *(first + np.append(0, np.cumsum(size, dtype=np.int64))[rows] for size, first in parts))
     else:
-        starts = columns.table[:, ROW]  # the same column in both formats
+        starts = columns.table[:, ROW]  # the column with this index has the same meaning in both formats
         chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
         at = chunks, targets
     A.coarse.append(CoarseRows(rows, targets[A.pattern.halo.rows], at))
@@ -53,7 +53,7 @@ def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, part
     _, *starts = coarse.at
     counts = (columns.in_lower if parts & LOWER else None, columns.in_upper if parts & UPPER else None)
     chosen = [(begins, count[coarse.rows]) for begins, count in zip(starts, counts) if count is not None]
-    begins, sizes = (np.stack(part, axis=1).ravel() for part in zip(*chosen))  # L's and U's alternate
+    begins, sizes = (np.stack(part, axis=1).ravel() for part in zip(*chosen))  # the entries of L and U alternate
     ends = np.cumsum(sizes, dtype=np.int64)
     at = np.repeat(begins - (ends - sizes), sizes) + np.arange(ends[-1] if ends.size else 0)
     first = np.append(0, ends)[:: len(chosen)]
@@ -61,14 +61,14 @@ def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, part
 
 
 def _copies_of_chunks(run: Run, A: HostMatrix, columns: SlotColumns, rows: Array, parts: int) -> ChunkCopies:
-    """Copy entries from slots and pack them again."""
+    """Copy entries from slots and pack the copies into new slots."""
     packed, last, nnz = A.storage == "packed", A.n + A.halo, 27 * rows.size
     begins = np.empty(rows.size, np.int64)
     in_lines = np.count_nonzero(np.diff(rows) == coarse_residual.STEP) > rows.size // 2
     begins = begins[: coarse_residual.cut_groups(rows, in_lines, begins)]
     chunks = -(-begins.size // GROUPS)
     begins = np.append(begins, [rows.size] * (chunks * GROUPS + 1 - begins.size))
-    starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(np.int64)  # an existing one of empty groups too
+    starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(np.int64)  # empty groups also need a valid row
     chunk_of = np.searchsorted(columns.table[:, slot_format.ROW], rows, side="right") - 1
     first = np.zeros(rows.size + 1, np.int64)
     groups, at = Groups(rows, begins, starts, first, np.empty(0, np.int32)), np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Gauss-Seidel sweeps, products and residuals over chunks of independent rows (`chunk_format`), in compiled code.
+"""Gauss–Seidel sweeps, products and residuals over chunks of independent rows (`chunk_format`), in compiled code.
 
 The stored formats are float64, float32, int16 (bf16), uint16 (fp16) and uint8 (fp8); sums have the vectors' type.
 """
@@ -24,7 +24,7 @@ class Steps(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def _add_part(row, rows, slots, counts, A, x, out, fresh):
-    """Add the entries of one part of a chunk times x to `out`, or store them there if `fresh`."""
+    """Add the product of one part of a chunk and x to `out`, or store the product in `out` if `fresh`."""
     (slot, near0, far0), (runs, nears, fars) = slots, counts
     sum_runs(A.values, slot * LANES, A.bases, slot, runs, x, row, out, fresh)
     for s in range(nears):
@@ -42,7 +42,10 @@ def _add_part(row, rows, slots, counts, A, x, out, fresh):
 
 @inner(inline=True)
 def _add_lower(A, c, wanted, x, out):
-    """Store L x of a chunk's rows if wanted = 1, or 0 if wanted = 0, when all counts are 0: faster than a branch."""
+    """Store L x for a chunk's rows in `out` if wanted = 1, or zeros if wanted = 0.
+
+    The flag multiplies the counts of slots, which is faster than a branch.
+    """
     table = A.table
     slots = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
     counts = wanted * table[c, L_PART], wanted * table[c, L_PART + 1], wanted * table[c, L_PART + 2]
@@ -61,10 +64,10 @@ def _add_upper(A, c, wanted, x, out):
 
 @jit(fastmath={"contract"})
 def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
-    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and keep_i = b_i - Σ_L unless it is empty.
+    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and store keep_i = b_i - Σ_L.
 
-    `parts` is BOTH for a forward sweep, LOWER for one from zero, and UPPER for a backward one, with keep as b.
-    `synchronization` is the array of a barrier and the address of sched_yield.
+    `parts` is BOTH for a forward sweep, LOWER for a forward sweep from zero, and UPPER for a backward sweep, which
+    receives keep as b. `synchronization` is the array of a barrier and the address of sched_yield.
     """
     sync, yield_address = synchronization
     out, count, backward = piece(A.scratch, tid * LANES, LANES), steps.first.shape[0] - 1, parts == UPPER
@@ -102,10 +105,10 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r[targets_i] = b_i - (L + D + U) x of the rows of some chunks with targets_i >= 0; at = chunks, targets.
+    """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
 
-    UPPER alone gives -U x, the same after a sweep from zero, x = (D + L)^-1 b.  LOWER alone gives b - keep - L x, the
-    same after a backward sweep, (D + U) x = keep.
+    `at` is the pair (chunks, targets). With UPPER alone, the residual is -U x, which is equal after a sweep from zero,
+    x = (D + L)^-1 b. With LOWER alone, it is b - keep - L x, which is equal after a backward sweep, (D + U) x = keep.
     """
     (chunks, targets), out = at, piece(A.scratch, tid * LANES, LANES)
     for k in range(chunks.shape[0] * tid // threads, chunks.shape[0] * (tid + 1) // threads):

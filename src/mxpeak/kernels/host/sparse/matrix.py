@@ -21,7 +21,7 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The type of each format, and the one that compiled code receives.
+#: The NumPy type of each format, and the type that compiled code receives.
 FORMATS: dict[str, tuple[Any, Any]] = {
     "fp64": (np.dtype(np.float64), np.dtype(np.float64)),
     "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
@@ -41,8 +41,9 @@ class ChunkPattern:
     """The entries of a matrix in chunks of independent rows, and the steps of its sweeps.
 
     steps       the steps of a sweep, by `Part`
-    from_zero   the steps of a sweep from zero, by `Part`; BOUNDARY has the rows next to other ranks and those they need
-    by_window   the chunks in a cache-friendly sequence
+    from_zero   the steps of a sweep from zero, by `Part`; BOUNDARY has the rows next to other ranks and the rows that
+                need
+    by_window   the chunks in a cache-friendly order
     """
 
     storage: str
@@ -68,10 +69,10 @@ class NaturalPattern:
     """The entries of a matrix that is swept in the natural order, and the schedule of its sweeps.
 
     owner               the thread of each unit
-    forward, backward   the progress that each unit needs of the other threads
+    forward, backward   the progress of the other threads that each unit needs
     spans               first and end of the units of a sweep, by `Part`
-    from_zero           the same for a sweep from zero.  Rows next to other ranks come last and need nearly all others,
-                        so BOUNDARY has all units if there are such rows.
+    from_zero           first and end of the units of a sweep from zero. Rows next to other ranks come last and need
+                        nearly all other rows, so BOUNDARY has all units if there are such rows.
     """
 
     storage: str
@@ -96,7 +97,7 @@ class NaturalPattern:
 
 @dataclass(frozen=True, slots=True)
 class CoarseRows:
-    """Set-up for residuals at some rows.
+    """The places of some rows in a matrix, and of their residuals.
 
     halo_targets   where the residuals of the rows of H are stored, or -1
     at             the rows' places in the matrix, as its `kernels.residual` receives them
@@ -114,7 +115,7 @@ class HostMatrix:
     """A matrix of this rank: see `kernels.contract.sparse.Stored`.
 
     entries   the stored values of L and U
-    arrays    the matrix as compiled code receives it; no field, because checks of the fields exclude its scratch memory
+    arrays    the matrix as compiled code receives it; not a field, because checks exclude scratch memory
     """
 
     n: int
@@ -151,7 +152,7 @@ class HostMatrix:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         halo = self.pattern.halo
         others = (self.entries, self.diagonal, self.halo_entries, halo.columns, halo.first)
         copies = sum(copy.bytes for rows in self.coarse for copy in rows.copies.values())
@@ -159,11 +160,11 @@ class HostMatrix:
 
     @property
     def index_bytes(self) -> int:
-        """Return the bytes of the arrays that encode the columns."""
+        """Return the size in bytes of the arrays that encode the columns."""
         return sum(int(array.nbytes) for array in self.pattern.columns)
 
     def extra_bytes(self, other: HostMatrix) -> int:
-        """Return the bytes needed in addition to another form, which may share columns and values."""
+        """Return the bytes that this matrix adds to another one, with which it may share columns and values."""
         shared = other.index_bytes + other.entries.nbytes if self.entries is other.entries else 0
         return self.bytes - shared
 
@@ -174,17 +175,17 @@ class HostMatrix:
 
     @property
     def lower(self) -> int:
-        """Return the stored values of L."""
+        """Return the number of stored values of L."""
         return self.pattern.columns.lower
 
     @property
     def upper(self) -> int:
-        """Return the stored values of U."""
+        """Return the number of stored values of U."""
         return self.pattern.columns.upper
 
 
 def aligned(size: int, dtype: Any) -> Array:
-    """Return zeros that begin at a cache line, so that vector loads do not cross one."""
+    """Return zeros that begin at a cache line, so that vector loads do not cross a cache line."""
     itemsize = np.dtype(dtype).itemsize
     raw = np.zeros(size * itemsize + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
@@ -197,7 +198,7 @@ def as_bits(values: Array) -> Array:
 
 
 def rounded(data: Array, dtype: Any) -> Array:
-    """Round values to a format, to nearest even, once."""
+    """Round values to a format, to nearest even, with a single rounding."""
     if data.dtype == dtype:
         return data
     out = np.empty(data.size, dtype)
@@ -209,9 +210,9 @@ def rounded(data: Array, dtype: Any) -> Array:
 
 
 def _rounded_to_odd(a: Array) -> Array:
-    """Round fp64 numbers to fp32, to odd: truncate and set the last bit if inexact, so that a second rounding is right.
+    """Round fp64 numbers to fp32, to odd: truncate, and set the last bit if the result is inexact.
 
-    ml_dtypes converts from fp32, and two roundings to nearest differ from one.
+    ml_dtypes converts from fp32. Rounding to odd makes its second rounding correct, unlike two roundings to nearest.
     """
     near = a.astype(np.float32)
     bits = near.view(np.int32)

@@ -1,1 +1,1 @@
-"""Gauss-Seidel in the natural order: its two storage formats, its schedule over threads, and the choice of one."""
+"""Gauss–Seidel in the natural order: two storage formats, the choice between them, and the schedule over threads."""

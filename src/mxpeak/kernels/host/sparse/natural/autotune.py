@@ -1,7 +1,7 @@
-"""Autotune natural-order Gauss-Seidel: compressed rows or slots of successive rows, whichever is faster on this CPU.
+"""Autotune natural-order Gauss–Seidel: compressed rows or slots of successive rows, whichever is faster on this CPU.
 
-Processors differ in the cost of a gather, so both are timed on a small box.  A clear result is stored next to the
-compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
+Processors differ in the cost of a gather, so both formats are timed on a small box. A clear result is stored next to
+the compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mxpeak.layout.stencil import Box
 
 #: Numbers of rows that are interleaved.
 WAYS = (1, SUCCESSIVE)
-#: Interleaved measurements of each, after one that does not count.
+#: Interleaved measurements of each format, after one warm-up.
 ROUNDS = 5
-#: Single rows are chosen below this share of the other time: closer times gain nothing, and chance would decide.
+#: Single rows are chosen if they need less than this share of the other time: at closer times, chance would decide.
 TIE = 0.9
 #: The largest ratio of a round divided by the smallest, on an idle machine.
 STEADY = 1.25
-#: Points per side of the box: it exceeds every L2 cache, where slots always win.
+#: Points per side of the box, so that the box exceeds every L2 cache; slots always win within the cache.
 SIDE = 48
 #: The choice for each format of values and type of vectors.
 _chosen: dict[tuple[str, str], int] = {}
@@ -47,7 +47,7 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Call
         if choice not in WAYS:
             choice, sure = _faster(trial())
             unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            with suppress(OSError):  # without the file the next run measures again
+            with suppress(OSError):  # without the file, the next run repeats the measurement
                 if sure:
                     unfinished.write_text(str(choice))
                     unfinished.replace(path)
@@ -64,7 +64,7 @@ def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dic
 
 
 def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> Callable[[], None]:
-    """Return a function that sweeps and multiplies once."""
+    """Return a function that runs the sweeps and one product."""
     A = kernels.store(rows, order, values, vectors, "rows")
     x = kernels.halo_vector(A)
     b, y, keep = np.ones(rows.n, x.dtype), np.zeros(rows.n, x.dtype), np.zeros(rows.n, x.dtype)
@@ -81,8 +81,8 @@ def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> 
 def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
     """Return the faster choice by the median round, and whether the rounds agree.
 
-    The two times of a round are adjacent, so a slow period of the machine does not change their ratio.  Rounds that
-    disagree clearly are from a busy machine.
+    The two times of a round are adjacent, so a slow period of the machine does not change their ratio. Large
+    differences between rounds indicate a busy machine.
     """
 
     def seconds(way: int) -> float:

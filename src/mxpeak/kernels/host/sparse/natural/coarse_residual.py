@@ -1,17 +1,17 @@
 """Residuals at some rows of a matrix swept in natural order, from a copy of their entries of L or U.
 
-The points of a coarser level are every second point of every second line of every second plane.  In the full matrix a
-cache line with an entry of such a row holds as many entries of other rows.  The copy, a sixteenth of the matrix,
-contains no others.  It has the entries of the rows one after the other (`RowCopies`),
+The points of a coarser level are every second point of every second line of every second plane. In the full matrix, a
+cache line with an entry of such a row contains as many entries of other rows. The copy, a sixteenth of the matrix,
+contains only the entries of these rows. The rows are stored one after the other (`RowCopies`),
 
     columns, values     of row k from first[k] on
 
-or, for vector instructions, chunks of GROUPS groups of up to GROUP rows in slots of LANES values (`ChunkCopies`):
+or, for vector instructions, in chunks of GROUPS groups of up to GROUP rows in slots of LANES values (`ChunkCopies`):
 
     run       columns base + row, of rows that are STEP apart in each group: one number, with packed storage
     columns   a 32-bit column for each row; those of a run are STEP apart, which the kernels detect
 
-A group ends with its line, and the next one begins with another row, so lines can be shorter than chunks.
+A group ends at the end of a line, and the next group begins with another row, so lines can be shorter than chunks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from mxpeak.kernels.host.sparse.slot_sums import sum_every_second, sum_every_sec
 
 #: Groups of a chunk.
 GROUPS = LANES // GROUP
-#: Distance of the rows of a group with runs, and rows from which on a group ends where the distance differs.
+#: The distance of the rows of a group with runs, and the number of rows from which on a different distance ends a
+#: group.
 STEP, LEAST = 2, GROUP // 2
-#: Prefetch distance in chunks: these have L or U alone, and are read soon.  At 96^3 on a core of an Intel Xeon, 4
-#: instead of 1 reduced the residual with L from 1.28 to 0.96 ms in fp64, 0.67 to 0.50 in fp32.
+#: Prefetch distance in chunks, which are short because they contain only L or U. At 96^3 on a core of an Intel Xeon, 4
+#: instead of 1 reduced the residual with L from 1.28 to 0.96 ms in fp64, and from 0.67 to 0.50 ms in fp32.
 CHUNKS_AHEAD = 4
 #: Columns of the table of chunks: first slot, first slot of columns, runs, columns.
 SLOT, FAR, RUNS, COLUMNS, TABLE = range(5)
@@ -50,14 +51,14 @@ class RowCopies(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the copy."""
+        """Return the size of the copy in bytes."""
         return int(self.first.nbytes + self.columns.nbytes + self.values.nbytes)
 
 
 class ChunkCopies(NamedTuple):
     """The entries of some rows in chunks of groups.
 
-    begins, starts   where each group begins among the rows, and its first row
+    begins, starts   the index of each group's first row among the rows, and this row itself
     """
 
     rows: Any
@@ -70,13 +71,13 @@ class ChunkCopies(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the copy."""
+        """Return the size of the copy in bytes."""
         parts = (self.begins, self.starts, self.table, self.bases, self.far, self.values)
         return sum(int(part.nbytes) for part in parts)
 
 
 class Groups(NamedTuple):
-    """Rows in groups with their entries: those of row k are columns[first[k]] … columns[first[k+1]-1]."""
+    """Rows in groups with their entries: row k has the columns columns[first[k]] … columns[first[k+1]-1]."""
 
     rows: Any
     begins: Any
@@ -87,7 +88,7 @@ class Groups(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def _remainder(i, total, diagonal, b, x, keep, parts):
-    """Return the residual of row i, whose products of some parts are summed: see `gs_colored.residual`."""
+    """Return the residual of row i from its sum over some parts: see `gs_colored.residual`."""
     if parts == BOTH:
         return b[i] - diagonal[i] * x[i] - total
     return b[i] - keep[i] - total if parts == LOWER else -total
@@ -95,7 +96,7 @@ def _remainder(i, total, diagonal, b, x, keep, parts):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, copies, A, b, x, keep, r, parts):
-    """Compute r_k = (b - (L + D + U) x)[rows_k], or the same with L or U alone, row by row."""
+    """Compute r_k = (b - (L + D + U) x)[rows_k] row by row, with L or U alone as in `gs_colored.residual`."""
     rows, first, columns, values = copies
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
@@ -120,7 +121,7 @@ def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
             far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
             sum_every_second_columns(values, value0, far, far0, columns, x, total, False, far_ahead)
         first, full = begins[c * GROUPS], begins[(c + 1) * GROUPS] - begins[c * GROUPS] == LANES
-        for g in range(1 if full else GROUPS):  # groups without gaps are as one
+        for g in range(1 if full else GROUPS):  # groups without gaps are processed as one
             first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, LANES - g * GROUP)
             count = LANES if full else begins[c * GROUPS + g + 1] - first
             rows_g, r_g = piece(rows, first, count), piece(r, first, count)
@@ -132,12 +133,9 @@ def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
                     r_g[k] = _remainder(np.uint64(rows_g[k]), of_group[k], A.diagonal, b, x, keep, parts)
 
 
-# --- set-up: copy the rows' entries out of chunks of successive rows --------------------------------------------
-
-
 @inner(inline=True)
 def _put(columns, at_values, size, at, column, values, a):
-    """Append an entry unless it is a zero that pads a slot; return the number of entries."""
+    """Append an entry unless it is a zero that pads a slot; return the new number of entries."""
     sign = np.uint64(1) << np.uint64(8 * values.itemsize - 1)
     if np.uint64(values[a]) & ~sign == 0:  # the bits of 0 or -0
         return size
@@ -148,7 +146,7 @@ def _put(columns, at_values, size, at, column, values, a):
 
 @inner()
 def _entries_of(matrix, values, c, lane, parts, columns, at_values, at):
-    """Store the columns of a row's entries in some parts and the places of their values; return their number."""
+    """Store columns and value places of a row's entries in some parts; return the number of entries."""
     table, bases, far = matrix.table, matrix.bases, matrix.far
     size, row = 0, np.int64(table[c, slot_format.ROW]) + lane
     for p in range(slot_format.PARTS):
@@ -189,9 +187,6 @@ def find_entries(tid, threads, groups, chunk_of, parts, matrix, values, at_value
             first[k + 1] = size
 
 
-# --- set-up: pack the entries into slots ------------------------------------------------------------------------
-
-
 @jit()
 def cut_groups(rows, in_lines, begins):
     """Store where groups of the rows begin, at every line if in_lines; return the number of groups."""
@@ -207,7 +202,7 @@ def cut_groups(rows, in_lines, begins):
 
 @inner(inline=True)
 def _exists(starts, difference, last):
-    """Return whether all groups of a chunk may read at this distance; x has LANES·STEP numbers beyond its last."""
+    """Return whether all groups of a chunk may read x at this distance; x has LANES·STEP numbers beyond its last."""
     exists = True
     for g in range(GROUPS):
         exists = exists and 0 <= starts[g] + difference <= last
@@ -251,7 +246,7 @@ def _find_runs(c, groups, packed, last, differences, hits):
 
 @jit(allocates=True)
 def count_slots(tid, threads, groups, packed, last, table):
-    """Store the runs and the slots of columns of each chunk; columns up to `last` exist."""
+    """Count the runs and the slots of columns of each chunk; `last` is the last existing column."""
     chunks = table.shape[0]
     differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -261,7 +256,7 @@ def count_slots(tid, threads, groups, packed, last, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, groups, packed, last, at_values, slots, values, source):
-    """Store bases, columns and values of every slot; values begin as zeros.  `slots` is (table, bases, far)."""
+    """Store bases, columns and values of every slot; values must be zero. `slots` is (table, bases, far)."""
     (table, bases, far), (rows, begins, starts, first, columns) = slots, groups
     differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     chunks = table.shape[0]

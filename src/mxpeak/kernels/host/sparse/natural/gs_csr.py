@@ -1,8 +1,8 @@
-"""Gauss-Seidel in the natural order over compressed rows with 32-bit columns, on several threads, in compiled code.
+"""Gauss–Seidel in the natural order over compressed rows with 32-bit columns, on several threads, in compiled code.
 
 L and U share one array of values and one of columns, each row by row: first the in_lower[i] entries of L in row i, for
-all rows, then the in_upper[i] entries of U.  The table of units stores where the rows of a unit and its entries of each
-part begin.  `schedule` assigns the units to threads.
+all rows, then the in_upper[i] entries of U. The table of units stores the first row of each unit and the first entries
+of the unit in each part. `schedule` assigns the units to threads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from mxpeak.kernels.host.sparse import chunk_format
 from mxpeak.kernels.host.sparse.natural.schedule import publish_sometimes, wait
 from mxpeak.kernels.host.sparse.slot_sums import widened_value
 
-#: Columns of the table of units: the first row, and where its entries of L and those of U begin.
+#: Columns of the table of units: the first row, the first entry of L and the first entry of U.
 ROW, LOWER, UPPER = 0, 1, 2
-#: Rows of a unit.  With at least FEW it ends before a row that needs none of it (the first one of a mesh's plane), with
-#: at least LEAST before one that does not need the row before (the first one of a line), and with MOST in any case.
+#: Rows of a unit. A unit with at least FEW rows ends before a row that needs no row of the unit (the first row of a
+#: mesh's plane). A unit with at least LEAST rows ends before a row that does not need the previous row (the first row
+#: of a line). Any unit ends after MOST rows.
 FEW, LEAST, MOST = 12, 48, 160
-#: Prefetch distance in entries.  A product of 64^3 rows on a core of an Intel Xeon: in fp64 1.6 GFLOP/s without, 2.7
-#: with 256 or 512, in bf16 1.3 to 1.8 without, 4.0 to 4.4 with 256, 4.5 to 4.7 with more.
+#: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon: in fp64 1.6 GFLOP/s without
+#: prefetch, 2.7 with 256 or 512; in bf16 1.3 to 1.8 without, 4.0 to 4.4 with 256, 4.5 to 4.7 with more.
 AHEAD = 512
 #: Prefetch distance in rows if only some rows are read.
 ROWS_AHEAD = 6
@@ -39,12 +40,12 @@ class CsrColumns(NamedTuple):
 
     @property
     def lower(self) -> int:
-        """Return the stored values of L."""
+        """Return the number of stored values of L."""
         return int(self.units[-1, LOWER])
 
     @property
     def upper(self) -> int:
-        """Return the stored values of U."""
+        """Return the number of stored values of U."""
         return int(self.units[-1, UPPER]) - self.lower
 
 
@@ -60,7 +61,7 @@ class CsrMatrix(NamedTuple):
 
 
 class RowStarts(NamedTuple):
-    """Some rows, and where the entries of each begin in L and in U."""
+    """Some rows, and the index of the first entry of each row in L and in U."""
 
     rows: Any
     lower: Any
@@ -69,7 +70,7 @@ class RowStarts(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def sum_of(first, end, columns, values, x):
-    """Return Σ a_ij x_j over the entries first … end-1 in four sums, so that additions overlap."""
+    """Return Σ a_ij x_j over the entries first … end-1, computed as four sums so that additions overlap."""
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     k, last4 = np.uint64(first), np.uint64(first + (end - first) // 4 * 4)
     while k < last4:
@@ -86,9 +87,9 @@ def sum_of(first, end, columns, values, x):
 
 @inner(fastmath={"contract"}, inline=True)
 def _forward(i, lower, upper, A, b, x, keep, from_zero):
-    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii; the last entry of L, whose x_j is newest, is last."""
+    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, adding the newest x_j, the last of L, last."""
     (l0, l1), (u0, u1) = lower, upper
-    reciprocal = x.dtype.type(1) / A.diagonal[i]  # in parallel with the sums
+    reciprocal = x.dtype.type(1) / A.diagonal[i]  # computed in parallel with the sums
     last = max(l0, l1 - 1)
     remainder = b[i] - sum_of(l0, last, A.columns, A.values, x)
     after = x.dtype.type(0) if from_zero else sum_of(u0, u1, A.columns, A.values, x)
@@ -102,7 +103,7 @@ def _forward(i, lower, upper, A, b, x, keep, from_zero):
 
 @inner(fastmath={"contract"}, inline=True)
 def _backward(i, u0, u1, A, keep, x):
-    """Compute x_i = (keep_i - Σ_U a_ij x_j) / a_ii with the first entry of U at the end."""
+    """Compute x_i = (keep_i - Σ_U a_ij x_j) / a_ii, adding the first entry of U last because its x_j is newest."""
     one = x.dtype.type(1)
     reciprocal = one / A.diagonal[i]
     second = min(u1, u0 + 1)
@@ -151,7 +152,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep the units of a schedule backward; keep_i = b_i - Σ_L a_ij x_j is from the forward sweep."""
+    """Sweep the units of a schedule backward, where keep_i = b_i - Σ_L a_ij x_j was stored by the forward sweep."""
     owner, count = schedule.owner, schedule.owner.shape[0]
     for v in range(count - schedule.end, count - schedule.first):
         u = count - 1 - v
@@ -187,7 +188,7 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r_k = (b - (L + D + U) x)[rows_k], or with L or U alone after a sweep (see `gs_colored.residual`)."""
+    """Compute r_k = (b - (L + D + U) x)[rows_k], with L or U alone as in `gs_colored.residual`."""
     count = at.rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         i = np.uint64(at.rows[k])
@@ -213,9 +214,6 @@ def residual(tid, threads, at, A, b, x, keep, r, parts):
             r[k] = b[i] - A.diagonal[i] * x[i] - before - after
 
 
-# --- set-up -----------------------------------------------------------------------------------------------------
-
-
 @jit()
 def fill_parts(tid, threads, rows, data, packed, values):
     """Store the columns, in the new order, and the values of L and U; `packed` is a `CsrColumns`."""
@@ -237,7 +235,7 @@ def fill_parts(tid, threads, rows, data, packed, values):
 
 @jit()
 def cut_units(lower, upper, youngest, units):
-    """Store the table of units, with a last line for the end of all rows, and return the number of units."""
+    """Store the table of units, with a final entry for the end of all rows, and return the number of units."""
     n, count, rows, l, h = lower.shape[0], 0, 0, 0, 0
     for r in range(n):
         alone, new_line = youngest[r] < r - rows, youngest[r] != r - 1

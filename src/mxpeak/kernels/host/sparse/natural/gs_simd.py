@@ -1,14 +1,14 @@
-"""Gauss-Seidel in the natural order in vector instructions, and products, over slots (`slot_format`).
+"""Gauss–Seidel in the natural order by vector instructions, and products, over slots (`slot_format`).
 
-A forward sweep adds up all but the second part of a chunk in vectors, since the x of the others are known, old or new.
-The remainder is a recurrence along the chunk's rows.  If it has one term, that of the row before, it is
+A forward sweep adds all but the second part of a chunk in vectors, since these x are known, old or new. The remainder
+is a recurrence along the chunk's rows. If its only term is that of the row before, it is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
-and needs one multiplication and one addition per row, most of them for several rows at once (`run_forward`).  If lines
-of a mesh are shorter than a chunk, the other terms are of earlier blocks of RECURRENCE_BLOCK rows: they are added up in
-vectors, block by block, each before its recurrence.  Other rows are computed individually.  A backward sweep is the
-same from the last row on, with the third part.  `schedule` assigns units of chunks to threads.
+and needs one multiplication and one addition per row, most of them for several rows at once (`run_forward`). If lines
+of a mesh are shorter than a chunk, the other terms belong to earlier blocks of RECURRENCE_BLOCK rows. They are added
+in vectors, block by block, before the recurrence of each block. Other rows are computed individually. A backward sweep
+does the same from the last row on, with the third part. `schedule` assigns units of chunks to threads.
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ from mxpeak.kernels.host.sparse.slot_sums import (
 )
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
-#: Prefetch distance while a chunk is summed, in bytes of a row's slot: the next chunk of fp64 values, the second of
-#: fp32's, the fourth of 16 bits'.
+#: Prefetch distance while a chunk is summed, in bytes of a row's slot: it reaches the next chunk of fp64 values, the
+#: second chunk of fp32 values, and the fourth chunk of 16-bit values.
 BYTES_AHEAD = 8
 
 
 @inner(inline=True)
 def _sum_parts(A, c, after, first, end, x, out):
-    """Store the parts first … end-1 of a chunk times x for all lanes, and prefetch those of the chunk `after`.
+    """Store the product of the parts first … end-1 of a chunk and x for all lanes, and prefetch the chunk `after`.
 
-    If that one precedes the chunk, so do its slots: memory prefers that values are read in one direction.
+    If `after` precedes the chunk, the slots are also read backward: memory is faster if values are read in one
+    direction.
     """
     table, row, down, fresh = A.table, np.int64(A.table[c, ROW]), after < c, True
     for k in range(end - first):
@@ -94,7 +95,7 @@ def _sum_parts(A, c, after, first, end, x, out):
 
 @inner(inline=True)
 def _prefetch_recurrence(A, c, part, b):
-    """Prefetch the data of the recurrence along a chunk: its slots of one part, and its rows of b and the diagonal."""
+    """Prefetch the data of the recurrence along a chunk: its slots of one part, and rows of b and the diagonal."""
     if not PREFETCHES:
         return
     table, row, rows = A.table, np.int64(A.table[c, ROW]), np.int64(A.table[c, ROWS])
@@ -117,9 +118,6 @@ def _row_sum(A, c, part, slots, lane, x):
         a = widened_value(A.values[(slot + runs + k) * LANES + lane], total)
         total += a * x[np.uint32(A.far[(far0 + k) * LANES + lane])]
     return total
-
-
-# --- the recurrence along a chunk
 
 
 @intrinsic
@@ -157,7 +155,7 @@ def recurrence_terms(typingctx, b, first, second, a, slot, d, p, q):
 
 @intrinsic
 def run_forward(typingctx, p, q, young, x):
-    """Compute x_k = p_k - q_k x_{k-1} from x_{-1} = young on and return True, unless some |q_k| is above 1."""
+    """Compute x_k = p_k - q_k x_{k-1} from x_{-1} = young on and return True; return False if some |q_k| exceeds 1."""
     signature = types.boolean(p, q, young, x)
 
     def codegen(context, builder, signature, args):
@@ -168,7 +166,7 @@ def run_forward(typingctx, p, q, young, x):
 
 @intrinsic
 def run_backward(typingctx, p, q, young, x):
-    """Compute x_k = p_k - q_k x_{k+1} from the last lane on and return True, unless some |q_k| is above 1."""
+    """Compute x_k = p_k - q_k x_{k+1} from the last lane on and return True; return False if some |q_k| exceeds 1."""
     signature = types.boolean(p, q, young, x)
 
     def codegen(context, builder, signature, args):
@@ -178,11 +176,11 @@ def run_backward(typingctx, p, q, young, x):
 
 
 def _solve_recurrence(context, builder, signature, args, *, back):
-    """Emit the recurrence, RECURRENCE_BLOCK lanes at a time.
+    """Emit the recurrence for RECURRENCE_BLOCK lanes at a time.
 
-    x_k = P_k + R_k x_{k-s} gives the same for twice the distance, with P_k + R_k P_{k-s} and R_k R_{k-s}, until all
-    lanes of a block depend on the last x before it: a chain of four dependent multiplications instead of LANES.  With a
-    |q_k| above 1 the products could overflow although x does not.
+    If x_k = P_k + R_k x_{k-s}, the same holds at twice the distance with P_k + R_k P_{k-s} and R_k R_{k-s}. After a
+    few doublings, all lanes of a block depend on the last x before the block: a chain of four dependent
+    multiplications instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not.
     """
     real = context.get_value_type(signature.args[2])
     size, wide = (8 if real == F64 else 4), ir.VectorType(real, LANES)
@@ -214,7 +212,7 @@ def _solve_recurrence(context, builder, signature, args, *, back):
 
 
 def _earlier(builder, vector, apart, back, other):
-    """Return for each lane the one `apart` before it in its block (after it, going back), or `other` without one."""
+    """Return for each lane the lane `apart` before it in its block (after it for `back`), or else `other`."""
     from_ = []
     for lane in range(LANES):
         at = lane + apart if back else lane - apart
@@ -223,12 +221,9 @@ def _earlier(builder, vector, apart, back, other):
     return builder.shuffle_vector(vector, others, ir.Constant(ir.VectorType(I32, LANES), from_))
 
 
-# --- sweeps
-
-
 @inner()
 def _add_block(A, c, part, lane0, x, out):
-    """Add a part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot of each row's adjacent neighbor."""
+    """Add a part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot of each row's neighbor."""
     table, (slot, far0) = A.table, slots_before(A.table, c, part)
     upper = np.int64(part == LATER)
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
@@ -306,7 +301,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
                         x_c[k] = young
             elif at >= 0:
                 if from_zero:
-                    x_c[:] = 0  # lanes without an entry also read it
+                    x_c[:] = 0  # lanes without an entry also read x_c
                 for lane0 in range(0, rows, RECURRENCE_BLOCK):
                     _add_block(A, c, EARLIER, lane0, x, lower)
                     _terms_of_block(A, lane0, row, rows, slots[0] + at, b, sums, terms)
@@ -330,7 +325,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep the units of a schedule backward; keep_i = b_i - Σ_L a_ij x_j is from the forward sweep."""
+    """Sweep the units of a schedule backward, where keep_i = b_i - Σ_L a_ij x_j was stored by the forward sweep."""
     table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
     (lower, upper), (p, q) = sums, terms
     ahead = BYTES_AHEAD // A.values.itemsize
@@ -391,9 +386,10 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r[targets_i] = b_i - (L + D + U) x of the rows of some chunks with targets_i >= 0; at = chunks, targets.
+    """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
 
-    With L or U alone it is the same after a sweep: see `gs_colored.residual`.
+    `at` is the pair (chunks, targets). With L or U alone, the result is equal after a sweep: see
+    `gs_colored.residual`.
     """
     (chunks, targets), table, total = at, A.table, piece(A.scratch, tid * 4 * LANES, LANES)
     count = chunks.shape[0]

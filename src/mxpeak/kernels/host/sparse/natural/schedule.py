@@ -1,10 +1,10 @@
 """The schedule of a natural-order sweep over threads, in compiled code.
 
-A unit is some successive rows and belongs to one thread.  Each thread visits its units in the order of the sweep and
-publishes its progress.  Before a unit it waits for the units of other threads in whose columns the unit has entries
-(Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014).  The
-pattern must be symmetric: then no thread overwrites an x that another one has yet to read.  The result does not depend
-on the threads.
+A unit is a sequence of rows and belongs to one thread. Each thread processes its units in the order of the sweep and
+publishes its progress. Before a unit, it waits for the units of other threads in whose columns the unit has entries
+(Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014). The
+pattern must be symmetric: then no thread overwrites an x that another thread has yet to read. The result does not
+depend on the threads.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import SPINS, atomic_load, atomic_store, call_at, piece
 
-#: Distance between the progress of two threads: each has its own cache line.
+#: Distance between the progress counters of two threads, so that each has its own cache line.
 APART = 8
-#: A thread publishes its progress after this many units, since the others then fetch it from its core.  On a Xeon 1 and
-#: 2 are equal over packed values of 64^3 and 104^3; with 1 sweeps over fp32 of 32^3 take 7 to 11 % longer.
+#: A thread publishes its progress after this many units, because other threads then fetch the progress from its core.
+#: On a Xeon, 1 and 2 are equal over packed values of 64^3 and 104^3; with 1, sweeps over fp32 of 32^3 take 7 to 11 %
+#: longer.
 EVERY = 2
-#: Cost of reading the x of another thread's unit, which is in the cache of its core, as a share of that unit's time.
-#: On a Xeon two threads that share every plane, instead of alternate planes, need 0.71 of the time for a sweep over
-#: packed bf16 of 192^3 and 0.9 over fp32 of 64^3; at 32^3, where a plane has 7 units, 1.1.
+#: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. On a
+#: Xeon, if two threads share every plane instead of taking alternate planes, a sweep takes 29 % less time over packed
+#: bf16 of 192^3, 10 % less over fp32 of 64^3, and 10 % more at 32^3, where a plane has 7 units.
 ELSEWHERE = 1 / 32
 
 
@@ -32,7 +33,7 @@ class Schedule(NamedTuple):
 
     progress        for each thread, the number of its next unit, counted in the direction of the sweep
     owner           the thread of each unit
-    needs           the progress of every thread that a unit requires, 0 if it need not be checked
+    needs           the progress of every thread that a unit requires, or 0 if it need not be checked
     yield_address   the address of sched_yield
     """
 
@@ -46,7 +47,7 @@ class Schedule(NamedTuple):
 
 @inner()
 def wait(tid, threads, schedule, u, done):
-    """Return once every other thread has the progress that unit u needs; before a wait, publish this thread's own."""
+    """Wait until every other thread has the progress that unit u needs; publish this thread's progress first."""
     for s in range(threads):
         need, spins = np.int64(schedule.needs[u, s]), 0
         while s != tid and need > 0 and atomic_load(schedule.progress, s * APART) < need:
@@ -59,7 +60,7 @@ def wait(tid, threads, schedule, u, done):
 
 @inner(inline=True)
 def publish(schedule, tid, done):
-    """Store this thread's progress for the others."""
+    """Store this thread's progress for the other threads."""
     atomic_store(schedule.progress, tid * APART, done)
 
 
@@ -70,12 +71,9 @@ def publish_sometimes(schedule, tid, done, last):
         publish(schedule, tid, done)
 
 
-# --- set-up -----------------------------------------------------------------------------------------------------
-
-
 @jit(allocates=True)
 def unit_edges(tid, threads, rows, unit_first_row, unit_of, first_edge, count, edges):
-    """Store count[u] = number of earlier units in whose columns unit u has entries, and these units from `edges` on.
+    """Store in count[u] the number of earlier units in whose columns unit u has entries, and these units in `edges`.
 
     The edges of a thread's units begin at edges[first_edge[tid]].
     """
@@ -101,9 +99,9 @@ def unit_edges(tid, threads, rows, unit_first_row, unit_of, first_edge, count, e
 
 @jit(allocates=True)
 def find_needs(first, edges, owner, forward, backward):
-    """Store the progress that each unit needs of every thread in a forward sweep and in a backward one.
+    """Store the progress of every thread that each unit needs in a forward sweep and in a backward sweep.
 
-    Progress that a thread has already waited for becomes 0, since each look moves a cache line between cores.
+    Progress for which a thread has already waited becomes 0, because each check moves a cache line between cores.
     """
     count = owner.shape[0]
     for u in range(count):
@@ -120,7 +118,7 @@ def find_needs(first, edges, owner, forward, backward):
 
 @inner()
 def _drop_seen(needs, seen):
-    """Set the needs of a unit to 0 where its thread has already seen that progress."""
+    """Set the needs of a unit to 0 if its thread has already seen that progress."""
     for s in range(needs.shape[0]):
         if needs[s] <= seen[s]:
             needs[s] = 0
@@ -129,7 +127,7 @@ def _drop_seen(needs, seen):
 
 @jit(allocates=True)
 def makespan(first, edges, owner, cost, threads):
-    """Estimate the time of a sweep: a unit takes its cost, and ELSEWHERE times that of each unit on another core."""
+    """Estimate the time of a sweep: the units' costs, plus ELSEWHERE times the cost of units read from other cores."""
     count, free, done = owner.shape[0], np.zeros(threads), np.zeros(owner.shape[0])
     for u in range(count):
         begin, extra = free[owner[u]], 0.0
@@ -146,11 +144,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return the thread of each unit with the least makespan, and the needs of forward and of backward sweeps.
+    """Return the thread of each unit with the smallest makespan, and the needs of forward and of backward sweeps.
 
-    Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]].  A run ends before a unit that does not
-    need the one before it, as at the planes of a mesh.  The candidates split every run among the threads, which keeps
-    most of the data a thread reads in its cache, or deal out blocks of units or of whole runs round-robin.
+    Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]]. A run of units ends before a unit that
+    does not need the previous unit, as at the planes of a mesh. Some candidates split every run among the threads,
+    which keeps most of the data that a thread reads in its cache. The others distribute blocks of units or whole runs
+    round-robin.
     """
     count = cost.size
     owner = np.zeros(count, np.int32)

@@ -1,19 +1,19 @@
 """Pack a sparse matrix into slots over chunks of successive rows, for `gs_simd`, in compiled code.
 
-A chunk is up to LANES successive rows.  A slot is one entry of each of them, with contiguous values, as in
+A chunk is up to LANES successive rows. A slot is one entry of each row of the chunk, with contiguous values, as in
 `chunk_format`:
 
     run       columns base + row: one number for the slot; rows without such an entry store a zero
     columns   a 32-bit column for each row; rows without such an entry store a zero and some column
 
-Runs exist in packed storage only.  Otherwise all slots store columns, but entries that most rows have at the same
-distance from the diagonal still share a slot: its columns are consecutive, and their x is loaded as vectors instead of
+Runs exist in packed storage only. Otherwise all slots store columns, but entries that most rows have at the same
+distance from the diagonal still share a slot: its columns are consecutive, and x is loaded as vectors instead of
 gathered.
 
-Slots form four parts: entries in columns before the chunk, in earlier columns of the chunk, in later ones of it, and
-after the chunk.  The first two, L, of all chunks precede the last two, U, of all chunks, so a sweep that needs one of
-them reads memory without gaps, which prefetchers would fill.  If few rows have entries without a run before or after
-the chunk, these overflow entries are stored behind U's slots, each with its column and its lane.
+Slots form four parts: entries in columns before the chunk, in earlier columns of the chunk, in later columns of the
+chunk, and after the chunk. The first two parts (L) of all chunks precede the last two parts (U) of all chunks, so a
+sweep that needs only L or U reads memory without gaps, which prefetchers would load. If few rows have entries without
+a run before or after the chunk, these overflow entries are stored behind U's slots, each with its column and its lane.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
 ROW, ROWS, SLOT, FAR, U_SLOT, U_FAR, COUNTS = range(7)
 OVERFLOW, NEXT = 2 * PARTS, 2 * PARTS + 2
 TABLE = COUNTS + NEXT + 2
-#: Maximum number of entries in a slot that is better stored as overflow.
+#: The largest number of entries of a slot that is converted to overflow entries.
 FEW = LANES // 4
-#: Chunks of a unit, which one thread sweeps without synchronization; rows from which on a mesh's plane begins a new
-#: one.
+#: Chunks of a unit, which one thread sweeps without synchronization, and the number of rows from which on a mesh's
+#: plane begins a new unit.
 UNIT, LEAST = 5, LANES // 4
-#: Columns of the table of row patterns: first key, number of keys, rows with this pattern, the same first two for all
-#: entries of such a row, and the number of its entries without a run.
+#: Columns of the table of row patterns: first key, number of keys, rows with this pattern, first key and number of
+#: keys for all entries of such a row, and the number of its entries without a run.
 FIRST, SIZE, USES, FIRST_OF_ALL, ALL, APART, PATTERN = range(7)
 #: The key of an entry without a slot, on the diagonal or in the halo: no other key is zero.
 NO_SLOT = np.int64(0)
@@ -57,12 +57,12 @@ class SlotColumns(NamedTuple):
 
     @property
     def lower(self) -> int:
-        """Return the stored values of L."""
+        """Return the number of stored values of L."""
         return LANES * self._slots(BEFORE, LATER) + int(self._overflow[:, 0].sum())
 
     @property
     def upper(self) -> int:
-        """Return the stored values of U; the overflow entries of L and U share a chunk's slots."""
+        """Return the number of stored values of U, including the slots that hold the overflow entries of L and U."""
         overflow_slots = int((-(-self._overflow.sum(axis=1) // LANES)).sum())
         return LANES * (self._slots(LATER, PARTS) + overflow_slots) - int(self._overflow[:, 0].sum())
 
@@ -72,7 +72,7 @@ class SlotColumns(NamedTuple):
 
     @property
     def _overflow(self) -> Any:
-        """Return the overflow entries of each chunk, before it and after it."""
+        """Return the numbers of overflow entries of each chunk, before it and after it."""
         return self.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].astype(np.int64)
 
 
@@ -89,7 +89,7 @@ class SlotMatrix(NamedTuple):
 
 
 class ChunkCuts(NamedTuple):
-    """The rows first … end-1 of each chunk, and the most entries in any chunk."""
+    """The rows first … end-1 of each chunk, and the largest number of entries of a chunk."""
 
     first: Any
     end: Any
@@ -101,7 +101,7 @@ class _Patterns(NamedTuple):
 
     table      the columns FIRST … of each pattern
     of_row     the pattern of each row
-    key, slot  those of the entries with a slot
+    key, slot  the key and the slot of each entry that has a slot
     all_keys   the keys of all entries
     """
 
@@ -121,7 +121,7 @@ class _Runs(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Slots by part: those of one row, the rows with an entry in slot s, and the columns COUNTS … of the table."""
+    """Slots by part: the slots of one row, the rows with an entry in slot s, and columns COUNTS … of the table."""
 
     taken: Any
     rows: Any
@@ -141,11 +141,11 @@ def slots_before(table, c, part):
 
 @jit()
 def cut_chunks(youngest, chunk_row, units):
-    """Store the first rows of chunks and the first chunks of units; return the number of each.
+    """Store the first rows of chunks and the first chunks of units; return the numbers of chunks and of units.
 
-    youngest[r] is the last row before r that it needs.  A row begins a unit if that is farther back than a unit is
-    long, unless the same holds for the row before: so the planes of a mesh begin units, and threads can sweep them in
-    parallel.
+    youngest[r] is the last row before r that row r needs. A row begins a unit if it does not need any row within a
+    unit's length, unless the same holds for the row before. So the planes of a mesh begin units, and threads can sweep
+    the planes in parallel.
     """
     chunks, count, rows, was_alone = 0, 0, 0, True
     for r in range(youngest.shape[0]):
@@ -166,7 +166,7 @@ def cut_chunks(youngest, chunk_row, units):
 
 @inner(allocates=True)
 def _scratch(longest):
-    """Return the arrays in which the slots of a chunk with up to `longest` entries are found."""
+    """Return the work arrays for finding the slots of a chunk with up to `longest` entries."""
     table, of_row = np.empty((LANES, PATTERN), np.int64), np.empty(LANES, np.int64)
     key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(NEXT + 2, np.int64)
     patterns = _Patterns(table, of_row, key, slot, np.empty(longest, np.int64))
@@ -191,7 +191,7 @@ def _key(old_to_new, i, j, r, lane, rows):
 
 @inner()
 def _has_keys(keys, columns, old_to_new, i, r, lane, rows):
-    """Return whether the entries of a row have these keys; without writes, so that it becomes vector instructions."""
+    """Return whether the entries of a row have these keys; the loop contains no writes, so that it vectorizes."""
     differ = np.int64(0)
     for k in range(columns.shape[0]):
         differ |= _key(old_to_new, i, columns[k], r, lane, rows) ^ keys[k]
@@ -200,7 +200,7 @@ def _has_keys(keys, columns, old_to_new, i, r, lane, rows):
 
 @inner()
 def _find_patterns(row0, height, rows, patterns):
-    """Give rows of a chunk whose entries have the same keys one pattern; return the number of patterns."""
+    """Assign one pattern to all rows of a chunk whose entries have the same keys; return the number of patterns."""
     new_to_old, old_to_new, indptr, indices = rows
     table, of_row, key, _, all_keys = patterns
     count, used, used_of_all, s = 0, 0, 0, 0
@@ -236,7 +236,7 @@ def _find_patterns(row0, height, rows, patterns):
 
 @inner(inline=True)
 def _move_to_overflow(counts):
-    """Turn slots that few rows have into overflow entries if that needs less than half of the memory."""
+    """Convert slots with few rows to overflow entries if these need less than half of the memory."""
     table, rows = counts.table, counts.rows
     before, after, overflow_before, overflow_after = table[2 * BEFORE + 1], table[2 * AFTER + 1], 0, 0
     while before and rows[BEFORE, before - 1] <= FEW:
@@ -253,7 +253,7 @@ def _move_to_overflow(counts):
 
 @inner(inline=True)
 def rows_of_a_run(rows, packed):
-    """Return how many rows of a chunk must have a difference column - row for a slot of its own.
+    """Return how many rows of a chunk must have a difference column - row for this difference to have its own slot.
 
     In packed storage a zero costs less than columns would; if columns are stored anyway, it costs as much as an entry.
     """
@@ -295,9 +295,10 @@ def _next_slot(p, height, count, run_count, patterns, runs, table):
 def _find_slots(row0, height, rows, columns, packed, scratch):
     """Find the slots of a chunk; return (number of row patterns, number of runs).
 
-    counts.table becomes runs and columns by part, then overflow entries.  `runs` lists the runs; the part of a run is
-    that of its entry farthest inside, so that no entry is in a vector sum too early.  patterns.slot is the run of each
-    entry of a pattern, or -1 - s for the s-th of its part without one; counts.rows[part, s] rows have such an entry.
+    counts.table receives the runs and columns by part, then the overflow entries. `runs` lists the runs; the part of a
+    run is that of its innermost entry, so that no entry is in a vector sum too early. patterns.slot is the run of each
+    entry of a pattern, or -1 - s for the s-th entry of its part without a run; counts.rows[part, s] rows have such an
+    entry.
     """
     patterns, runs, counts = scratch
     count, size, run_count, least = _find_patterns(row0, height, rows, patterns), 0, 0, rows_of_a_run(height, packed)
@@ -352,7 +353,7 @@ def count_slots(tid, threads, rows, cuts, columns, packed, table):
         row0, height = cuts.first[c], cuts.end[c] - cuts.first[c]
         _find_slots(row0, height, rows, columns, packed, scratch)
         table[c, ROW], table[c, ROWS] = row0, height
-        for p in range(0 if packed else PARTS):  # their columns are stored too
+        for p in range(0 if packed else PARTS):  # the columns of these runs are also stored
             counts[2 * p], counts[2 * p + 1] = 0, counts[2 * p] + counts[2 * p + 1]
         for k in range(NEXT + 2):
             table[c, COUNTS + k] = counts[k]
@@ -360,7 +361,7 @@ def count_slots(tid, threads, rows, cuts, columns, packed, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, values):
-    """Store bases, columns and values of every slot in this thread's share of the chunks; values begin as zeros."""
+    """Store bases, columns and values of every slot in this thread's share of the chunks; values must be zero."""
     table, bases, far, scratch = matrix.table, matrix.bases, matrix.far, _scratch(longest)
     patterns, runs, counts = scratch
     run_slot, far_to = np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
@@ -390,9 +391,9 @@ def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, value
 
 @inner()
 def _place_patterns(table, c, count, packed, patterns, counts, run_slot, far_to):
-    """Replace patterns.slot and all_keys by the offset of the slot's values, and store that of its columns in far_to.
+    """Replace patterns.slot and all_keys by the offset of the slot's values, and write that of its columns to far_to.
 
-    An offset is -1 if the entry is in no slot: on the diagonal, in the halo, or overflow.
+    An offset is -1 if the entry has no slot because it is on the diagonal, in the halo, or overflow.
     """
     for s in range(count):
         first = patterns.table[s, FIRST]
