@@ -84,7 +84,7 @@ class Machine:
     core_rate, sync_s    rate of a core in FACT, and seconds per level of a reduction over cores
     exchange_s           seconds per round of FACT's exchange between ranks, without the message
     row_passes           how many times a moved row passes through device memory: 4 in a row-major matrix
-    fact                 rate of FACT by NB if a rank's own device factors its panel, as on CPUs; none if the host does
+    fact                 rate of FACT by NB if a rank's own device factors its panel, as on CPUs; empty if the host does
     cast_rate            bytes per second of rounding to a lower precision; None: memory_rate
     solve_rate           entries of L and U per second in a solve with both; None: limited by memory_rate
     turn_s               seconds per message in this solve, including waits for other ranks; None: latency + exchange_s

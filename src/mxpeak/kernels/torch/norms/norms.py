@@ -41,7 +41,7 @@ class TorchNorms:
     def begin_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Start a norm pass, and return its maxima and sums without waiting for their values."""
+        """Start a norm pass, and return maximum, squares and sums without waiting for their values."""
         new = self.device.zeros
         parts = new(1), new(3), *self._sums(wants, rows, columns)
         self._passes.norm_pass(tiles, band, wants, *parts)

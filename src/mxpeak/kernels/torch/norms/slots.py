@@ -174,7 +174,7 @@ def _wanted(batch: Batch, wants: Collection[str]) -> tuple[bool, bool]:
 
 
 def _targets(batch: Batch, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums or maxima to which the lines of a batch belong, and those to which its positions belong."""
+    """Return (by_row, by_column), the targets of lines and positions, or (by_column, by_row) for a turned batch."""
     return (by_column, by_row) if batch.turned else (by_row, by_column)
 
 

@@ -161,15 +161,12 @@ def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tenso
 
 
 def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the fronts with their neighbors: neighbors with smaller numbers than a row are in fronts before that of
-    the row.
+    """Yield each front of rows, with the neighbors of these rows.
 
-    The host waits for the size of each front.
+    The neighbors of a row with smaller numbers are in earlier fronts. The host waits for the size of each front.
     """
     neighbors, n = RowNeighbors(rows), rows.n
-    waiting = torch.full(
-        (n + 1,), -1, device=rows.indptr.device
-    )  # number of these neighbors; the last is for missing ones
+    waiting = torch.full((n + 1,), -1, device=rows.indptr.device)  # neighbors left; the last is for missing ones
     for i in torch.arange(n, device=waiting.device).split(PIECE):
         j = neighbors(i)
         waiting[i] = ((j >= 0) & (j < i[:, None])).sum(1)
