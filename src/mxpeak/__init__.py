@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # that of typing takes a tenth of a second to load, in which Ctrl-C would show a traceback
+TYPE_CHECKING = (
+    False  # importing the constant of typing takes a tenth of a second, in which Ctrl-C would print a traceback
+)
 if TYPE_CHECKING:
     from typing import Any
 

@@ -2,7 +2,9 @@
 
 import signal
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which shows a traceback, also of the imports below
+if (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):  # the default handler prints a traceback, also during the imports below
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from mxpeak.runtime.parent_watch import cannot_begin, end_at_once, open_streams

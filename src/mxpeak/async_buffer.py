@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class DeviceEvent(Protocol):
-    """A mark in a device's work, as in CUDA."""
+    """A point in the work queue of a device, as in CUDA."""
 
     def query(self) -> bool:
         """Return whether the event has occurred."""
@@ -19,7 +19,7 @@ class DeviceEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsyncBuffer:
-    """The memory of a message, which message passing may use as `form` of it after the event `ready`."""
+    """The memory of a message, with the form that message passing may use after the event `ready`."""
 
     memory: Any
     ready: DeviceEvent
@@ -40,11 +40,11 @@ class AsyncBuffer:
         return int(self.memory.nbytes)
 
     def fulfilled(self) -> Any:
-        """Wait for the event and return the memory for message passing."""
+        """Wait for the event, and return the memory for message passing."""
         self.ready.synchronize()
         return self.form(self.memory)
 
 
 def fulfilled(memory: Any) -> Any:
-    """Return a message's memory, after its event if it has one."""
+    """Wait for the event of a message's memory if there is one, and return the memory."""
     return memory.fulfilled() if isinstance(memory, AsyncBuffer) else memory

@@ -16,8 +16,8 @@ from typing import Any
 MOST_BYTES = 256 * 2**20
 #: Seconds in which a pipe must have a writer.
 WRITER_S = 1.0
-#: Characters that act on a terminal or cannot be encoded: controls except tab and newline, line and paragraph
-#: separators, marks that turn the direction of text, and halves of surrogate pairs.
+#: Characters that act on a terminal or cannot be encoded: control characters except tab and newline, line and
+#: paragraph separators, characters that change the direction of text, and unpaired surrogates.
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -81,13 +81,13 @@ def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
 
 
 def _first(file: int) -> bytes:
-    """Return the first byte of a pipe that has a writer, or has one within WRITER_S; b"" if it has not written yet."""
+    """Wait up to WRITER_S for the writer of a pipe, and return the first byte, or b"" if none is written yet."""
     until = time.monotonic() + WRITER_S
     while True:
         try:
             if byte := os.read(file, 1):
                 break
-        except BlockingIOError:  # a writer is there
+        except BlockingIOError:  # the pipe has a writer
             byte = b""
             break
         if time.monotonic() > until:
@@ -113,17 +113,17 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with characters that could act on a terminal as \x1b and the like."""
+    r"""Escape the characters of a text that could act on a terminal, for example as \x1b."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as one line of printable characters: newlines and tabs become \n and \t too."""
+    r"""Return a text as one line of printable characters, with newlines and tabs escaped as \n and \t."""
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def printable_values(value: Any) -> Any:
-    """Return data of JSON in which all strings, and the keys of objects, are printable."""
+    """Return JSON data with all strings, including the keys of objects, made printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -21,20 +21,20 @@ T = TypeVar("T")
 AnyConfig = TypeVar("AnyConfig")
 AnyRun = TypeVar("AnyRun", bound="Run[Any]")
 
-#: More digits than any number here has. Python refuses to parse numbers with thousands of digits.
+#: The largest number of digits of a number, because Python refuses to parse numbers with thousands of digits.
 DIGITS = 600
-#: Largest N, NB and thread count that is parsed. Beyond it 8 N^2 exceeds any machine, so it is a typing error.
+#: Largest N, NB and thread count that is parsed; with a larger N, 8 N^2 bytes exceed the memory of any machine.
 LARGEST_N = 100_000_000
-#: Placeholder of the further items of a list in the help.
+#: Placeholder in the help for the further items of a list.
 LIST = ",..."
 
 
 @dataclass(frozen=True, slots=True)
 class ValueParser(Generic[T]):
-    """A parser of one value's text.
+    """A parser of the text of one value.
 
     metavar      placeholder of the value in the help; one that begins with a comma follows the name of the option
-    users_path   whether the value names a file or folder that a run writes, or compares with
+    users_path   whether the value names a file or folder that a run writes or compares with
     item         the parser of an item, if the value is a list
     """
 
@@ -60,7 +60,7 @@ def quoted(text: str) -> str:
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Return the name with the most similar spelling, without regard to case, - and _; None if none is close."""
+    """Return the name with the most similar spelling, ignoring case, - and _; None if no name is similar."""
 
     def plain(text: str) -> str:
         return text.lower().replace("_", "-")
@@ -71,7 +71,9 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 
 def suggestion(word: str, names: Iterable[str], listing: str) -> str:
-    """Return the end of an error about an unknown name: the closest name, and the command that lists all names."""
+    """Return the end of an error message about an unknown name: the closest name, and the command that lists all
+    names.
+    """
     name = closest(word, names)
     return f"see {listing}" if name is None else f"did you mean {name}? See {listing}"
 
@@ -166,7 +168,7 @@ def one_of(*choices: str, digits: bool = False) -> ValueParser[str]:
 
 
 def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[str]:
-    """Return a parser of one name of a list to which extensions may add names; the help shows NAME."""
+    """Return a parser of one name from a list that extensions may extend; the help shows NAME."""
 
     def parse(text: str) -> str:
         if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
@@ -216,7 +218,7 @@ def listed(parse: Callable[[str], T]) -> ValueParser[tuple[T, ...]]:
 
 
 def _metavar(parse: Callable[[str], Any]) -> str:
-    """Return the placeholder that a parser has; empty if it is a plain function."""
+    """Return the placeholder of a parser; empty if the parser is a plain function."""
     return parse.metavar if isinstance(parse, ValueParser) else ""
 
 
@@ -244,7 +246,7 @@ def duration(text: str) -> str:
 
 
 def stall_limits(text: str) -> tuple[float, float] | None:
-    """Parse the limits after which a rank counts as stalled: a multiple of the longest step, and seconds; None: off."""
+    """Parse the limits for stalled ranks: a multiple of the longest step, and seconds; return None for off."""
     if text == "off":
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
@@ -274,8 +276,9 @@ def option(
 ) -> Any:
     """Return a dataclass field that is also a flag.
 
-    The flag, the variable and the file key are the name of the field; `flags` replaces the flag. The placeholder in the
-    help is `metavar`, or else that of the parser, or else the name. `aliases` are former flags, which the help omits.
+    The flag, the variable and the file key have the name of the field; `flags` replaces the flag. The placeholder in
+    the help is `metavar`, otherwise that of the parser, otherwise the name. `aliases` are former flags, which the help
+    omits.
     """
     details = {"parse": parse, "help": help, "group": group, "metavar": metavar, "flags": flags, "aliases": aliases}
     return field(default=default, metadata={"option": details})
@@ -355,7 +358,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run(Generic[AnyConfig]):
-    """What a run computes: a configuration, and the origin of each value."""
+    """A configuration to run, and the origin of each of its values."""
 
     config: AnyConfig
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -365,14 +368,14 @@ class Run(Generic[AnyConfig]):
         return self.origins.get(name, "default") == "default"
 
     def with_values(self, values: Mapping[str, Any], origin: str) -> Self:
-        """Return the run with other values, all of this origin."""
+        """Return the run with some values replaced, all with this origin."""
         config: Any = self.config
         return replace(
             self, config=replace(config, **values), origins={**self.origins, **dict.fromkeys(values, origin)}
         )
 
     def with_choices(self, values: Mapping[str, Any]) -> Self:
-        """Return the run with values that mxpeak chose; those that differ get the origin `auto`."""
+        """Return the run with values that mxpeak chose; changed values get the origin `auto`."""
         return self.with_values({k: v for k, v in values.items() if getattr(self.config, k) != v}, "auto")
 
     def section(self) -> dict[str, dict[str, Any]]:
@@ -423,7 +426,7 @@ def resolve(
 
 
 def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], dat: Mapping[str, Any]) -> Setting:
-    """Return a setting that only an input file, or the result of a run with one, can contain."""
+    """Return a setting that only an input file, or the result of a run with such a file, can contain."""
     if f.name in dat:
         return Setting(dat[f.name], "HPL.dat")
     if f.name not in file:
@@ -438,12 +441,12 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
 
 
 def parsed(o: Option, text: str, source: str) -> Any:
-    """Return the value of a text; an error names its source."""
+    """Parse the text of an option's value; errors name the source of the text."""
     return parsed_by(o.parse, text, source)
 
 
 def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any:
-    """Return the value of a text by a parser, or None without a text; an error names its source."""
+    """Parse a text with the given parser, or return None without a text; errors name the source of the text."""
     try:
         return None if text is None else parse(text)
     except UsageError as error:
@@ -451,7 +454,7 @@ def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the text of its flag: yes and no, and commas between the items of a list."""
+    """Format a value as the text of its flag, with yes and no for booleans, and commas between the items of a list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

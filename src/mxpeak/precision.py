@@ -25,7 +25,7 @@ class Precision:
 
     @property
     def spacing(self) -> float:
-        """Return the smallest distance between two numbers, which is that of the subnormal numbers."""
+        """Return the smallest distance between two numbers, which is the spacing of the subnormal numbers."""
         return self.smallest * 2.0 ** (1 - self.p)
 
 

@@ -85,7 +85,7 @@ def read_json(text: str | bytes) -> Any:
     return content
 
 
-#: Arrays and objects, and items of all of them, that JSON may have: they take less than 500 MB of memory.
+#: The largest numbers of containers in a JSON text, and of items in all containers; these need less than 500 MB.
 MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
 #: The deepest nesting of arrays and objects that is read; result files have nine levels.
 DEEPEST = 50
@@ -207,12 +207,12 @@ class Result:
     """
 
     benchmark: str
-    status: str  # valid | slow (valid, but below a floor that was asked for) | invalid | aborted
+    status: str  # valid | slow (valid, but below a requested minimum) | invalid | aborted
     run: dict[str, Any] = field(default_factory=dict)
     problem: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, Any] = field(default_factory=dict)
-    rules: dict[str, Any] = field(default_factory=dict)  # of a list of results, such as HPL-MxP's; else empty
+    rules: dict[str, Any] = field(default_factory=dict)  # rules of a public list of results; otherwise empty
     samples_s: list[float] = field(default_factory=list)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -309,7 +309,7 @@ class Result:
 
 
 def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
-    """Return a value that JSON can represent; add a caution for each figure that it cannot."""
+    """Return a value that JSON can represent; add a caution for each number that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
@@ -329,8 +329,8 @@ def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
     """Return the content of a result file: the list of results.
 
-    In this release the content of a single case (without `several`) also has the keys of the case at its top; they are
-    deprecated.
+    In this release, the content of a single case (without `several`) also has the keys of the case at the top level.
+    These keys are deprecated.
     """
     bodies = [r.as_dict() for r in results]
     alone = bodies[0] if len(bodies) == 1 and not several else {}
@@ -338,7 +338,7 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
 
 
 def results_of(body: Any) -> list[dict[str, Any]]:
-    """Return the results in the content of a result file; an older version stored a single result without a list.
+    """Return the results in the content of a result file; files of an older version contain one result without a list.
 
     A null key counts as missing. Raises a ValueError if the content is not that of a result file.
     """
@@ -351,6 +351,8 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    r"""Return JSON with all digits and no NaN; \u escapes control characters and bytes that are not UTF-8."""
+    r"""Format a result as JSON with all digits and without NaN; \u escapes control characters and bytes that are not
+    UTF-8.
+    """
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"

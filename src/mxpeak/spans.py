@@ -1,11 +1,11 @@
-"""Timed spans, with which all computations are timed and observed.
+"""Measure and observe all computations by timed spans.
 
-A solver opens `with spans("update", flops=...)`.  The totals become the phase table of the result, and those after each
-step its table of steps.  Observers such as the progress line receive each finished step.  A span costs about a
-microsecond, a step two.
+A solver opens `with spans("update", flops=...)`. The totals become the phase table of the result, and the totals after
+each step become its table of steps. Observers such as the progress line receive each finished step. A span costs about
+one microsecond, and a step about two.
 
-On a device, work runs in the background.  A span then extends from mark to mark in the order of the work, its length is
-read later, and phases that run at the same time count in full for both.
+On a device, work runs in the background. A span is then delimited by two events in the order of the work, and its
+length is read later. Phases that overlap are each counted in full.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class StepRow:
 
 
 class StepRows:
-    """Rows of one computation, at most `MOST_ROWS` of them: every row, then every second, every fourth, ...
+    """Rows of one computation, at most `MOST_ROWS`: first every row, then every second, every fourth, and so on.
 
-    A row contains totals, so the next row includes the time of rows that are dropped.
+    A row contains totals, so each row includes the time of the rows that were dropped before it.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class StepRows:
             self._stride *= 2
 
     def end(self, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> None:
-        """Add the row of the computation's end, which includes the work after its last step."""
+        """Add the row of the end of the computation, which includes the work after the last step."""
         self.kept.append(_row(index, elapsed_s, done_flops, phases))
 
 
@@ -79,7 +79,7 @@ def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, P
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """One single span for a timeline: its begin and end by the clock, and its lane."""
+    """One span for a timeline, with its begin and end by the clock, and its lane."""
 
     name: str
     begin: float
@@ -90,7 +90,7 @@ class SpanEvent:
 class Stopwatch(Protocol):
     """A clock for work that may run in the background.
 
-    lag    the number of steps that may begin before the first of them must have ended
+    lag    the number of steps that may begin before the first of these steps must have ended
     """
 
     lag: int
@@ -117,9 +117,9 @@ class HostClock:
 
 
 HOST = HostClock()
-#: The number of marks that may wait before they are read.
+#: The maximum number of marks that may be unread.
 MOST_WAITING = 4096
-#: Limits for the rows of a computation, and, by default, for the events of a timeline.
+#: Maximum number of rows of a computation, and default maximum number of events of a timeline.
 MOST_ROWS, MOST_EVENTS = 200, 500_000
 
 
@@ -163,12 +163,12 @@ class Span:
 class Spans:
     """Phase totals of one rank, and the observers; also single events if `events` is a list.
 
-    look          called at each step, on every rank; it may raise to end the computation
+    look          called at each step, on every rank; it may raise an error to end the computation
     running       whether a computation has begun and not ended
-    computations  the number of computations that have begun
-    beats         the number of begins and ends so far, by which a thread can check whether the rank makes progress
-    place         the innermost open span; empty between spans
-    longest_s     the longest time between two steps of the computation
+    computations  number of computations that have begun
+    beats         number of begins and ends so far, by which a thread can check whether the rank makes progress
+    place         innermost open span; empty between spans
+    longest_s     longest time between two steps of the computation
     """
 
     observers: Sequence[Observer] = ()
@@ -201,7 +201,7 @@ class Spans:
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
         """Add `time_s` seconds, measured elsewhere, as one call of phase `name`.
 
-        They end now, unless they were `scattered` over a longer time; a timeline cannot show scattered times.
+        The time ends now, unless it is `scattered` over a longer period, which a timeline cannot show.
         """
         self._count(name, flops, bytes).time_s += time_s
         if not scattered and self.events is not None:
@@ -209,7 +209,7 @@ class Spans:
             self._note(name, end - time_s, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
-        """Count one more call of a phase."""
+        """Count one more call of a phase, and return the phase."""
         phase = self._phases.get(name)
         if phase is None:
             phase = self._phases[name] = Phase()
@@ -219,13 +219,15 @@ class Spans:
         return phase
 
     def _end(self, name: str, begin: Any, end: Any) -> None:
-        """Book a span that has ended, at once or when its marks have passed."""
+        """Add a span that has ended to its phase, immediately or when its marks have passed."""
         if not self.stopwatch.lag:
             self._book(name, begin, end)
             return
         self._waiting.append((name, begin, end))
         self._ended += 1
-        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # long past, so this does not wait
+        for _ in range(
+            2 if len(self._waiting) > MOST_WAITING else 0
+        ):  # these marks are long past, so reading them does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:
@@ -242,44 +244,44 @@ class Spans:
             self.events.append(SpanEvent(name, begin, end, lane))
 
     def _look_up(self, waiting: int = 0) -> None:
-        """Book the oldest waiting marks until `waiting` of them remain."""
+        """Read the oldest marks and add their spans, until `waiting` spans remain."""
         while len(self._waiting) > waiting:
             self._book(*self._waiting.popleft())
 
     @property
     def phases(self) -> dict[str, Phase]:
-        """The totals of each phase so far."""
+        """Return the totals of each phase so far."""
         self._look_up()
         return self._phases
 
     @property
     def label(self) -> str:
-        """The name of the computation."""
+        """Return the name of the computation."""
         return self._label
 
     @property
     def index(self) -> int:
-        """The index of the last finished step."""
+        """Return the index of the last finished step."""
         return self._last[0]
 
     @property
     def total_flops(self) -> float:
-        """The flops of the whole computation."""
+        """Return the flops of the whole computation."""
         return self._total_flops
 
     @property
     def known_phases(self) -> dict[str, Phase]:
-        """The totals of each phase that are known without waiting for running work."""
+        """Return the totals of each phase that are known without waiting for running work."""
         return self._phases
 
     @property
     def rows(self) -> list[StepRow]:
-        """The rows of the table of steps, including that of the end."""
+        """Return the rows of the table of steps, including the row of the end."""
         return self._rows.kept
 
     @property
     def started(self) -> float:
-        """The time by the clock at which the computation, or `record`, began."""
+        """Return the time by the clock at which the computation, or `record`, began."""
         return self._started
 
     def record(self, most: int = MOST_EVENTS) -> float:
@@ -295,7 +297,7 @@ class Spans:
         return events
 
     def travelled(self, name: str, begin: float) -> None:
-        """Record communication that has been in flight since `begin`, by the clock, during other work."""
+        """Record communication that has overlapped with other work since the time `begin` by the clock."""
         if self.events is not None:
             self._note(name, begin, self.clock(), "halo")
 
@@ -306,7 +308,7 @@ class Spans:
 
     @property
     def active_s(self) -> float:
-        """The seconds since `start`."""
+        """Return the seconds since `start`."""
         return self.clock() - self._started
 
     def start(self, label: str, total_flops: float) -> None:
@@ -324,13 +326,14 @@ class Spans:
             observer.start(label, total_flops)
 
     def expect(self, total_flops: float) -> None:
-        """Correct the total flops of the computation."""
+        """Replace the total number of flops of the computation."""
         self._total_flops = total_flops
 
     def step(self, index: int, count: int, done_flops: float) -> None:
-        """Note the end of step `index` of `count`, notify the observers of finished steps, and record their times.
+        """Record the end of step `index` of `count`, notify the observers of finished steps, and store their times.
 
-        Wait for the step `lag` steps before, so that observers see finished work and the work does not accumulate.
+        The call waits for the step that is `lag` steps back, so that observers see finished work and the work does not
+        accumulate.
         """
         self._begun.append((self.stopwatch.mark(), self._ended, index, count, done_flops))
         self._tell(self.stopwatch.lag)
@@ -338,7 +341,7 @@ class Spans:
     def _tell(self, lag: int) -> None:
         while len(self._begun) > lag:
             mark, ended, index, count, done_flops = self._begun.pop(0)
-            self.stopwatch.seconds(mark, mark)  # waits for it
+            self.stopwatch.seconds(mark, mark)  # wait for the mark
             self._look_up(self._ended - ended)
             step = Step(self._label, index, count, done_flops, self._total_flops, self.active_s)
             self._last = index, done_flops

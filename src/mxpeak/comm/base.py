@@ -20,17 +20,17 @@ Buffer = Any
 #: they were sent, so a library without tags needs one ordered channel per family.
 FAMILY = 3
 
-#: A buffer, and the rank that it is sent to or received from.
+#: A buffer, with the rank that receives or sends it.
 Envelope = tuple[Buffer, int]
 
-#: Copies to the buffer what message passing has received or reduced elsewhere.
+#: A function that copies a received or reduced message from message-passing memory to its buffer.
 Landing = Callable[[], None]
 
 
 class Transport(Protocol):
     """A conversion between a backend's buffers and the memory that message passing reads and writes.
 
-    Buffers of another kind (such as NumPy arrays with a transport for tensors) are passed through unchanged.
+    Buffers of another backend (such as NumPy arrays with a transport for tensors) are passed through unchanged.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Transport(Protocol):
         """Return the memory that message passing may write, and a function that then copies it to the buffer."""
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function that copies them
-        back.
+        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function that copies the
+        result back.
         """
 
 
@@ -57,7 +57,7 @@ class Arrays:
         return buffer
 
     def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the buffer itself."""
+        """Return the buffer itself, and no function, because nothing must be copied."""
         return buffer, None
 
     numbers = incoming
@@ -105,7 +105,7 @@ LOOK_S = 0.02
 SHARED_S = 1e-4
 #: The fraction of a wait that sleeping may add to it, and the shortest useful sleep.
 LATER, NAP_S = 1 / 8, 1e-4
-#: The requests that this process waits for, innermost last; the watchdog reports them.
+#: The requests that this process waits for, the innermost one last; the watchdog reports these requests.
 WAITED_FOR: list[Request] = []
 
 
@@ -135,7 +135,7 @@ class Repeated(Request, Protocol):
     """Messages that are sent and received repeatedly, with the same buffers."""
 
     def start(self) -> None:
-        """Start the messages again; those of the last start must be complete."""
+        """Start the messages again; the messages of the previous start must be complete."""
 
 
 def about(request: Request | None) -> str:
@@ -147,12 +147,12 @@ def about(request: Request | None) -> str:
 
 
 def awaited() -> Request | None:
-    """Return the request that this process waits for, or None; other threads may call it."""
+    """Return the request that this process waits for, or None; other threads may call this function."""
     return next(reversed(WAITED_FOR[:]), None)
 
 
 def waits_for() -> str:
-    """Return a description of the request that this process waits for; other threads may call it."""
+    """Return a description of the request that this process waits for; other threads may call this function."""
     return next((text for request in reversed(WAITED_FOR[:]) if (text := about(request))), "")
 
 
@@ -160,7 +160,7 @@ class Communicator(Protocol):
     """A group of ranks 0 … size-1. All methods except isend, irecv and with_transport are collective.
 
     name         the message passing library: solo, threads, mpi or torch
-    transport    the conversion of buffers to messages; groups that are split off inherit it
+    transport    the conversion of buffers to messages, which groups inherit when they are split off
     """
 
     name: str
@@ -221,7 +221,7 @@ class Arrival:
         self._land: Landing | None = land
 
     def test(self) -> bool:
-        """Return whether the message has arrived, and copy it to its buffer."""
+        """Return whether the message has arrived; if it has, copy it to its buffer."""
         if self._land is not None and self._request.test():
             self._bring()
         return self._land is None
@@ -299,7 +299,7 @@ class Task:
         return waits_in_stream(self._pending)
 
     def wait_beside(self, look: Callable[[], object]) -> None:
-        """Run to the end, and call `look` while waiting, unless a stream waits."""
+        """Run the algorithm to its end, and call `look` repeatedly while waiting, unless a device's stream waits."""
         WAITED_FOR.append(self)
         idle = Idling()
         while not self.in_stream and not self.test():
@@ -309,13 +309,13 @@ class Task:
         self.wait()
 
     def rest(self) -> Steps:
-        """Return the remaining algorithm."""
+        """Return the remaining steps of the algorithm."""
         while self._pending is not None:
             yield self._pending
             self._advance()
 
     def wait(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Run to the end; waits are inside `waiting()`, the work of the algorithm between them is not."""
+        """Run the algorithm to its end; only its waits are inside the context `waiting()`."""
         while self._pending is not None:
             with waiting():
                 self._pending.wait()
@@ -328,7 +328,7 @@ def waits_in_stream(request: Any) -> bool:
 
 
 class _FirstOf:
-    """A request that is complete when one of several requests is; each test drives all of them."""
+    """A request that is complete when one of several requests is complete; each test advances all requests."""
 
     __slots__ = ("_requests",)
 
@@ -340,7 +340,9 @@ class _FirstOf:
         return any([request.test() for request in self._requests])
 
     def wait(self) -> None:
-        """Drive all requests and yield the core between tests; requests that a stream waits for are skipped."""
+        """Test all requests until one is complete, yielding the core between tests; skip requests that a stream waits
+        for.
+        """
         if self.in_stream:
             for request in self._requests:
                 request.wait()
@@ -353,18 +355,18 @@ class _FirstOf:
 
     @property
     def in_stream(self) -> bool:
-        """Return whether a device's stream waits for all of them."""
+        """Return whether a device's stream waits for each of the requests."""
         return all(map(waits_in_stream, self._requests))
 
     def about(self) -> str:
-        """Return the descriptions of all of them."""
+        """Return the descriptions of all requests."""
         return ", ".join(dict.fromkeys(filter(None, map(about, self._requests))))
 
 
 def together(*algorithms: Steps) -> Steps:
-    """Run several communication algorithms concurrently, as one; all start in this order.
+    """Run several communication algorithms concurrently, as one algorithm; they start in the given order.
 
-    While one waits for its message, another forwards its own.
+    While one algorithm waits for its message, another one forwards its own message.
     """
     tasks = [Task(steps) for steps in algorithms]
     while len(tasks := [task for task in tasks if not task.test()]) > 1:
@@ -380,7 +382,7 @@ def behind(first: Request, steps: Steps) -> Steps:
 
 
 def all_of(requests: Iterable[Request]) -> Steps:
-    """Wait for all of several concurrent requests."""
+    """Wait until all of several concurrent requests are complete."""
     yield from list(requests)
 
 

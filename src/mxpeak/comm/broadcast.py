@@ -17,8 +17,9 @@ TAG = 7002  # a multiple of FAMILY
 AHEAD = 7005
 #: Maximum number of pieces of a forwarded message, and minimum bytes per piece.
 PIECES, PIECE_BYTES = 4, 2**18
-#: Some libraries start messages in posting order, and messages that are posted together in one operation. The receives
-#: of all pieces would then complete together, and wait for a piece that is sent only afterwards.
+#: Some libraries start messages in posting order, and start messages that are posted together in one operation. If the
+#: receives of all pieces were posted together, they would complete together, and wait for a piece that is sent only
+#: afterwards.
 IN_ORDER = ("torch",)
 
 
@@ -29,10 +30,10 @@ def cut(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
-    """Forward the buffer along `order` (ranks counted from the root); other ranks do nothing.
+    """Forward the buffer along `order`, whose ranks are counted from the root; other ranks do nothing.
 
-    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that no piece waits for
-    the test of another.
+    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that no piece waits
+    until another one is tested.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
@@ -75,7 +76,7 @@ def two_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], second: list[int]) -> Steps:
-    """Broadcast over two chains that start at the root together; every other rank is in one of them."""
+    """Broadcast over two chains that start at the root concurrently; every other rank belongs to one of the chains."""
     if comm.rank != root:
         yield from chain(comm, buffer, root, first)
         yield from chain(comm, buffer, root, second)
@@ -97,7 +98,7 @@ def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
-    """Send piece i from the root to order[i]; len(order)-1 rolls to the right then complete all buffers.
+    """Send piece i from the root to order[i], and then complete all buffers by len(order)-1 rolls to the right.
 
     The next receive is always posted in advance, because a long message starts only after its receive is posted.
     """

@@ -1,4 +1,4 @@
-"""Collectives of scalars, labels and outcomes: every rank calls them, and every rank gets the same result."""
+"""Collectives of scalars, labels and outcomes, which return the same result on every rank."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mxpeak.comm.base import WAITED_FOR, Request, about
 
 
 class _Later:
-    """A posted message, which becomes a request of the library when it is started."""
+    """A posted message, which becomes a request of the library when the message starts."""
 
     __slots__ = ("_begin", "_memory", "_posts", "request")
 
@@ -58,13 +58,13 @@ class _Later:
 
 
 class Posts:
-    """The posted messages of a process that are not started, by channel."""
+    """The posted messages of a process that have not been started, by channel."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[_Later]] = {}
 
     def post(self, memory: Any, begin: Callable[[Any], Request], channel: Hashable) -> Request:
-        """Post a message; it starts immediately if its memory is ready and its channel is empty."""
+        """Post a message, and start it immediately if its memory is ready and its channel is empty."""
         self.drive()
         if not isinstance(memory, AsyncBuffer):
             if channel not in self._waiting:
@@ -92,7 +92,7 @@ class Posts:
 
 
 class _Past:
-    """An event in the past."""
+    """An event that has already occurred."""
 
     def query(self) -> bool:
         """Return True."""

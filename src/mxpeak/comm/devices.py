@@ -47,7 +47,7 @@ def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
 
 
 def _works(comm: Communicator, transport: DeviceTransport, patience_s: float) -> bool:
-    """Return whether the patterns of both neighbors arrived; an error of the library counts as a failure."""
+    """Return whether the test patterns of both neighbors arrived; an error of the library counts as a failure."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     pattern, from_left, from_right = transport.known(comm.rank), transport.unknown(), transport.unknown()
     under_way: list[Request] = []

@@ -57,7 +57,7 @@ def scatter(comm: Communicator, pieces: Sequence[Buffer], own: Buffer, root: int
 def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     """Gather all pieces on all ranks by spread and roll: P-1 rolls to the right, starting with piece i on rank i.
 
-    Every rank sends and receives each byte about once for any P: HPL's "long" swap.
+    For any P, every rank sends and receives each byte about once. This is HPL's "long" swap.
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _ring(bare, memory, tag))
 
@@ -78,8 +78,8 @@ def _ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
 def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     """Gather all pieces on all ranks by binary exchange: in log2 P rounds, partners exchange all their pieces.
 
-    Ranks beyond a power of two contribute before and receive the result after. Few messages, for narrow swaps: HPL's
-    "binary-exchange".
+    Ranks beyond a power of two contribute before the exchange and receive the result after it. The algorithm sends few
+    messages, which suits narrow swaps. This is HPL's "binary-exchange".
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _binary(bare, memory, tag))
 

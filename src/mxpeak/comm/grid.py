@@ -14,7 +14,7 @@ from mxpeak.layout.grid import ProcessGrid
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """This rank at (p, q) of a P×Q grid."""
+    """The position (p, q) of this rank in a P×Q grid, with the communicators of its row and column."""
 
     P: int
     Q: int

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 #: Interval at which a rank checks whether another one has ended the program.
 LOOK_S = 0.5
-#: Seconds that ranks wait for each other: until all have seen the end of the program, and at their own end.
+#: Seconds that ranks wait for each other: until all have noticed the end of the program, and at their own end.
 KNOWN_S, END_S = 2.0, 5.0
 #: Seconds that a rank waits for its own signal after it learns of another rank's, so that rank 0 can report first.
 TOLD_S = 5.0
 #: Keys of the store.
 ABORTED, KNOWN, ENDED = "mxpeak/aborted", "mxpeak/known", "mxpeak/ended"
-#: Whether this process has found the key that ends the program.
+#: Set when this process has found the key that ends the program.
 LEFT = threading.Event()
 
 
@@ -58,7 +58,7 @@ def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
 
 
 class Watch:
-    """Ends this process at any time when another rank has ended the program."""
+    """Ends this process when another rank has ended the program."""
 
     def __init__(self, store: Any, size: int):
         self._store, self._size = store, size  # a separate store, because the others may block
@@ -67,7 +67,7 @@ class Watch:
         self._thread.start()
 
     def _look(self) -> None:
-        with suppress(RuntimeError):  # the rank with the store has ended: messages will fail
+        with suppress(RuntimeError):  # the rank with the store has ended, so messages will fail
             while not self._stopped.wait(LOOK_S):
                 if self._store.check([ABORTED]):
                     code = int(self._store.get(ABORTED))
@@ -78,7 +78,7 @@ class Watch:
                     exit_now(code)
 
     def stop(self) -> None:
-        """Stop the watch before Python ends; a thread that then returns from the library would end the process by a
+        """Stop the watch before Python exits, because a thread that then returns from the library would cause a
         signal.
         """
         self._stopped.set()

@@ -52,7 +52,7 @@ class GridConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Resolve --grid and -P, -Q, which set the same values: the stronger source wins."""
+        """Resolve --grid and -P, -Q, which set the same values: the source with the higher precedence wins."""
         settled = dict(settings)
         one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
         if one > two:
@@ -65,7 +65,7 @@ class GridConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """Return the ranks that the largest given grid needs, or those of a given side or node grid."""
+        """Return the number of ranks that the largest given grid needs, or the given side or node grid."""
         if self.grid is not None:
             return max(P * Q for P, Q in self.grid)
         if self.P is not None and self.Q is not None:

@@ -93,7 +93,7 @@ class LuConfig(GridConfig):
         return defaults
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
-        """Return the orders to run; `n` is used if the config leaves N open."""
+        """Return the orders to run: those of the config, or `n` if the config leaves N open."""
         orders = self.n if self.n is not None else n
         if orders is None:
             raise UsageError("the order of the matrix is missing; add -N")

@@ -1,4 +1,4 @@
-"""Declare the kinds of norms, the structures of matrices and the types of entries, with all of their names."""
+"""The kinds of norms, the structures of matrices and the types of entries, with all their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 class NormKind(NamedTuple):
     """A kind of norm.
 
-    terms       dimensions of the matrix whose product is the number of added terms; the error is relative to its root
+    terms       dimensions of the matrix whose product is the number of added terms
     aliases     other names, as in NumPy and LAPACK
     """
 

@@ -28,7 +28,7 @@ BACKENDS = ("auto", "reference", "host", "torch")
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceConfig:
-    """Options of the place of a computation: device, kernels, ranks, threads and memory.
+    """Options that select where a computation runs: device, kernels, ranks, threads and memory.
 
     GPU_DEFAULTS   values that are the defaults on a GPU
     CHIP_NB        best NB by a word in the name of a GPU, with its source
@@ -59,7 +59,7 @@ class PlaceConfig:
 
     @property
     def least_ranks(self) -> int:
-        """Return the number of ranks that the given process grid needs; 1 if it is open."""
+        """Return the number of ranks that the given process grid needs; 1 if no grid is given."""
         return 1
 
     @property
@@ -120,7 +120,7 @@ class RunConfig(PlaceConfig):
         return self
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """Return the settings by name, with the values of the first `case` for those left open."""
+        """Return the settings by name, with the values of the first `case` for settings that are open."""
         return dict(vars(self))
 
     @staticmethod

@@ -16,11 +16,11 @@ T = TypeVar("T")
 class Nodes(Generic[T]):
     """This rank's position in its node, and facts about all nodes.
 
-    rank        its number among the ranks of its node
-    size        the number of ranks of its node
-    count       the number of nodes
-    max_ranks   the number of ranks of the fullest node
-    values      the values that the ranks of this node exchanged, by rank
+    rank        number of this rank among the ranks of its node
+    size        number of ranks of this node
+    count       number of nodes
+    max_ranks   number of ranks of the fullest node
+    values      values that the ranks of this node exchanged, by rank
     """
 
     rank: int
@@ -50,7 +50,7 @@ def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
     """Return the largest number of blocks of `size` consecutive ranks on one node, or 0 if a block spans several
     nodes.
 
-    `name` is this rank's node; only the first `ranks` ranks count. Collective over comm.
+    `name` is the name of this rank's node; only the first `ranks` ranks count. Collective over comm.
     """
     used = comm.rank < ranks
     block = comm.split(comm.rank // size if used else None, comm.rank)

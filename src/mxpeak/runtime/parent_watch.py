@@ -25,17 +25,17 @@ from typing import NoReturn, TextIO
 
 from mxpeak.comm.shutdown import torchrun_ends_all
 
-#: HOST:PID of the parent process, with which this process ends.
+#: HOST:PID of the parent process; this process ends when the parent ends.
 VARIABLE = "MXPEAK_STARTED_BY"
-#: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
+#: The file to which ranks write a nonzero exit code, because launchers do not always forward exit codes.
 LAST_WORD = "MXPEAK_LAST_WORD"
 #: The file with the signal that the starting process received; launchers send SIGTERM instead.
 TOLD = "MXPEAK_TOLD"
 #: The width of the terminal behind a launcher, which gives pipes to ranks; unset without a terminal.
 COLUMNS = "MXPEAK_COLUMNS"
-#: Signals by which a user, a terminal that is closed, or a batch system asks a run to end.
+#: Signals by which a user, a closed terminal, or a batch system requests the end of a run.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: The names of crashes in Python's fault handler, with their signals.
+#: The names of crashes in Python's fault handler, with the signal of each crash.
 CRASHES = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
@@ -43,7 +43,7 @@ CRASHES = {
     "Illegal instruction": signal.SIGILL,
     "Aborted": signal.SIGABRT,
 }
-#: Seconds between two looks on a system that does not notify of the end of a process.
+#: Seconds between two checks on a system that does not report the end of a process.
 LOOK_S = 1.0
 #: Seconds in which a reader must read a rank's last output, and seconds between two looks.
 READ_S, READ_LOOK_S = 1.0, 0.001
@@ -52,14 +52,16 @@ OUTPUT = (1, 2)
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of a process that ends with this one and formats its text for the same terminal."""
+    """Return an environment for a process that ends with this process and formats its text for the same terminal."""
     width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
     return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
 
 
 def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the columns of the terminal of a stream, also behind a launcher; None without a terminal."""
+    """Return the columns of the terminal of a stream, even if a launcher replaces the terminal by a pipe; None without
+    a terminal.
+    """
     if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
     columns = environ.get(COLUMNS, "")
@@ -67,7 +69,7 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
 
 
 def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of the parent process on this host: that of the variable, or torchrun; None without one."""
+    """Return the process number of the parent on this host, from the variable or torchrun; None without a parent."""
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
@@ -75,10 +77,10 @@ def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def pass_on(number: int) -> None:
-    """Send the signal that ended this rank to all ranks, if one process of this host started them.
+    """Send the signal that ended this rank to all ranks, if one process of this host started the ranks.
 
-    This rank ignores the signal from now on. torchrun itself ends the other ranks; a further signal would interrupt its
-    wait.
+    This rank ignores the signal from now on. torchrun itself ends the other ranks, and a second signal would interrupt
+    its wait for them.
     """
     started_by = parent_pid({VARIABLE: os.environ.get(VARIABLE, "")})
     if started_by is None or torchrun_ends_all():
@@ -90,9 +92,13 @@ def pass_on(number: int) -> None:
 
 
 def asked_by(number: int) -> int:
-    """Return the signal that ended the run: that of the starting process, or `number`, which this process received."""
+    """Return the signal that ended the run: the signal of the starting process, or `number`, which this process
+    received.
+    """
     path = os.environ.get(TOLD)
-    if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
+    if (
+        path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None
+    ):  # only if the variable names a process of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             return int(file.read())
     return number
@@ -101,15 +107,18 @@ def asked_by(number: int) -> int:
 def write_exit_code(code: int) -> None:
     """Write the exit code of this rank to the file of the starting process."""
     path = os.environ.get(LAST_WORD)
-    if path and parent_pid() is not None:  # of this host: elsewhere the path is another's
-        with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
+    if path and parent_pid() is not None:  # on another host, the path would belong to another process
+        with (
+            suppress(OSError),
+            open(path, "a") as word,
+        ):  # other systems have no /proc, and the path may be of another host
             word.write(f"{code}\n")
 
 
 def leave_crashes() -> None:
-    """Write the signal of a crash to the same file.
+    """Make Python's fault handler write the signal of a crash to the file of exit codes.
 
-    MPICH's mpiexec combines the codes of all ranks: it ends the others by SIGKILL, so a bus error becomes 7 | 9 = 15,
+    MPICH's mpiexec combines the codes of all ranks. It ends the others by SIGKILL, so a bus error becomes 7 | 9 = 15,
     the number of SIGTERM.
     """
     path = os.environ.get(LAST_WORD)
@@ -126,7 +135,7 @@ def last_word(text: str) -> int | None:
     if line.isdecimal():
         return int(line)
     if not line.startswith("Fatal Python error"):
-        return 128 + signal.SIGQUIT if line else None  # a traceback alone is what SIGQUIT leaves
+        return 128 + signal.SIGQUIT if line else None  # SIGQUIT writes only a traceback
     line = line.replace("-", " ")  # newer Pythons write Floating-point
     return next((128 + number for name, number in CRASHES.items() if name in line), None)
 
@@ -150,9 +159,9 @@ def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Make MPICH's mpiexec end all ranks with `code`, by the message of MPI_Abort.
+    """Make MPICH's mpiexec end all ranks with `code`, by the message that MPI_Abort sends.
 
-    Before MPI has started, mpiexec ignores the exit code of a rank, and the other ranks would wait for it.
+    Before MPI has started, mpiexec ignores the exit code of a rank, and the other ranks would wait for this rank.
     """
     fd = launchers_socket(environ)
     if fd is not None:
@@ -211,14 +220,14 @@ def end_by(number: int) -> None:
 def open_streams() -> None:
     """Open the standard streams that a daemon or a shell has closed.
 
-    Otherwise another file would get their numbers and the output of libraries. Without them MPICH's mpiexec ends with
-    255.
+    Otherwise another file would get the number of a standard stream, and with it the output of libraries. Without
+    standard streams, MPICH's mpiexec ends with 255.
     """
     for file in (0, *OUTPUT):
         try:
             os.fstat(file)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # `open` returns the lowest free number, which is this one
             os.set_inheritable(file, True)
 
 
@@ -242,7 +251,7 @@ def on_end(pid: int, ended: Callable[[], None]) -> None:
 def _wait(pid: int, ended: Callable[[], None]) -> None:
     try:
         handle = os.pidfd_open(pid)
-    except (AttributeError, OSError) as error:  # a system that has no such call, or no such process
+    except (AttributeError, OSError) as error:  # the system does not have this call, or the process does not exist
         while not isinstance(error, ProcessLookupError) and _there(pid):
             sleep(LOOK_S)
     else:

@@ -33,9 +33,9 @@ class Placement:
     """The cores and threads of this rank; the fullest node has `ranks_a_node` ranks.
 
     device    the number of this rank's GPU on its node
-    shared    whether other ranks of the run use some of these cores too
+    shared    whether other ranks of the run also use some of these cores
 
-    The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
+    The calling thread is bound to cores[0] until `release`. Thread t of the kernels' team binds itself to cores[t].
     """
 
     cores: list[int]
@@ -54,7 +54,7 @@ class Placement:
 
     @property
     def cautions(self) -> list[Caution]:
-        """Return cautions for the reader of the result."""
+        """Return the warnings that the result of the run must contain."""
         cautions = []
         if self.crowded:
             cautions.append(_too_many(self.ranks_a_node))
@@ -155,8 +155,8 @@ def map_of_a_node(
 def parts_here(config: PlaceConfig) -> int:
     """Return the number of devices or groups of cores of this host, one per rank.
 
-    A group is the cores of one third-level cache, or --threads of them; if all cores share one cache, each core is a
-    group.
+    A group consists of the cores of one third-level cache, or of --threads of these cores. If all cores share one
+    cache, each core is a group.
     """
     _, device = resolve(config.kernels, config.device)
     if device != "cpu":
@@ -204,7 +204,7 @@ def gpu_defaults(config: PlaceConfig, device: str) -> Mapping[str, Any]:
 
 
 def on_processor(run: AnyRun, native: Collection[str]) -> AnyRun:
-    """Return the run with the defaults of a processor that multiplies these precisions itself."""
+    """Return the run with the defaults of a processor that multiplies these precisions natively."""
     return run.with_choices(_open_values(run, run.config.natively(native)))
 
 
@@ -230,9 +230,9 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
 def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
     """Return the kernels, and the communicator that exchanges their arrays.
 
-    One rank per cache folder compiles at the first use, and the others load. A device that is missing on one rank is
-    an error on all. A precision is native only if all processors multiply it natively, because the operand layouts
-    differ. Collective.
+    One rank per cache folder compiles kernels at their first use, and the other ranks load the machine code. If a
+    device is missing on one rank, all ranks raise an error. A precision is native only if all processors multiply it
+    natively, because the operand layouts differ. Collective.
     """
     from mxpeak.kernels.host.engine.cache import cache_directory, is_cached, token
 
@@ -275,7 +275,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
 
 
 def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
-    """Return whether the host factors panels for a device, because several ranks share them."""
+    """Return whether the host factors the panels of a device's matrix because several ranks share a process column."""
     if config.kernels != "torch" or not isinstance(config, GridConfig) or not config.panels_on_host:
         return False
     return any(P > 1 for P, _ in config.grids(ranks))

@@ -68,7 +68,9 @@ class Store:
         return tables
 
     def book(self) -> tuple[Winners, str]:
-        """Return the fastest settings, and the problem with their file; an unreadable file counts as empty."""
+        """Return the fastest settings, and a description of any error in their file; an unreadable file counts as
+        empty.
+        """
         try:
             return read_winners(self.book_file.read_text(encoding="utf-8"), self.facts), ""
         except FileNotFoundError:
@@ -77,7 +79,7 @@ class Store:
             return Winners(self.facts), f"{self.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"
 
     def journal(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all measurements, and the problem with their file."""
+        """Return all measurements, and a description of any error in their file."""
         try:
             records, bad = read_journal(self.journal_file.read_text(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
@@ -143,10 +145,11 @@ def is_empty() -> bool:
 def with_tuned(
     benchmark: str, run: AnyRun, *, alone: bool = True, fixed: Collection[str] = ()
 ) -> tuple[AnyRun, list[str]]:
-    """Return the run with the stored winner's values instead of defaults, and notes about stored values not used.
+    """Return the run with the stored winner's values instead of defaults, and notes about the stored values that are
+    not used.
 
-    `alone`: this is the only benchmark, so its ranks and threads may be chosen too if both are open. The values of
-    `fixed` are not used.
+    `alone`: this is the only benchmark, so its ranks and threads may also be tuned values if both are unset. The
+    values of `fixed` are not used.
     """
     if is_empty():
         return run, []
@@ -168,12 +171,12 @@ def with_tuned(
 
 
 def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
-    """Return the winner's values of settings that no source has set; a grid and a box only as a whole."""
+    """Return the winner's values for settings that no source has set; grids and boxes are used only as a whole."""
     barred = set(fixed)
     for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
         if not all(map(run.is_default, whole)):
             barred.update(whole)
-    if run.config.quick or getattr(run.config, "matrix", None) is not None:  # these define the box
+    if run.config.quick or getattr(run.config, "matrix", None) is not None:  # either of them defines the box
         barred.update(("nx", "ny", "nz"))
     return {name: value for name, value in values.items() if name not in barred and run.is_default(name)}
 
@@ -222,7 +225,7 @@ def device_of(kernels: str, device: str) -> str:
 
 
 def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:
-    """Return N, or its estimate if it is to fill the memory; None if the size depends on a measurement or does not
+    """Return N, or the estimated N if the run fills the memory; None if the size depends on a measurement or does not
     exist.
     """
     if not hasattr(config, "n"):

@@ -81,7 +81,7 @@ class Message:
         self._error: Exception | None = None
 
     def test(self) -> bool:
-        """Return whether the waiting thread has finished."""
+        """Return whether the message is complete, as far as the waiting thread has found out."""
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._run, daemon=True)
             self._waiter.start()
@@ -91,7 +91,7 @@ class Message:
         return True
 
     def wait(self) -> None:
-        """Wait for the message, or for the thread that waits."""
+        """Wait for the message, or for the thread that waits for it."""
         if self._waiter is None:
             await_work(self._work)
             return
@@ -108,7 +108,7 @@ class Message:
 
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Redirect stdout to stderr, because some builds of Gloo announce every group on stdout."""
+    """Redirect stdout to stderr, because some builds of Gloo print a line for every group on stdout."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -129,11 +129,11 @@ class Group:
             self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
 
     def send(self, message: torch.Tensor, dest: int, tag: int) -> Message:
-        """Post a message; Gloo raises here, rather than in `wait`, if a rank has ended."""
+        """Post a send; if a rank has ended, Gloo raises the error here rather than in `wait`."""
         with no_error_of_its_own():
             return Message(self.gloo.send([message], dest, tag), message)
 
     def recv(self, message: torch.Tensor, source: int, tag: int) -> Message:
-        """Post a receive, as `send` does."""
+        """Post a receive; if a rank has ended, Gloo raises the error here rather than in `wait`."""
         with no_error_of_its_own():
             return Message(self.gloo.recv([message], source, tag), message)

@@ -40,7 +40,7 @@ from mxpeak.errors import UsageError  # noqa: E402
 
 
 def _max_with_nan(inbuf: Any, inoutbuf: Any, datatype: MPI.Datatype) -> None:
-    """Return the maximum, with NaN above any number: MPI_MAX may lose a NaN, and with it a failed check."""
+    """Write the elementwise maximum to `inoutbuf`, with NaN above any number, because MPI_MAX may lose a NaN."""
     ours, theirs = np.frombuffer(inoutbuf), np.frombuffer(inbuf)
     np.maximum(ours, theirs, out=ours)
 
@@ -72,7 +72,7 @@ def _wait_for(request: Request) -> None:
 
 
 class _Awaited:
-    """A request in MPI with its peer or purpose."""
+    """A request in MPI, described by its peer or its purpose."""
 
     __slots__ = ("_what", "_who", "test")
 
@@ -85,7 +85,7 @@ class _Awaited:
         _wait_for(self)
 
     def about(self) -> str:
-        """Return its description."""
+        """Return the description of the request."""
         return self._what if self._who is None else f"{self._what} rank {self._who}"
 
 
@@ -94,7 +94,7 @@ def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaite
 
 
 class _Persistent:
-    """Persistent MPI messages, which start and end in half of the time."""
+    """Persistent MPI messages, which need half of the time to start and complete."""
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []
@@ -209,7 +209,7 @@ class Mpi:
         _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Broadcast the length and the bytes of a pickled object."""
+        """Broadcast the length and the bytes of a pickled object with MPI."""
         from pickle import dumps, loads
 
         _posts.flush()
@@ -240,7 +240,7 @@ class Mpi:
         return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
 
     def _taken(self, source: int) -> list[bytes]:
-        """Receive the objects that a rank has gathered from its part of the tree."""
+        """Receive the pickled objects that a rank has gathered from its part of the tree."""
         _Awaited(partial(self._comm.iprobe, source, tag=7000), "a message from", self._world[source]).wait()
         taken: list[bytes] = self._comm.recv(source=source, tag=7000)
         return taken
@@ -266,8 +266,8 @@ class Mpi:
     def abort(self, code: int) -> None:
         """Call MPI_Abort, which ends every rank of the program with `code`.
 
-        It aborts MPI_COMM_WORLD, because MPICH informs the ranks of another communicator by messages and waits until
-        they have left.
+        The call aborts MPI_COMM_WORLD, because MPICH informs the ranks of another communicator by messages and waits
+        until they have left.
         """
         MPI.COMM_WORLD.Abort(code)
 

@@ -1,11 +1,11 @@
 """NCCL (RCCL on AMD): messages between GPUs, started in groups, each after the work on its buffer.
 
-NCCL has no tags. It matches the messages between two ranks in the order in which they start, and two ranks that both
-receive first deadlock unless their messages start in one group. Messages of GPUs are therefore posted, and started
-together by the next test or wait in any stream, after an event of the stream that made their buffer. Each family of
-tags has its own order, and thus its own NCCL communicator. Within a family all ranks must post in the same order,
-which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's messages of
-devices.)
+NCCL has no tags. It matches the messages between two ranks in the order in which they start. Two ranks that both
+receive first deadlock unless their messages start in one group. Messages of GPUs are therefore posted first. The next
+test or wait in any stream starts all of them together, after an event of the stream that wrote their buffer. Each
+family of tags has its own order, and thus its own NCCL communicator. Within a family all ranks must post in the same
+order, which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's messages in
+device memory.)
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ CHANNELS = 4
 
 
 class Posted:
-    """A message between GPUs: posted, and started with all others at the first test or wait for one.
+    """A message between GPUs, which is posted first; the first test or wait for any message starts all posted
+    messages.
 
-    ready     the event of its buffer, after the work of the stream that wrote it or still read it
-    waited    whether a stream waits for it already, so that later work in that stream may use the buffer
+    ready     the event of the buffer, after the work of the stream that wrote it or still reads it
+    waited    whether a stream waits for the message already, so that later work in that stream may use the buffer
     """
 
     __slots__ = ("begin", "ready", "waited", "work")
@@ -53,7 +54,7 @@ class Posted:
 
 
 def on_gpu(message: torch.Tensor) -> bool:
-    """Return whether NCCL sends this message; Gloo sends host memory."""
+    """Return whether the message is in GPU memory, so that NCCL sends it; Gloo sends host memory."""
     return bool(message.is_cuda)
 
 
@@ -69,7 +70,7 @@ def connected(store: Any, rank: int, size: int) -> Any:
 
 
 class Channel:
-    """An NCCL communicator with its posted messages that are not started."""
+    """An NCCL communicator with the posted messages that have not been started."""
 
     def __init__(self, nccl: Any):
         self.nccl = nccl
@@ -96,7 +97,7 @@ class Channel:
 
     @contextmanager
     def _behind(self, events: list[Any]) -> Iterator[None]:
-        """Make NCCL wait only for these events: it always waits for the current stream."""
+        """Run the body on a stream that waits for these events only, because NCCL waits for the current stream."""
         if not events:
             yield
             return

@@ -45,7 +45,7 @@ class LostRankError(MxpeakError):
 
 
 class Mail(Post):
-    """One rank's mailboxes, and its connections to the other ranks."""
+    """The mailboxes of one rank, and its connections to the other ranks."""
 
     def __init__(self, rank: int, lines: dict[int, socket.socket]):
         super().__init__()
@@ -55,7 +55,7 @@ class Mail(Post):
             threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Deliver to our own mailbox, or send to another rank."""
+        """Deliver a message to a mailbox of this rank, or send it to another rank."""
         group, _, dest, _ = address
         world = self.members[group][dest]
         if world == self._rank:
@@ -73,7 +73,7 @@ class Mail(Post):
         return [self.take((group, source, rank, tag)) for source in range(size)]
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        """Return whether the message has arrived; raise if it never will."""
+        """Return whether the message has arrived; raise an error if its sender has ended."""
         if super().has(address):
             return True
         if self._source(address) in self._lost and not super().has(address):
@@ -165,12 +165,13 @@ def meet(
 
 
 def _left(until: float) -> float:
-    """Return the remaining seconds, at least those of one attempt."""
+    """Return the remaining seconds until the deadline, at least those of one attempt."""
     return max(0.01, until - monotonic())
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Identify as this rank; raise OSError if the peer does not have the secret, which is never sent.
+    """Authenticate to a peer as this rank, without sending the secret; raise OSError if the peer does not have the
+    secret.
 
     The peer may answer late while it waits for its chunks, but its whole answer must then arrive within HELLO_S.
     """
@@ -251,7 +252,7 @@ def _accepted(door: socket.socket) -> Iterator[socket.socket]:
 
 
 def _heard(caller: _Caller, secret: bytes) -> bool | None:
-    """Read from a caller; return whether it has proven that it has the secret, or None if more must arrive."""
+    """Read from a caller; return whether the caller has proven that it has the secret, or None if data is missing."""
     need = CALL.size if caller.rank is None else PROOF
     try:
         piece = caller.line.recv(need - len(caller.heard))

@@ -22,7 +22,7 @@ class Done:
 
 
 class Solo:
-    """The group of the calling process alone."""
+    """The group that consists of the calling process alone."""
 
     name = "solo"
     rank = 0
@@ -63,7 +63,7 @@ class Solo:
         return obj
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return a list of the object."""
+        """Return a list that contains only the object."""
         return [obj]
 
     def split(self, color: int | None, key: int) -> Communicator | None:

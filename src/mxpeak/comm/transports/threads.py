@@ -46,7 +46,9 @@ class Post:
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Deliver a message and wake only the rank that waits for it; waking all ranks would dominate the time."""
+        """Deliver a message, and wake only the rank that waits for it, because waking all ranks would dominate the
+        time.
+        """
         with self._lock:
             self._boxes[address].append(message)
             if address in self._waiting:
@@ -58,7 +60,7 @@ class Post:
             return address in self._boxes
 
     def take(self, address: tuple[Any, ...]) -> Any:
-        """Return the oldest message, after waiting for one."""
+        """Wait for a message and return the oldest one."""
         with self._lock:
             if address not in self._boxes:
                 self._wait(address)
@@ -77,7 +79,7 @@ class Post:
             raise RuntimeError("another rank failed")
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
-        """Return the objects of all ranks of a group in rank order, after one wait for the last of them."""
+        """Wait for all ranks of a group, and return their objects in rank order."""
         address = group, tag
         with self._lock:
             if address not in self._meetings:
@@ -204,7 +206,7 @@ class Threads:
         return parts if self.rank == root else None
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return the group of the ranks with the same color, by (key, rank)."""
+        """Return the group of the ranks with the same color, ordered by (key, rank)."""
         parts = self._exchange((color, key, self.rank))
         number = next(self._count)
         if color is None:

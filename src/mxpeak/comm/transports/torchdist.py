@@ -1,7 +1,7 @@
 """A communicator over torch.distributed: Gloo for host memory, NCCL (RCCL on AMD) for GPU memory.
 
 Groups are process groups of the library, created directly from the ranks' store under a name that all members compute.
-A group therefore splits among its members alone, without the other ranks.
+Therefore only the members of a new group communicate when it is created.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mxpeak.errors import UsageError
 #: Time within which all ranks must connect.
 MEETING = timedelta(minutes=5)
 OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
-#: Actions of a rank at its end, after it has met the others.
+#: Actions that a rank runs when it ends, after it has met the other ranks.
 _leaving: list[Callable[[], None]] = []
 
 
@@ -42,7 +42,9 @@ class _Collective:
         self._work, self._buffer = work, buffer
 
     def test(self) -> bool:
-        """Return whether it is complete; raise if it failed, because the library reports failures as complete."""
+        """Return whether the operation is complete; raise an error if it failed, because the library reports failures
+        as complete.
+        """
         if not self._work.is_completed():
             return False
         self.wait()  # raises the error of a failed operation without waiting
@@ -54,7 +56,7 @@ class _Collective:
 
 
 class TorchDist:
-    """A group of ranks of torch.distributed; tensors on GPUs are sent directly after `direct` has made channels."""
+    """A group of ranks of torch.distributed; after `direct` has created channels, it sends tensors on GPUs directly."""
 
     name = "torch"
 
@@ -112,7 +114,7 @@ class TorchDist:
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 
     def _collective(self, message: torch.Tensor) -> Any:
-        """Return the process group for collectives of a message in this memory."""
+        """Return the process group for collectives of messages in the same kind of memory as `message`."""
         if not nccl.on_gpu(message):
             return self._group.gloo
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
@@ -133,7 +135,9 @@ class TorchDist:
             land()
 
     def _max(self, x: torch.Tensor) -> None:
-        """Compute the maximum of the numbers and of their NaN flags, because the libraries' maximum may lose a NaN."""
+        """Compute the maximum of the numbers and that of their NaN flags, because the libraries' maximum may lose a
+        NaN.
+        """
         is_nan = x.isnan()
         both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
         await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
@@ -141,7 +145,7 @@ class TorchDist:
         x.copy_(largest.masked_fill(flags > 0, torch.nan))
 
     def barrier(self) -> None:
-        """Reduce one number on the host."""
+        """Wait for all ranks by reducing one number on the host."""
         self.agree(True)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
@@ -174,7 +178,9 @@ class TorchDist:
         return list(self.bcast_object(self.gather_objects(obj)))
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Create a process group among its members alone, named by the number of this split and its color."""
+        """Create a process group without the ranks that are not its members, named by the number of this split and its
+        color.
+        """
         parts = self._all_objects((color, key, self.rank))
         number = next(self._group.splits)
         if color is None:
@@ -227,9 +233,7 @@ def world(rank: int, size: int) -> TorchDist:
 
 
 def depart(code: int) -> NoReturn:
-    """End this rank after meeting the others, because threads of the library outlive Python and would end it by a
-    signal.
-    """
+    """Meet the other ranks and end this rank, because threads of the library outlive Python and may crash."""
     for farewell in _leaving:
         farewell()
     exit_now(code)
