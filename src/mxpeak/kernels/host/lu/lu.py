@@ -25,26 +25,27 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: The NumPy type of each precision that the processor computes in.
 STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
 
-#: Bytes of a cache line, and the distance at which rows share sets of the caches.
+#: Bytes of a cache line, and the distance in bytes at which rows compete for the same cache sets.
 LINE, PAGE = 64, 4096
 
 
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
-    """Return two distributions in the form that compiled code reads."""
+    """Return the row and column distributions in the form that compiled code reads."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
 
 def _by_substitution(B: Array) -> PanelSolve:
-    """Return how BLAS solves for the right-hand sides B: in their own precision."""
+    """Return the description of a BLAS solve in the precision of the right-hand sides B."""
     return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
-#: Entries of an fp32 matrix that are converted together for a product in fp64; the best of 2^16 to 2^20.
+#: Entries of an fp32 matrix that are converted together for a product in fp64; the best value between 2^16 and 2^20.
 WIDENED = 1 << 18
-#: Columns of such a block at most: with longer rows there are so few that the other factor is read again for each.
+#: The largest number of columns of such a block; longer rows would be fewer, and the other factor would be read again
+#: for each.
 WIDTH = 512
-#: Up to this number, vectors are multiplied individually: 0.09 ms each for 4000×128 fp32 numbers; converting takes 0.8
-#: ms.
+#: Up to this number, vectors are multiplied individually: 0.09 ms each for 4000×128 fp32 numbers, compared with 0.8 ms
+#: for the conversion.
 FEW = 4
 
 
@@ -54,23 +55,22 @@ SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
 class HostLu(HostPanels, Synchronous):
-    """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
+    """`LuKernels` on the threads of a team.
 
-    units: the matrix engines for 16-bit operands that are used
+    `poison` fills new arrays with NaN (tests). `units` are the matrix engines for 16-bit operands that are used.
     """
 
     def __init__(self, team: Team, poison: bool, engines: Sequence[MatrixEngine]):
         super().__init__(team)
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        #: How fp32 solves with the diagonal block: by the `library`, or by products with `inverse` blocks.
+        #: How fp32 solves with the diagonal block: by BLAS (`library`), or by products with inverted blocks
+        #: (`inverse`).
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
-            entry.compiled()  # before any clock starts
-        blas.set_threads(1)  # the team's threads call BLAS, each for its own block, without a second pool of threads
-
-    # --- arrays
+            entry.compiled()  # compile before any clock starts
+        blas.set_threads(1)  # the team's threads call BLAS, each for its own block, without a second thread pool
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         ld = leading_dimension(columns, STORED[precision].itemsize, LINE, PAGE)
@@ -129,8 +129,6 @@ class HostLu(HostPanels, Synchronous):
         else:
             self._team.run(cast.copy_rows, self.threads, source, target)
 
-    # --- rows
-
     def permute_rows(self, A: Array, block: int, sources: Array, targets: Array, block_rows: Array) -> None:
         self._team.run(row_moves.permute_rows, self.threads, A, block, sources, targets, block_rows)
 
@@ -139,8 +137,6 @@ class HostLu(HostPanels, Synchronous):
 
     def scatter_rows(self, source: Array, indices: Array, A: Array) -> None:
         self._team.run(row_moves.scatter_rows, self.threads, source, indices, A)
-
-    # --- matrix products and solves
 
     def factor_block(self, D: Array, singular: Array) -> None:
         first = np.zeros(1, dtype=np.int64)
@@ -159,7 +155,7 @@ class HostLu(HostPanels, Synchronous):
         return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
-        """Solve for the rows of one thread."""
+        """Solve for the rows that belong to one thread."""
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
@@ -170,15 +166,15 @@ class HostLu(HostPanels, Synchronous):
         return _by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
-        """Solve for the columns of one thread."""
+        """Solve for the columns that belong to one thread."""
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
     def _solve32(self, side: str, B: Array, T: Array, precision: str) -> str:
         """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
 
-        Returns the precision of the products' operands, or "" with B unchanged if inverses of the blocks of T would be
-        far less accurate than substitution.
+        Returns the precision of the products' operands. Returns "" and leaves B unchanged if inverses of the blocks of
+        T would be far less accurate than substitution.
         """
         threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
         W = self.matrix(n, n, "fp32")
@@ -217,7 +213,7 @@ class HostLu(HostPanels, Synchronous):
             self._team.run(self._product_part, C, A, B)
 
     def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
-        """Compute the block of C -= A B of one thread."""
+        """Compute one thread's block of C -= A B."""
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
         i, j = tid % down, tid // down
         rows = slice(m * i // down, m * (i + 1) // down)
@@ -239,7 +235,7 @@ class HostLu(HostPanels, Synchronous):
         return solve
 
     def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
-        """Solve for the columns of one thread."""
+        """Solve for the columns that belong to one thread."""
         columns = X.shape[1]
         part = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
         blas.solve_triangle(T, X[:, part], lower=lower, transposed=transposed)
@@ -301,8 +297,6 @@ class HostLu(HostPanels, Synchronous):
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with np.errstate(all="ignore"):
             y += factor * x
-
-    # --- sums, maxima and scaling
 
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
         partial = self.matrix(self.threads, A.shape[1])

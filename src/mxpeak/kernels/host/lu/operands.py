@@ -1,9 +1,9 @@
 """Operands of 16 bits in the layout of the processor's matrix engines, and their product C -= A B with sums in fp32.
 
-A (L_row of HPL-MxP) is stored by rows: its entries along k are adjacent, as in the matrix that it is rounded from.
-B (U_col) is stored in strips of 32 columns, each a table of pairs along k: strip, p, column -> (b_2p,j, b_2p+1,j).
-Both are padded with zeros along k to a multiple of 32.  So rounding an operand is the only packing that it needs, it is
-sent without further packing, and any of its rows or columns are an operand, too.
+A (L_row of HPL-MxP) is stored by rows: its entries along k are adjacent, as in the fp32 matrix. B (U_col) is stored in
+strips of 32 columns. Each strip is a table of pairs along k: strip, p, column -> (b_2p,j, b_2p+1,j). Both operands are
+padded with zeros along k to a multiple of 32. Rounding therefore packs an operand completely, and an operand is sent
+to other ranks without further packing. Any subset of the rows of A or columns of B is also an operand.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ GROUP_BYTES = 1 << 19
 #: Strips that are packed together, so that several consecutive cache lines of each row of B are read.
 SIDE_BY_SIDE = 8
 
-#: Numbers in the two tiles of a thread, with padding to begin on a cache line.
+#: Numbers in the two tiles of a thread, with padding to align the tiles to a cache line.
 TILES = 2 * ROWS * COLUMNS + 16
 
 PAIRS, STRIPS = types.Array(types.int32, 2, "A"), types.Array(types.int32, 3, "C")
 
 
 class EngineTiles(NamedTuple):
-    """A matrix engine as compiled code uses it.
+    """A matrix engine in the form that compiled code reads.
 
     code      `MatrixEngine.code`
     rows      the rows of A that one tile takes
@@ -156,7 +156,7 @@ class RightOperand:
         return self.strips.dtype
 
     def __getitem__(self, rows_columns: tuple[slice, slice]) -> RightOperand:
-        """Return a view of some columns with all rows."""
+        """Return a view of the operand with some columns and all rows."""
         c0, c1, _ = rows_columns[1].indices(self.columns)
         return replace(self, first=self.first + c0, columns=max(c1 - c0, 0))
 
@@ -166,9 +166,6 @@ class RightOperand:
         strips, pairs, columns = self.strips.shape
         table = np.ascontiguousarray(halves.transpose(1, 3, 0, 2)).reshape(2 * pairs, strips * columns)
         return _numbers(table, self.unit.precision)[: self.k, self.first : self.first + self.columns]
-
-
-# --- rounding
 
 
 @intrinsic
@@ -254,9 +251,6 @@ def round_right(tid, threads, source, strips, fp16):
     round_strips(source, strips, ZERO, s0, s1, fp16)
 
 
-# --- the product
-
-
 @inner()
 def _subtract(C, i, rows, c0, c1, t):
     """Subtract a tile at address t, in rows of COLUMNS, from C[i : i+rows, c0:c1]."""
@@ -272,7 +266,7 @@ def _subtract(C, i, rows, c0, c1, t):
 
 @inner()
 def _subtract_at_edge(C, i, rows, c0, c1, skipped, tile_product):
-    """Compute C[i : i+rows, c0:c1] -= A B by AVX-512 in a copy, where a whole tile would exceed C.
+    """Compute C[i : i+rows, c0:c1] -= A B by AVX-512 in a copy, because a whole tile would exceed C.
 
     skipped        bytes of a tile's row before column c0
     tile_product   the address of the copy, the bytes per row of A, the addresses of A and B, and the depths
@@ -291,11 +285,11 @@ def _subtract_at_edge(C, i, rows, c0, c1, skipped, tile_product):
 
 @inner()
 def subtract_tiles(engine, C, A, strips, first, depths, rows, strip_range, T):
-    """Compute C -= A B on a range of rows and a range of strips of B, with all k = 32·depths summed first.
+    """Compute C -= A B on a range of rows and a range of strips of B, summing over all k = 32·depths first.
 
-    The first column of C is column `first` of B.  AVX-512 subtracts in place.  An AMX tile is subtracted while the next
-    one is computed: by then its part of C has arrived from memory, and the engine's results have reached the cache.
-    T is the address of two tiles, of which AVX-512 uses one; the engine has been started with `begin`.
+    The first column of C is column `first` of B. AVX-512 subtracts in place. An AMX tile is subtracted while the next
+    tile is computed: at that time its part of C has arrived from memory, and the engine's results have reached the
+    cache. T is the address of two tiles, of which AVX-512 uses one; the engine has been started with `begin`.
     """
     (r0, r1), (s0, s1), n = rows, strip_range, C.shape[1]
     ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])
@@ -332,7 +326,7 @@ def tiles_of(engine, tid):
 
 @jit(INT, INT, ENGINE, MATRIX32, PAIRS, STRIPS, INT, later=True)
 def subtract_product(tid, threads, engine, C, A, strips, first):
-    """Compute C -= A B with the columns of B from `first` on; threads share the strips, or the rows of A if few."""
+    """Compute C -= A B with the columns of B from `first` on; threads share strips, or rows of A if strips are few."""
     m, n = C.shape
     depths = A.shape[1] * 2 // DEPTH
     if m == 0 or n == 0 or depths == 0:

@@ -1,7 +1,7 @@
-"""FACT: the panel factorization with partial pivoting, entirely in compiled code, all threads in step (rocHPL §III-A).
+"""The panel factorization FACT with partial pivoting, in compiled code on all threads (rocHPL §III-A).
 
-The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads; only
-its own thread accesses a tile, except that thread 0 moves pivot rows.  Each column needs two barriers: after all
+The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads. Only
+the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers: after all
 threads have searched for the pivot, and after thread 0 has chosen the best over threads and ranks and moved the rows.
 
     active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
@@ -107,7 +107,10 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
 
 @inner()
 def _search(A, j, r0, r1, best, where, tid):
-    """Update thread tid's largest |A[r, j]| and its row; on ties the upper row, and NaN is ignored."""
+    """Search rows for the largest |A[r, j]|, and update thread tid's maximum and its row; on ties the upper row wins.
+
+    NaN is ignored.
+    """
     largest, at = best[tid * 8], where[tid * 8]
     if r1 > r0:
         a_j = column(A, j, r0, r1)
@@ -139,11 +142,13 @@ def _move_rows(A, L1, j, top, work, threads):
             largest, at = best[t * 8], where[t * 8]
         best[t * 8] = -1.0
     if at < 0 and top > 0:
-        at = j  # all entries are NaN: stay, so that the NaN propagates to the result
+        at = j  # all entries are NaN: do not swap, so that NaN propagates to the result
         largest = 0.0
     if P == 1:
         work.pivots[j] = _to_global(il0 + at, nb, p, P)
-        for c in range(jb):  # each is a cache line, perhaps of another thread: request all before waiting for one
+        for c in range(
+            jb
+        ):  # each entry is in another cache line, perhaps of another thread: request all lines before waiting for one
             prefetch(address_of(A, at, c))
         for c in range(jb):
             L1[j, c] = A[at, c]
@@ -223,7 +228,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
 
 @inner()
 def _update(tid, threads, A, L1, op, top, work):
-    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1], each thread its own tiles; one thread: all rows."""
+    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] by tiles of each thread; one thread: all rows."""
     rows, tile = A.shape[0], work.geometry[4]
     first = op[1] if top > 0 else 0
     k0, k1, c0, c1 = op[3], op[4], op[5], op[6]
@@ -241,7 +246,7 @@ def _update(tid, threads, A, L1, op, top, work):
 def factor_panel(tid, threads, A, L1, plan, variant, top, work):
     """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
 
-    A[m×jb] this rank's active rows, from the block row down; overwritten: L21 below, row j of the block row is unused
+    A       this rank's m×jb active rows from the block row down, overwritten by L21; row j of the block row is unused
     top     rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
     """
     state, yield_address = work.state, work.calls[YIELD]

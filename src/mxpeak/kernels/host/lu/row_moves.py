@@ -7,7 +7,7 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import column, row
 
-#: Columns of a strip: the rows of two panels in it fit in half a megabyte.
+#: Columns of a strip: the rows of two panels, restricted to a strip, fit into half a megabyte.
 STRIP = 128
 
 
@@ -26,7 +26,7 @@ def _move(source, target):
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def gather_rows(tid, threads, A, rows, out):
-    """Copy A[rows[k], :] to out[k, :]."""
+    """Copy A[rows[k], :] to out[k, :] for all k."""
     c0, c1 = part_of(tid, threads, out.shape[1])
     for k in range(rows.shape[0]):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
@@ -34,7 +34,7 @@ def gather_rows(tid, threads, A, rows, out):
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def scatter_rows(tid, threads, source, rows, A):
-    """Copy source[k, :] to A[rows[k], :]."""
+    """Copy source[k, :] to A[rows[k], :] for all k."""
     c0, c1 = part_of(tid, threads, source.shape[1])
     for k in range(rows.shape[0]):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
@@ -63,7 +63,7 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
-    """Copy the source, both in any order.
+    """Copy the source to the target, each row-major or column-major.
 
     The copy goes line by line if both have the same order, otherwise tile by tile, so that cache lines are reused.
     """

@@ -1,6 +1,6 @@
 """Several weighted sums of every row in one pass over a matrix, for the checksums of an LU.
 
-Entries are converted to fp64 as they are read, or rounded first to the operand precision of the update.
+Entries are converted to fp64 as they are read, or first rounded to the operand precision of the update.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def add_two_matvecs(tid, threads, y, z, A, u, v):
 
 @inner()
 def _four_rows(A, i, rows, c0, c1):
-    """Return columns c0:c1 of four rows from i on; if there are fewer, the last one is repeated."""
+    """Return columns c0:c1 of four rows from i on; if fewer rows remain, the last row is repeated."""
     last = i + rows - 1
     second, third, fourth = min(i + 1, last), min(i + 2, last), min(i + 3, last)
     return row(A, i, c0, c1), row(A, second, c0, c1), row(A, third, c0, c1), row(A, fourth, c0, c1)
@@ -93,7 +93,7 @@ def _wide_sums(a, low, vectors):
     for j in range(a.shape[0]):
         a_j, low_j = np.float64(a[j]), np.float64(_as_bf16(a[j]) if low is None else low[j])
         u = vectors[0, j]
-        if u != 0.0:  # a number beyond the format may be infinite
+        if u != 0.0:  # a number beyond the range of the format may be infinite
             x += low_j * u
         if single:
             y += a_j * u
@@ -107,7 +107,7 @@ def _wide_sums(a, low, vectors):
 
 @inner()
 def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
-    """Add the sums of up to four rows; sums beyond fp32, for example after a flipped exponent, are repeated in fp64."""
+    """Add the sums of up to four rows; sums beyond the range of fp32, as after a bit flip, are recomputed in fp64."""
     xs, ys, squares = partial
     for r in range(rows):
         x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
@@ -217,9 +217,10 @@ def _(sums, A, i, rows, c0, c1, how):
 
 @inner()
 def _add_rows(tid, threads, sums, A, part, how):
-    """Add the sums of all rows, four at a time, and of single rows where the edge of a triangle cuts the four.
+    """Add the sums of all rows, four rows at a time, and individually where the edge of a triangle cuts the four.
 
-    Each thread adds a range of rows; of a triangle, every threads-th group of four, because rows differ in length.
+    Each thread adds a range of rows. For a triangle, a thread adds every threads-th group of four, because rows differ
+    in length.
     """
     m, n = A.shape
     r0, r1 = part_of(tid, threads, m) if part == ALL else (4 * tid, m)

@@ -36,10 +36,10 @@ from mxpeak.kernels.host.lu.operands import (
 from mxpeak.kernels.host.lu.row_moves import part_of
 from mxpeak.kernels.host.lu.triangle import dot
 
-#: The order of the inverted blocks.
+#: The order of the inverted diagonal blocks.
 BLOCK = 64
-#: The largest growth of variances for which inverses are used.  A well-scaled block has less than 2, and the variance
-#: of a sum of 64 products in fp32 is ten times that of one rounding.
+#: The largest growth of variances for which inverses are used. A well-scaled block has less than 2, and the variance
+#: of a sum of 64 products in fp32 is ten times the variance of one rounding.
 MAX_GROWTH = 16.0
 #: Right-hand sides that are solved together: with the columns of a block they stay in the second-level cache.
 CHUNK = 384
@@ -47,7 +47,7 @@ CHUNK = 384
 
 @inner()
 def _add_squared(upper, T, j0, x, y):
-    """Add (T_jj∘T_jj) x to y for a diagonal block of an upper triangle, or of a unit lower one."""
+    """Add (T_jj∘T_jj) x to y for a diagonal block T_jj of an upper or a unit lower triangle."""
     size = x.shape[0]
     for i in range(size):
         first, last = (i, size) if upper else (0, i)
@@ -60,9 +60,9 @@ def _add_squared(upper, T, j0, x, y):
 
 @inner()
 def _growth(upper, T, j0, W_columns, sums):
-    """Return the growth of the variance of entries by rounding an inverse W: that of T_jj W T_jj over that of T_jj.
+    """Return how much an inverse W of T_jj increases the variance of rounding errors: T_jj W T_jj compared with T_jj.
 
-    It is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t.  `sums` holds t, (W∘W) t and z.
+    The result is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t. `sums` holds t, (W∘W) t and z.
     """
     size, worst = W_columns.shape[0], 0.0
     sums[:] = 0.0
@@ -83,7 +83,7 @@ def _growth(upper, T, j0, W_columns, sums):
 
 @jit(FLAG, MATRIX32, VECTOR, allocates=True, later=True)
 def invert_blocks(upper, T, growth):
-    """Invert the diagonal blocks of an upper triangle, or of a unit lower one, in place.
+    """Invert the diagonal blocks of an upper or a unit lower triangle in place.
 
     growth[0] becomes the largest growth of the variance of rounding errors by the inverses, or NaN.
     """
@@ -125,7 +125,7 @@ def strips_of_X(threads: int, n: int) -> np.ndarray:
 
 @inner()
 def _move_out(source, target):
-    """Copy the source and set it to zero, because the product is added to it."""
+    """Copy the source to the target and set the source to zero, because the product is added to the source."""
     for c in range(source.shape[0]):
         target[c], source[c] = source[c], np.float32(0)
 
@@ -159,7 +159,7 @@ def solve_right(tid, threads, B, W, gemm):
         for j0 in range(0, n, BLOCK):
             _multiply_right(B, i, rows, j0, min(BLOCK, n - j0), W, copy, gemm)
             done = j0 // BLOCK + 1
-            turn, t = (done & -done) * BLOCK, done * BLOCK  # 1, 2, 1, 4, 1, 2, 1, 8 ... blocks update as many
+            turn, t = (done & -done) * BLOCK, done * BLOCK  # the step updates 1, 2, 1, 4, 1, 2, 1, 8 ... blocks
             if t < n:
                 t0, t1 = t - turn, min(t + turn, n)
                 X1, T12, B2 = row_block(B, i, t0), row_block(W, t0, t), row_block(B, i, t)
@@ -186,7 +186,7 @@ def solve_left(tid, threads, B, W, gemm):
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve as `solve_right`, summing by the engine: T_strips is T as a right operand, X_rows[tid] X as a left one."""
+    """Solve as `solve_right`, with sums by the engine: T_strips is a right operand, X_rows[tid] a left one, for X."""
     n, X_low = W.shape[0], X_rows[tid]
     copy = np.empty((CHUNK, BLOCK), np.float32)
     r0, r1 = part_of(tid, threads, B.shape[0])
@@ -206,7 +206,7 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve as `solve_left`, with sums by the engine: T_rows is T as a left operand, X_strips[tid] X as a right one."""
+    """Solve as `solve_left`, with sums by the engine: T_rows is a left operand, X_strips[tid] a right one, for X."""
     n, X_low = W.shape[0], X_strips[tid]
     copy = np.empty((BLOCK, CHUNK), np.float32)
     c0, c1 = part_of(tid, threads, B.shape[1])
@@ -225,6 +225,6 @@ def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm)
     end(engine.code)
 
 
-#: The entry points of solves with inverses, and those that are also called if a matrix engine multiplies.
+#: The entry points of solves with inverses, and the entry points that are also called if a matrix engine multiplies.
 BY_INVERSES = (invert_blocks, solve_right, solve_left)
 BY_ENGINES = (solve_right_rounded, solve_left_rounded)

@@ -1,4 +1,4 @@
-"""Triangles of FP32 or FP64 matrices applied to FP64 vectors, in FP64: each entry is converted as it is read."""
+"""Products and solves of fp32 or fp64 triangles with fp64 vectors, in fp64: each entry is converted as it is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxpeak.kernels.host.lu.row_moves import part_of
 #: with four rows at a time, 9.0 GB/s if the next four are prefetched.  Whole rows, four at a time: 10.9 GB/s, with
 #: prefetch 10.0.
 SHORT = 4096
-#: Consecutive rows of a triangle per thread; they differ in length, so threads alternate.
+#: Consecutive rows of a triangle per thread, assigned alternately because rows differ in length.
 TURN = 16
 
 PLAIN, ABSOLUTE, SQUARED = range(3)
@@ -33,7 +33,7 @@ def dot(a, x):
 def add_four_dots(y, z, A, i, c0, c1, u, v):
     """Add A[i : i+4, c0:c1] u to y[i : i+4], and A[i : i+4, c0:c1] v to z[i : i+4] unless v is None.
 
-    Four rows at a time keep more memory accesses in flight than one.
+    Processing four rows at a time keeps more memory accesses in flight than processing one.
     """
     a, b, c, d = row(A, i, c0, c1), row(A, i + 1, c0, c1), row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
     s, t, p, q = 0.0, 0.0, 0.0, 0.0
@@ -114,7 +114,7 @@ def solve_lower(L, x, transposed):
 
 @inner()
 def prefetch_four(A, i, end):
-    """Prefetch four rows from i on if rows are short and there are four before the end."""
+    """Prefetch four rows from i on if rows are short and at least four rows remain before the end."""
     n = A.shape[1]
     if n * A.itemsize <= SHORT and i + 4 <= end:
         for j in range(0, n, 64 // A.itemsize):
@@ -153,9 +153,9 @@ _TRIANGLE = VECTOR, INTEGERS, FLAG, INT
 
 @jit(INT, INT, VECTOR, MATRIX, *_TRIANGLE, also=(INT, INT, VECTOR, MATRIX32, *_TRIANGLE))
 def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
-    """Compute y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or from the diagonal on.
+    """Compute y += T x, |T| x or (T∘T) x, where T is the part of A strictly below the diagonal, or on and above it.
 
-    distribution: NB, p, P of the rows, and of the columns
+    `distribution` holds NB, p, P of the rows and of the columns.
     """
     nb, p, P = distribution[0], distribution[1], distribution[2]
     cnb, q, Q = distribution[3], distribution[4], distribution[5]
@@ -195,7 +195,7 @@ def max_abs_upper(tid, threads, best, A, distribution):
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def row_max(tid, threads, A, by_row):
-    """Compute by_row_i = max_j |a_ij|."""
+    """Compute by_row_i = max_j |a_ij|; each thread takes some rows."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
         a, largest = row(A, i, 0, A.shape[1]), 0.0

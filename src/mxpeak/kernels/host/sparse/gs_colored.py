@@ -67,7 +67,8 @@ def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
     """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and store keep_i = b_i - Σ_L.
 
     `parts` is BOTH for a forward sweep, LOWER for a forward sweep from zero, and UPPER for a backward sweep, which
-    receives keep as b. `synchronization` is the array of a barrier and the address of sched_yield.
+    receives keep as b. An empty `keep` is not written. `synchronization` is the array of a barrier and the address of
+    sched_yield.
     """
     sync, yield_address = synchronization
     out, count, backward = piece(A.scratch, tid * LANES, LANES), steps.first.shape[0] - 1, parts == UPPER

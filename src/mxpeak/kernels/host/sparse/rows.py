@@ -24,7 +24,7 @@ class OrderedRows(NamedTuple):
 
 
 class Halo(NamedTuple):
-    """H: the rows that have entries, where the entries of each begin, and their columns from 0 on."""
+    """H: the rows that have entries, where the entries of each row begin, and their columns, counted from 0."""
 
     rows: Any
     first: Any
@@ -33,7 +33,7 @@ class Halo(NamedTuple):
 
 @jit()
 def stencil_counts(tid, threads, box, first, indptr):
-    """Store indptr[1 + i] = entries of row i: the product of (3 - sides without a neighbor) over the directions.
+    """Store in indptr[1 + i] the number of entries of row i, the product of 3 - (missing neighbors) over directions.
 
     box = nx, ny, nz, gnx, gny, gnz; first = the global coordinates of the first point.
     """
@@ -48,7 +48,7 @@ def stencil_counts(tid, threads, box, first, indptr):
 
 @inner(inline=True)
 def _around(x, end):
-    """Return how many of x-1, x, x+1 are in 0 … end-1."""
+    """Return the number of points among x-1, x, x+1 that are in 0 … end-1."""
     return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
 
 
@@ -105,7 +105,7 @@ def _side(x, end):
 
 @jit(allocates=True)
 def greedy_colors(rows, color):
-    """Give each row the least color that no neighbor before it has (Saad, section 3.3.3); return the number of colors.
+    """Assign to each row the smallest color of no earlier neighbor (Saad, section 3.3.3); return the number of colors.
 
     The pattern must be symmetric.
     """
@@ -126,9 +126,9 @@ def greedy_colors(rows, color):
 
 @jit()
 def levels(rows, level):
-    """Store level[i] = 1 + the highest level of the neighbors before i, 0 without any; return the number of levels.
+    """Store in level[i] 1 + the highest level of the earlier neighbors, or 0 without any; return the number of levels.
 
-    Rows of one level are independent, and a sweep over the levels computes the same as one over the rows.
+    Rows of one level are independent, and a sweep over the levels computes the same result as a sweep over the rows.
     """
     count = 0
     for i in range(rows.n):
@@ -153,10 +153,10 @@ def _weight(i):
 
 @jit(allocates=True)
 def jpl_round(tid, threads, rows, longest, color, before, uncolored):
-    """Give the least free color to each row that outweighs all uncolored neighbors (Jones, Plassmann and Luby).
+    """Assign the smallest free color to each row that outweighs all uncolored neighbors (Jones, Plassmann and Luby).
 
-    `before` is the color of each row before this round, or -1; uncolored[tid] = rows of this thread without a color
-    after it.  No row has more than `longest` entries, so no color is larger.
+    `before` is the color of each row before this round, or -1. uncolored[tid] receives the number of this thread's
+    rows without a color after the round. No row has more than `longest` entries, so no color is larger.
     """
     n, indptr, indices = rows.n, rows.indptr, rows.indices
     waiting, used = 0, np.full(longest + 1, -1, np.int64)
@@ -185,7 +185,7 @@ def jpl_round(tid, threads, rows, longest, color, before, uncolored):
 
 @jit(allocates=True)
 def group_rows(group, groups, new_to_old, starts):
-    """Sort the rows by group, stably: new_to_old[new] = old; starts[g] = the first new row of group g."""
+    """Sort the rows stably by group, so that new_to_old[new] = old; starts[g] becomes the first new row of group g."""
     n = group.shape[0]
     count = np.zeros(groups + 1, np.int64)
     for i in range(n):
@@ -201,7 +201,7 @@ def group_rows(group, groups, new_to_old, starts):
 
 @jit()
 def touches_halo(tid, threads, rows, surface):
-    """Store surface[i] = whether row i has an entry in the halo."""
+    """Store in surface[i] whether row i has an entry in the halo."""
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         surface[i] = False
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -222,7 +222,7 @@ def columns_descend(tid, threads, indptr, indices, n, flags):
 
 @jit()
 def bandwidth(tid, threads, rows, distance):
-    """Store distance[tid] = the largest |i - j| of a local entry of this thread's rows."""
+    """Store in distance[tid] the largest |i - j| of the local entries in this thread's rows."""
     largest = 0
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -301,7 +301,7 @@ def diagonal_of(tid, threads, new_to_old, rows, diagonal):
     """Store the diagonal in the new order."""
     for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         i = new_to_old[r]
-        k = (rows.indptr[i] + rows.indptr[i + 1]) // 2  # its place in a stencil
+        k = (rows.indptr[i] + rows.indptr[i + 1]) // 2  # the place of the diagonal in a stencil
         if k < rows.indptr[i + 1] and rows.indices[k] == i:
             diagonal[r] = rows.data[k]
             continue
@@ -319,7 +319,7 @@ def count_parts(tid, threads, rows, lower, upper, youngest):
     for r in range(n * tid // threads, n * (tid + 1) // threads):
         i, before, after, last = new_to_old[r], 0, 0, np.int32(-1)
         row = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
-        for k in range(row.shape[0]):  # without branches, so that it becomes vector instructions
+        for k in range(row.shape[0]):  # without branches, so that the loop vectorizes
             column = old_to_new[np.uint32(row[k])] if row[k] < n else np.int32(r)
             before += column < r
             after += column > r
@@ -342,7 +342,7 @@ def count_halo(new_to_old, surface, rows, halo_rows):
 
 @jit()
 def halo_entries(new_to_old, rows, halo, values):
-    """Store where the entries of each row of H begin, their columns and their values."""
+    """Store where the entries of each row of H begin, with their columns and their values."""
     at = 0
     for s in range(halo.rows.shape[0]):
         i = new_to_old[halo.rows[s]]
@@ -356,7 +356,7 @@ def halo_entries(new_to_old, rows, halo, values):
 
 @jit()
 def row_sums(tid, threads, new_to_old, rows, sums):
-    """Store Σ_j a_ij in the new order."""
+    """Store the row sums Σ_j a_ij in the new order."""
     for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         total = 0.0
         for k in range(rows.indptr[new_to_old[r]], rows.indptr[new_to_old[r] + 1]):
@@ -366,11 +366,11 @@ def row_sums(tid, threads, new_to_old, rows, sums):
 
 @jit()
 def to_bf16(tid, threads, a, out):
-    """Round a to bf16, to nearest even, once.
+    """Round a to bf16, to nearest even, with a single rounding.
 
-    Truncation to fp32 sets the last bit if the value was inexact, which resolves apparent ties.  The code has no
-    branches and so becomes vector instructions: an overflow to infinity becomes the largest number and rounds up again,
-    and NaN stays NaN.
+    The truncation to fp32 sets the last bit if the value was inexact, which resolves apparent ties. The code has no
+    branches, so that it vectorizes: an overflow to infinity becomes the largest number and rounds up again, and NaN
+    stays NaN.
     """
     begin, end = a.shape[0] * tid // threads, a.shape[0] * (tid + 1) // threads
     a, out = piece(a, begin, end - begin), piece(out, begin, end - begin)
@@ -384,7 +384,7 @@ def to_bf16(tid, threads, a, out):
 
 @jit()
 def largest_error(tid, threads, a, near, worst):
-    """Raise worst[tid] to the largest |near_i - a_i| / |a_i|, inf if near_i is NaN."""
+    """Set worst[tid] to the largest |near_i - a_i| / |a_i| if that is larger; inf if near_i is NaN."""
     n, largest = a.shape[0], worst[tid]
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if near[i] != a[i]:

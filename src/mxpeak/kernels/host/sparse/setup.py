@@ -1,4 +1,4 @@
-"""Make sparse matrices on the host: rows, orders, and storage (see `kernels.contract.sparse`)."""
+"""Set-up of sparse matrices on the host: rows, orders and storage (see `kernels.contract.sparse`)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from mxpeak.kernels.host.sparse.rows import Halo, OrderedRows
 from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.stencil import Box
 
-#: Successive rows are interleaved if that stores at most this many times the entries.
+#: Successive rows are interleaved if the stored values are at most this multiple of the entries.
 MOST_FILLED = 1.25
 #: Minimum number of rows in a window, so that a step does enough work for a barrier.
 WINDOW = 2**16
 
 
 class SparseSetup:
-    """The set-up before a solve, on the threads of a team."""
+    """The operations before a solve, on the threads of a team."""
 
     def __init__(self, team: Team, rows_at_a_time: int | None = None):
         self._team, self.threads, self._at_a_time = team, team.threads, rows_at_a_time
@@ -161,7 +161,7 @@ class SparseSetup:
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, *parts)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
-        """Return whether a matrix stored like this one has its columns, and values that follow from its values."""
+        """Return whether a matrix of this order and format has the columns of `like` and derived values."""
         derivable = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
         if like.pattern.storage != storage or not derivable:
             return False
@@ -174,7 +174,7 @@ class SparseSetup:
     def _pattern(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str
     ) -> tuple[ChunkPattern | NaturalPattern, Array]:
-        """Return the pattern of a matrix and its values in that sequence."""
+        """Return the pattern of a matrix and its values in the order of the pattern."""
         if storage == "rows" and self._rows_per_step(rows, order, values, vectors) == 1:
             return self._csr_pattern(rows, order, values)
         if storage == "rows" or (order.row_by_row and storage != "ell"):
@@ -190,7 +190,7 @@ class SparseSetup:
         return self._tuned_rows_per_step(values, vectors)
 
     def _tuned_rows_per_step(self, values: str, vectors: str) -> int:
-        """Return how many rows are best interleaved if the pattern permits more than one."""
+        """Return the fastest number of rows to interleave if the pattern permits more than one."""
         return self._at_a_time or rows_at_a_time(values, vectors, partial(trial, type(self), values, vectors))
 
     def _narrowed(self, data: Array, precision: str) -> Array:
@@ -208,7 +208,7 @@ class SparseSetup:
         return as_bits(self._narrowed(data, values) if values != "fp64" else data)
 
     def _csr_pattern(self, rows: Rows, order: Order, values: str) -> tuple[NaturalPattern, Array]:
-        """Return the entries of L and U row by row."""
+        """Store the entries of L and U row by row; return the pattern and the values."""
         where = ordered(rows, order)
         in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
         self._run(row_kernels.count_parts, where, in_lower, in_upper, youngest)
@@ -224,7 +224,7 @@ class SparseSetup:
         return self._natural_pattern(rows, order, "rows", columns, begins, cost, in_lower), entries
 
     def _slot_pattern(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[NaturalPattern, Array]:
-        """Return chunks of successive rows."""
+        """Pack the entries into chunks of successive rows; return the pattern and the values."""
         where = ordered(rows, order)
         chunk_row, units = np.empty(rows.n, np.int64), np.zeros(rows.n + 1, np.int64)
         in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
@@ -265,7 +265,10 @@ class SparseSetup:
         cost: Array,
         in_lower: Array,
     ) -> NaturalPattern:
-        """Return the pattern with its schedule; units have a cost and begin at the rows `begins`, which end with n."""
+        """Return the pattern with its schedule.
+
+        `cost` holds the cost of each unit, and `begins` the first row of each unit, followed by n.
+        """
         halo, count = self._halo(rows, order, self._surface(rows)), begins.size - 1
         late = int(np.searchsorted(begins, halo.rows[0], side="right")) - 1 if halo.rows.size else count
         edges = self.unit_edges(rows, order, begins, in_lower) if self.threads > 1 else (np.empty(0),) * 2
@@ -280,14 +283,17 @@ class SparseSetup:
         unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
         of_thread = count * np.arange(self.threads + 1) // self.threads
         first_edge = np.append(0, np.cumsum(in_lower, dtype=np.int64))[begins[of_thread]]
-        sizes, edges = np.zeros(count, np.int64), np.empty(first_edge[-1], np.int32)  # few of its pages are touched
+        sizes, edges = (
+            np.zeros(count, np.int64),
+            np.empty(first_edge[-1], np.int32),
+        )  # only a few pages of `edges` are touched
         self._run(schedule.unit_edges, ordered(rows, order), begins, unit_of, first_edge, sizes, edges)
         first = np.append(0, np.cumsum(sizes))
         pieces = [edges[k : k + size] for k, size in zip(first_edge[:-1], np.diff(first[of_thread]), strict=True)]
         return first, np.concatenate(pieces)
 
     def _chunk_pattern(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[ChunkPattern, Array]:
-        """Return chunks of independent rows."""
+        """Pack the entries into chunks of independent rows; return the pattern and the values."""
         where, columns, rule = ordered(rows, order), rows.n + rows.halo, chunk_format.STORAGES[storage]
         cuts, group = self._cut_groups(rows, order, storage)
         table = np.zeros((cuts.first.size, chunk_format.TABLE), np.int32)
@@ -311,7 +317,7 @@ class SparseSetup:
             for backward, marks in ((False, waits), (True, needed)):
                 chunk_format.mark(where, surface, cuts, chunk_of, backward, marks)
         window = self._windows(rows, order, cuts)
-        # Arrays of their own even where they are equal: checks locate a fault by the array that it is in.
+        # Separate arrays even if they are equal, because checks locate a fault by the array that contains it.
         every, early, late, first, rest = (
             _steps(chosen, group, window) for chosen in (np.ones_like(waits), ~waits, waits, needed, ~needed)
         )
@@ -319,9 +325,9 @@ class SparseSetup:
         return ChunkPattern(storage, packed, (every, early, late), (every, rest, first), by_window, halo), entries
 
     def _windows(self, rows: Rows, order: Order, cuts: GroupCuts) -> Array:
-        """Return the window of each chunk: rows that entries connect are in the same window or in adjacent ones.
+        """Return the window of each chunk; rows connected by an entry are in the same window or in adjacent windows.
 
-        Windows divide the natural order, and are as wide as the bandwidth plus the widest chunk.
+        Windows divide the natural order. Their width is the bandwidth plus the width of the widest chunk.
         """
         distance = np.zeros(self.threads, np.int64)
         self._run(row_kernels.bandwidth, rows, distance)
@@ -330,7 +336,7 @@ class SparseSetup:
         return first // width
 
     def _cut_groups(self, rows: Rows, order: Order, storage: str) -> tuple[GroupCuts, Array]:
-        """Divide the rows of each group into chunks; return these and the group of each."""
+        """Divide the rows of each group into chunks; return the chunks and the group of each chunk."""
         first_rows, counts = np.empty(rows.n, np.int64), np.zeros(order.groups, np.int64)
         repeats, longest = np.zeros(rows.n, np.bool_), int(np.diff(rows.indptr).max(initial=0))
         packed = storage == "packed"
@@ -342,7 +348,7 @@ class SparseSetup:
         return GroupCuts(chunk_row, end, order.starts[group], repeats, _most_entries(rows, order, chunk_row)), group
 
     def _halo(self, rows: Rows, order: Order, surface: Array) -> Halo:
-        """Return the rows of H, and memory for where their entries begin and for the columns."""
+        """Return the rows of H, and arrays for the starts and the columns of their entries."""
         halo_rows = np.empty(int(surface.sum()), np.int32)
         _, entries = row_kernels.count_halo(order.new_to_old, surface, rows, halo_rows)
         return Halo(halo_rows, np.zeros(halo_rows.size + 1, np.int64), np.zeros(entries, np.int32))
@@ -366,13 +372,13 @@ def _inverse(permutation: Array) -> Array:
 
 
 def _most_entries(rows: Rows, order: Order, chunk_row: Array) -> int:
-    """Return the most entries that a chunk has, from the first rows of all chunks."""
+    """Return the largest number of entries of a chunk, from the first rows of all chunks."""
     length = np.diff(rows.indptr)[order.new_to_old]
     return int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
 
 
 def _slots_of_chunks(table: Array) -> tuple[Array, Array]:
-    """Return the slots of L and of U in each chunk of successive rows, all of them and those with columns."""
+    """Return the numbers of slots of L and of U in each chunk of successive rows: all slots, and slots with columns."""
     counts, overflow, _ = np.split(
         table[:, slot_format.COUNTS :].astype(np.int64), [slot_format.OVERFLOW, slot_format.NEXT], axis=1
     )
@@ -383,7 +389,7 @@ def _slots_of_chunks(table: Array) -> tuple[Array, Array]:
 
 
 def _number_chunks(table: Array) -> tuple[int, int, int]:
-    """Store where each chunk's slots begin; return the numbers of slots, of near ones and of far ones."""
+    """Store where each chunk's slots begin; return the numbers of all slots, near slots and far slots."""
     both = [table[:, chunk_format.L_PART + k].astype(np.int64) + table[:, chunk_format.U_PART + k] for k in range(3)]
     totals = []
     for column, counts in ((chunk_format.SLOT, sum(both)), (chunk_format.NEAR, both[1]), (chunk_format.FAR, both[2])):
@@ -396,8 +402,8 @@ def _number_chunks(table: Array) -> tuple[int, int, int]:
 def _steps(chosen: Array, group: Array, window: Array) -> Steps:
     """Return the steps of a sweep over the chosen chunks.
 
-    Group g visits window w in stage w + g, after the earlier groups of that stage.  By then all earlier groups have
-    visited windows w - 1, w and w + 1, no later one has, and x is still in the cache from the group before.
+    Group g visits window w in stage w + g, after the earlier groups of that stage. At that time all earlier groups
+    have visited windows w - 1, w and w + 1, no later group has, and x is still in the cache from the group before.
     """
     chunks = np.flatnonzero(chosen)
     stage = window[chunks] + group[chunks]

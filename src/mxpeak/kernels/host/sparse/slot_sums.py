@@ -25,13 +25,13 @@ RUNS, NEARS, FARS = 1, 2, 4
 #: Rows of a chunk of independent rows, and of one whose rows depend on each other.
 LANES = 64
 SUCCESSIVE = 32
-#: Successive rows whose recurrence is solved for the last x before them.
+#: Successive rows whose recurrence is solved together, from the last x before the block.
 RECURRENCE_BLOCK = 8
-#: Rows of a group with every second row; the groups of a chunk may begin anywhere.
+#: Rows of a group that contains every second row; each group of a chunk may begin at any row.
 EVERY_SECOND = 8
-#: Bytes of sums that are in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  All lanes of a slot at
-#: once are better: prefetchers lose values that are read in pieces; fp64 on a Zen 4 then reaches 0.35 of the bandwidth
-#: instead of 0.6.
+#: Bytes of sums that are in registers at a time: eight of AVX-512's 32 registers, or 16 narrower registers. All lanes
+#: of a slot are processed at once, because prefetchers lose values that are read in pieces: otherwise fp64 on a Zen 4
+#: reaches 35 % of the bandwidth instead of 60 %.
 WIDTH = 512 if HAS_AVX512 else 256
 _AMD = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
 #: Whether a gather is slower than scalar loads.  LLVM assumes so on AMD, but moves the columns to vectors first.
@@ -117,7 +117,7 @@ def widened_value(typingctx, value, like):
 def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh):
     """Compute out[lane] = Σ_s values[value0 + s·LANES + lane] · x[bases[base0 + s] + row + lane]; += if not fresh.
 
-    All arrays are contiguous.  The sums of as many lanes as fit into WIDTH bytes stay in registers.
+    All arrays are contiguous. The sums of as many lanes as fit into WIDTH bytes stay in registers.
     """
     signature = types.void(values, types.int64, bases, types.int64, types.int64, x, types.int64, out, types.boolean)
 
@@ -130,7 +130,7 @@ def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh)
 
 @intrinsic
 def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh, ahead, down):
-    """Compute the sums of `sum_runs` for SUCCESSIVE lanes, prefetching `ahead`; `down` begins with the last slot."""
+    """Compute the sums of `sum_runs` for SUCCESSIVE lanes, prefetching `ahead`; `down` starts at the last slot."""
     numbers, flag = types.int64, types.boolean
     signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out, flag, numbers, flag)
 
@@ -145,7 +145,7 @@ def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, 
 def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x, row, out, fresh, ahead, down):
     """Compute out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]].
 
-    Columns are 32-bit numbers, prefetched like the values.  If the columns of a slot are consecutive, their x are
+    Columns are 32-bit numbers and are prefetched like the values. If the columns of a slot are consecutive, x is
     loaded as vectors, otherwise gathered.
     """
     numbers, flag = types.int64, types.boolean
@@ -256,7 +256,7 @@ def add_overflow(typingctx, values, value0, columns, column0, lane0, first, end,
 
 
 def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None, of_them=None):
-    """Emit sums over slots of `lanes` lanes, or the first `of_them`; terms_of loads x and adds the products."""
+    """Emit sums over slots of `lanes` lanes, or of the first `of_them` lanes; terms_of adds the products with x."""
     values, value0, columns, column0, slots, x, row, out, fresh = args
     format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
     of_them = of_them or lanes
@@ -296,7 +296,7 @@ def _based(builder, lane0, wide, bases_p, s, x_p, row):
 
 
 def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead, add):
-    """Add the products of a run."""
+    """Add the products of a run of columns base + row."""
     return add(_based(builder, lane0, wide, bases_p, s, x_p, row))
 
 
@@ -307,7 +307,7 @@ def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead, add
 
 
 def _of_groups(builder, wide, x_p, firsts):
-    """Load x[firsts[g] + 2·k], two groups at a time."""
+    """Load x[firsts[g] + 2·k] for all groups g, two groups at a time."""
     twice = ir.VectorType(wide.element, 2 * EVERY_SECOND)
     even = ir.Constant(ir.VectorType(I32, twice.count), list(range(0, 2 * twice.count, 2)))
     both = [_load_from(builder, twice, x_p, first) for first in firsts]
@@ -319,7 +319,7 @@ def _of_groups(builder, wide, x_p, firsts):
 
 
 def _columns(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """Add the products with x[columns[s·lanes + lane0 …]], loaded at once if the columns are consecutive."""
+    """Add the products with x[columns[s·lanes + lane0 …]], loaded as one vector if the columns are consecutive."""
 
     def load(firsts):
         return _load_from(builder, wide, x_p, firsts[0])
@@ -328,7 +328,7 @@ def _columns(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
 
 
 def _columns_of_every_second(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """Add the products with x[columns[s·lanes + lane0 …]], loaded by group if the columns in each are two apart."""
+    """Add the products with x[columns[s·lanes + lane0 …]], loaded by group if the columns of a group are two apart."""
 
     def load(firsts):
         return _of_groups(builder, wide, x_p, firsts)
@@ -337,7 +337,10 @@ def _columns_of_every_second(builder, lanes, lane0, wide, columns_p, s, x_p, row
 
 
 def _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group, apart, load):
-    """Add the products with x[columns[s·lanes + lane0 …]]; load(firsts) is x if columns are `apart` in each group."""
+    """Add the products with x[columns[s·lanes + lane0 …]].
+
+    If the columns of each group are `apart`, load(firsts) loads x; otherwise x is loaded individually or gathered.
+    """
     count = wide.count
     at = builder.gep(columns_p, [builder.add(builder.mul(s, I64(lanes)), I64(lane0))])
     _prefetch_ahead(builder, at, ahead, 4 * count)
@@ -387,7 +390,7 @@ def _gathered(builder, wide, x_p, columns):
 
 
 def _prefetch_ahead(builder, at, ahead, length):
-    """Prefetch `length` bytes, `ahead` numbers after an address."""
+    """Prefetch `length` bytes at a distance of `ahead` numbers after an address."""
     if ahead is None or not PREFETCHES:
         return
     first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
@@ -396,7 +399,7 @@ def _prefetch_ahead(builder, at, ahead, length):
 
 
 def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
-    """Emit the loop over slots that sums `count` lanes, with pointers to the numbers of the first one."""
+    """Emit the loop over slots that sums `count` lanes; values_p and out_p point to the numbers of the first lane."""
     wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
     size = 8 if real == F64 else 4
     out_p = builder.bitcast(out_p, wide.as_pointer())

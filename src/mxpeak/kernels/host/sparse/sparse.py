@@ -26,16 +26,19 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
 
-#: Numbers that one thread processes in the time that it takes to wake another.
+#: Numbers that one thread processes in the time needed to wake another thread.
 ALONE = 2**18
-#: Numbers of a line in `read_values`.
+#: Numbers per line in `read_values`.
 READ = 4096
-#: Residuals are computed from a copy of the entries if the rows are at most this share of all.
+#: Residuals are computed from a copy of the entries if at most 1 / COPIED_SHARE of the rows are needed.
 COPIED_SHARE = 4
 
 
 class HostSparse(SparseSetup):
-    """Compiled loops over rows on the threads of a team; one caller at a time, because they share memory for sums."""
+    """Sparse kernels with compiled loops over rows, on the threads of a team.
+
+    Only one caller may use the kernels at a time, because all calls share memory for sums.
+    """
 
     xp = arrays.xp
     stopwatch = HOST
@@ -49,20 +52,18 @@ class HostSparse(SparseSetup):
         self._synchronization = np.zeros(SYNC, np.int64), self._yield
         self._sums = np.zeros((team.threads, 1024))
         self._empty = {dtype: np.empty(0, dtype) for dtype in VECTORS.values()}
-        self._no_progress = np.zeros(APART, np.int64)  # that of a single thread is never read
+        self._no_progress = np.zeros(APART, np.int64)  # the progress of a single thread is never read
 
     def computing(self) -> nullcontext[None]:
         return nullcontext()
 
     def _run_on(self, numbers: int, function: Any, *args: Any) -> int:
-        """Run on all threads, or on this one if there are few numbers; return the number of threads."""
+        """Run a function on all threads, or on the caller if there are few numbers; return the number of threads."""
         if numbers < ALONE:
             function(0, 1, *args)
             return 1
         self._team.run(function, self.threads, *args)
         return self.threads
-
-    # --- vectors
 
     def halo_vector(self, A: HostMatrix) -> Array:
         # vector loads read beyond the last number: every x, or every second one
@@ -92,8 +93,6 @@ class HostSparse(SparseSetup):
         used = self._run_on(b.size, vectors.subtract_from, y, b, self._sums)
         return float(self._sums[:used, 0].sum())
 
-    # --- bases
-
     def basis(self, n: int, count: int, precision: str) -> Array:
         stride = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
         return np.zeros((count, stride), VECTORS[precision])[:, :n]
@@ -119,8 +118,6 @@ class HostSparse(SparseSetup):
             self._sums = np.zeros((self.threads, k))
         return self._sums
 
-    # --- the matrix
-
     def sweep_from_zero(
         self, A: HostMatrix, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL
     ) -> None:
@@ -144,7 +141,7 @@ class HostSparse(SparseSetup):
                 self._run_on(saved.size, vectors.scatter, halo_rows, saved, b)
 
     def _sweep(self, A: HostMatrix, part: Part, b: Array, x: Array, keep: Array | None) -> None:
-        """Sweep forward over a part without H."""
+        """Sweep forward over a part, ignoring the columns of other ranks."""
         if isinstance(A.pattern, NaturalPattern):
             self._sweep_natural(A, A.pattern, A.pattern.spans[part], b, x, keep)
         else:
@@ -179,18 +176,18 @@ class HostSparse(SparseSetup):
             self._run_on(A.entries.size, pattern.kernels.sweep_forward, schedule, A.arrays, b, x, kept, from_zero)
 
     def _schedule(self, pattern: NaturalPattern, needs: Array, first: int, end: int, progress: int) -> Schedule:
-        """Return the schedule of a sweep over the units first … end-1, before which all threads have this progress."""
+        """Return the schedule of a sweep over the units first … end-1 with the initial progress of all threads."""
         published = self._no_progress if self.threads == 1 else np.full(self.threads * APART, progress, np.int64)
         return Schedule(published, pattern.owner, needs, first, end, self._yield)
 
     def _sweep_steps(self, A: HostMatrix, steps: Steps, b: Array, x: Array, keep: Array | None, parts: int) -> None:
-        """Sweep steps of chunks."""
+        """Run a sweep over the chunks of the given steps."""
         if steps.chunks.size:
             kept = self._empty[x.dtype] if keep is None else keep
             self._run_on(A.entries.size, gs_colored.sweep, self._synchronization, steps, A.arrays, b, x, kept, parts)
 
     def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, saved: Array) -> None:
-        """Compute y[targets_s] -= (H x)_s, and save the values before unless `saved` is empty."""
+        """Compute y[targets_s] -= (H x)_s, and save the previous values unless `saved` is empty."""
         halo = x[A.n : A.n + A.halo]
         self._run_on(A.halo_nnz, vectors.subtract_halo, A.pattern.halo, A.halo_entries, halo, targets, y, saved)
 
@@ -227,7 +224,9 @@ class HostSparse(SparseSetup):
             self._subtract_halo(A, x, coarse.halo_targets, r, self._empty[x.dtype])
 
     def read_values(self, A: HostMatrix) -> int:
-        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # the length of a slot of the narrowest values
+        lines = A.entries.view(np.float64).reshape(
+            -1, LANES // 8
+        )  # lines with the length of a slot of the narrowest values
         if not lines.size:
             return 0
         width = lines.size if lines.size % READ else READ

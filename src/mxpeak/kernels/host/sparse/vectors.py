@@ -1,4 +1,4 @@
-"""Operations on vectors of Krylov methods, block by block, so that two of them read a basis once."""
+"""Vector operations of Krylov methods, block by block, so that fused operations read a basis only once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mxpeak.kernels.host.engine.vector_ir import piece, row
 
 #: Rows of a block: with a basis of 30 fp32 vectors they fit in the L2 cache.
 BLOCK = 1024
-#: Rows summed in the vectors' own type before fp64: bounds the error by SHORT·u instead of n·u.
+#: Rows summed in the vectors' own type before fp64, which bounds the error by SHORT·u instead of n·u.
 SHORT = 512
 _SUM = {"contract", "reassoc"}
 
 
 @inner(inline=True)
 def _share(n, tid, threads):
-    """Return the first and last row of a thread's blocks; loops count from its first row on, so that they vectorize."""
+    """Return the first and last row of a thread's blocks; loops count from the first row on, so that they vectorize."""
     blocks = (n + BLOCK - 1) // BLOCK
     return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
 
@@ -32,7 +32,7 @@ def _dot(x, y):
 
 @inner(fastmath=_SUM)
 def _dot4(q0, q1, q2, q3, w):
-    """Return the products of four vectors with w."""
+    """Return the dot products of four vectors with w."""
     zero = w.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
     for i in range(w.shape[0]):
@@ -45,7 +45,7 @@ def _dot4(q0, q1, q2, q3, w):
 
 @inner(fastmath={"contract"})
 def _subtract4(w, vectors, factors):
-    """Compute w -= Σ of four vectors times their factors."""
+    """Subtract from w the sum of four vectors times their factors."""
     (q0, q1, q2, q3), (a, b, c, d) = vectors, factors
     for i in range(w.shape[0]):
         w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
@@ -60,7 +60,7 @@ def _subtract(w, q, a):
 
 @inner(inline=True)
 def _dots(Q, k, first, end, w, h):
-    """Add Σ q_j w over the rows first … end-1 to h_j."""
+    """Add the dot products q_j · w over the rows first … end-1 to h_j."""
     for at in range(first, end, SHORT):
         to = min(at + SHORT, end)
         w_here, j = piece(w, at, to - at), 0
@@ -104,7 +104,7 @@ def project(tid, threads, Q, k, w, sums):
 
 @jit()
 def subtract_and_project(tid, threads, Q, k, w, h, sums):
-    """Compute w -= Q h, and store this thread's share of Q^T w of the new w in sums[tid]."""
+    """Compute w -= Q h, and store this thread's share of Q^T w for the updated w in sums[tid]."""
     products = sums[tid]
     products[:k] = 0.0
     first, end = _share(w.shape[0], tid, threads)
@@ -116,7 +116,7 @@ def subtract_and_project(tid, threads, Q, k, w, h, sums):
 
 @jit()
 def subtract_and_square(tid, threads, Q, k, w, h, sums):
-    """Compute w -= Q h, and store this thread's share of w^T w of the new w in sums[tid, 0]."""
+    """Compute w -= Q h, and store this thread's share of w^T w for the updated w in sums[tid, 0]."""
     first, end = _share(w.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, BLOCK):
@@ -130,7 +130,7 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 
 @jit(allocates=True)
 def combine(tid, threads, Q, k, y, out):
-    """Compute out = Q y with the first k vectors; y has the vectors' type, out may have another."""
+    """Compute out = Q y with the first k vectors; y has the vectors' type, out may have a different type."""
     first, end = _share(out.shape[0], tid, threads)
     total = np.empty(BLOCK, Q.dtype)
     for at in range(first, end, BLOCK):
@@ -182,7 +182,7 @@ def scale_and_add(tid, threads, y, factor, x):
 
 @jit(fastmath=_SUM)
 def subtract_from(tid, threads, y, b, sums):
-    """Compute y = b - y, and store this thread's share of Σ y_i² of the new y in sums[tid, 0]."""
+    """Compute y = b - y, and store this thread's share of Σ y_i² for the updated y in sums[tid, 0]."""
     first, end = _share(y.shape[0], tid, threads)
     y, b, total = piece(y, first, end - first), piece(b, first, end - first), 0.0
     for i in range(y.shape[0]):
@@ -191,12 +191,9 @@ def subtract_from(tid, threads, y, b, sums):
     sums[tid, 0] = total
 
 
-# --- entries of other ranks
-
-
 @jit(fastmath={"contract"})
 def subtract_halo(tid, threads, H, values, halo, targets, y, saved):
-    """Compute y[targets_s] -= Σ a_sh halo_h where targets_s >= 0; save y before unless `saved` is empty."""
+    """Compute y[targets_s] -= Σ a_sh halo_h for targets_s >= 0; save the previous y unless `saved` is empty."""
     count = H.rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         if targets[s] >= 0:
