@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = (
-    False  # importing the constant of typing takes a tenth of a second, in which Ctrl-C would print a traceback
-)
+# Importing typing.TYPE_CHECKING takes a tenth of a second, in which Ctrl-C would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -2,9 +2,8 @@
 
 import signal
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.default_int_handler
-):  # the default handler prints a traceback, also during the imports below
+# Python's default handler would print a traceback, also during the imports below.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from mxpeak.runtime.parent_watch import cannot_begin, end_at_once, open_streams

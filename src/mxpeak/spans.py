@@ -225,9 +225,7 @@ class Spans:
             return
         self._waiting.append((name, begin, end))
         self._ended += 1
-        for _ in range(
-            2 if len(self._waiting) > MOST_WAITING else 0
-        ):  # these marks are long past, so reading them does not wait
+        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # long past, so reading does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:

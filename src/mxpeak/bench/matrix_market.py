@@ -90,10 +90,10 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
     problem = ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ignore the warning about missing data: the entries are counted afterwards
-            warnings.simplefilter(
-                "error", DeprecationWarning
-            )  # NumPy 1 accepts 1.5 for the integer 1 with a DeprecationWarning only
+            # Ignore the warning about missing data, because the entries are counted afterwards. NumPy 1 accepts 1.5 for
+            # the integer 1 with a DeprecationWarning only.
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", DeprecationWarning)
             table = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
     except (ValueError, OverflowError, OSError, EOFError, zlib.error, DeprecationWarning) as error:
         table, problem = np.empty(0, np.dtype(kinds)), str(error)

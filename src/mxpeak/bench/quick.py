@@ -1,6 +1,7 @@
-"""Orders of LU runs with --quick, which are fixed per class of machine, so that quick runs are comparable.
+"""The orders of LU runs with --quick, which are fixed per class of machine, so that quick runs are comparable.
 
-A class depends only on properties that do not change from run to run; a measured rate would give another N each day.
+A class depends only on properties that do not change from run to run. An order derived from a measured rate would
+differ between runs.
 
 host    cores that compute, and the design speed of products in the precision
 GPU     its memory, and whether its products in fp64 are as fast as those in fp32

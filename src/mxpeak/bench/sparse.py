@@ -322,10 +322,8 @@ class SparseBench(Bench[AnySparse]):
 
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
-            checks, self.checks = (
-                self.checks,
-                self._new_checks(),
-            )  # keep these solves out of the fault checks of the run
+            # Keep these solves out of the fault checks of the run.
+            checks, self.checks = self.checks, self._new_checks()
             try:
                 use(self.make(tiny, forms, stencil, Solo()))
             finally:

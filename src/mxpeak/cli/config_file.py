@@ -60,9 +60,8 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
     values = {name: setting["value"] for name, setting in settings.items() if _was_set(setting["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
-    if (
-        benchmark is not None
-    ):  # values that only HPL.dat can set have no flag, and most files set these values to the defaults
+    # Values that only HPL.dat can set have no flag, and most files set these values to the defaults.
+    if benchmark is not None:
         mute = {f.name: f.default for f in fields_without_flag(benchmark.config)}
         values = {name: value for name, value in values.items() if name not in mute or value != mute[name]}
     for name in ("grid", "node_grid"):
@@ -107,10 +106,7 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
 
     try:
         content = tomllib.loads(read_text(path, "--config") if text is None else text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # TOML errors, and numbers or brackets that are thousands of characters long
+    except (ValueError, RecursionError) as error:  # TOML errors, thousands of digits, or thousands of brackets
         raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
     for name, value in content.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):

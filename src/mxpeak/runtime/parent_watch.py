@@ -96,9 +96,7 @@ def asked_by(number: int) -> int:
     received.
     """
     path = os.environ.get(TOLD)
-    if (
-        path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None
-    ):  # only if the variable names a process of this host
+    if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # a process of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             return int(file.read())
     return number
@@ -108,10 +106,7 @@ def write_exit_code(code: int) -> None:
     """Write the exit code of this rank to the file of the starting process."""
     path = os.environ.get(LAST_WORD)
     if path and parent_pid() is not None:  # on another host, the path would belong to another process
-        with (
-            suppress(OSError),
-            open(path, "a") as word,
-        ):  # other systems have no /proc, and the path may be of another host
+        with suppress(OSError), open(path, "a") as word:  # only Linux has /proc, and only this host has the path
             word.write(f"{code}\n")
 
 

@@ -1,8 +1,9 @@
 """HPCG's tests of an optimized code: a matrix with a known number of iterations, symmetry, and reproducibility.
 
-spectral      the finest diagonal is multiplied by 10^6, in the first nine rows by 2·10^6 … 10·10^6, and so is b; the
-              other entries are then negligible, so CG sees ten eigenvalues and may take 12 iterations to 1e-12, or 2
-              with the preconditioner, whose coarser levels do not change; each solve runs twice from x = 0
+spectral      the finest diagonal is multiplied by 10^6, and in the first nine rows by 2·10^6 … 10·10^6; b is multiplied
+              by the same factors. The other entries are then negligible, and CG sees ten distinct eigenvalues. CG may
+              need 12 iterations to reach 1e-12, or 2 with the preconditioner, whose coarser levels do not change. Each
+              solve runs twice from x = 0.
 symmetry      |xᵀA y - yᵀA x| / (2·52·xᵀx·yᵀy·ε) <= 1 with ε = 2^-52 and random entries of x and y in [1, 2], and
               the same for the preconditioner M^-1
 norms         the variance of the sets' scaled residuals is below 1e-6

@@ -2,11 +2,11 @@
 
 time      1800 s of sets
 memory    at least a quarter of the machine's memory
-storage   indirect columns and fp64; the rules do not mention compressed columns, so the official figure uses 32-bit
-          indices: by rows on CPUs, which implies the natural order (bench/sparse.py, order_of)
+storage   indirect columns and fp64. The rules do not mention compressed columns, so the official rating uses 32-bit
+          indices. On CPUs it uses storage by rows, which implies the natural order (bench/sparse.py, order_of).
 mode      --mode official; --mode explore labels its results
 
-Own orders, other storage formats and padding are allowed; the iterations that they add are not credited.
+The rules allow other row orders, storage formats and padding, but do not credit the iterations that they add.
 """
 
 from __future__ import annotations

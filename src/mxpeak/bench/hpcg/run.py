@@ -2,14 +2,14 @@
 
 problem      27 points per row, 26 and -1, b = A·1, initial x = 0; four levels built by the same stencil; a symmetric
              Gauss-Seidel sweep before and after each correction, and on the coarsest level
-reference    50 iterations in the natural order, row by row on each rank; their residual is the aim
+reference    50 iterations in the natural order, row by row on each rank; their residual is the required residual
 tests        spectral, symmetry, norms: check.py
-convergence  iterations to the aim·(1 + 1e-6), up to 500: n = max(50, iterations)
+convergence  iterations to the required residual·(1 + 1e-6), at most 500: n = max(50, iterations)
 sets         solves of n iterations from x = 0: one more than fill --rt at the speed of the convergence solve, or until
              --rt has passed
 counted      flops by HPCG's formula; 50 of n iterations are credited; `phases` has each motif's own flops and minimum
              number of bytes
-figure       credited flops / (time of the sets + sets·(set-up + optimization)/10); optimization: orders and storage
+rating       credited flops / (time of the sets + sets·(set-up + optimization)/10); optimization: orders and storage
 limit        read bandwidth: all ranks read the values of the matrix at the same time, in the same process, before and
              after the sets
 

@@ -29,7 +29,7 @@ class HpgMxpProblem(Protocol):
     """A system A x = b with x = 1, for the phases of HPG-MxP.
 
     levels           sizes of the multigrid levels
-    double_sets_aim  whether, at full scale, the residual of the double solver is the aim, as the rules allow
+    double_sets_aim  whether, at full scale, the residual of the double solver is the required one, as the rules allow
     """
 
     levels: Levels

@@ -40,7 +40,7 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Both solvers on the same problem; `reach` is the residual that the mixed solver had to reach."""
+    """The solves of both solvers on the same problem; `reach` is the residual that the mixed solver had to reach."""
 
     double: Validated
     mixed: Validated
@@ -50,7 +50,9 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Return whether the mixed solver reached its residual, and the double solver reached or set the aim."""
+        """Return whether the mixed solver reached its residual, and the double solver reached or defined the required
+        one.
+        """
         double = self.double.solve
         set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED

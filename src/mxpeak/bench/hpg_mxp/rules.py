@@ -8,9 +8,10 @@ storage      32-bit columns: the published rules do not cover compressed columns
 matrix       that of the benchmark; a matrix from a file may be rounded to fp32 inside the iteration
 mode         --mode official; --mode explore labels its results
 
-Any precision is allowed inside the GMRES iteration. A format that does not represent every value exactly would change
-the matrix, so an official run uses a wider one. Few matrices of users are exact in formats below fp64, and a run with
-such a matrix breaks the rules anyway: values with the roundoff of fp32 suffice, as residuals use those of the file.
+The rules allow any precision inside the GMRES iteration. A format that does not represent every value exactly would
+change the matrix, so an official run uses a wider format instead. Most matrices of users are not exact in a format
+below fp64, and a run with such a matrix breaks the rules in any case. For these matrices, values with the roundoff of
+fp32 suffice, because residuals are computed with the values of the file.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class HpgMxp:
         """Time solves of all iterations from x = 0, after an uncounted restart cycle. Collective.
 
         rt, least   the solves repeat until `rt` seconds have passed, at least `least` times
-        figure      the validation, if these solves determine the rate
+        figure      the validation, if these solves determine the rating
         """
         config, bench = self._config, self._bench
         system = self._system(problem, hierarchy, self._comm, config.restart)

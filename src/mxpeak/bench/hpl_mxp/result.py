@@ -58,9 +58,8 @@ class MxpSolve:
     growth: float
     condition: float
     unpreconditioned_factor: float | None
-    unpreconditioned_steps: (
-        int | None
-    )  # at most fifty, the limit of the rules; None if the circular law predicts the number
+    #: At most fifty, the limit of the rules; None if the circular law predicts the number.
+    unpreconditioned_steps: int | None
     spans: Spans
     witness: GrowthReport
     panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0

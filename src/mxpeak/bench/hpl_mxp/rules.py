@@ -1,28 +1,31 @@
-"""HPL-MxP's rules of October 2025 (hpl-mxp.org), and mxpeak's own tests of how difficult and how stable a system is.
+"""HPL-MxP's rules of October 2025 (hpl-mxp.org), and mxpeak's own tests of the difficulty and the stability of a
+system.
 
-Published: a result that keeps these is ADMISSIBLE.
+A result that complies with the published rules is ADMISSIBLE:
 
 precision       floating point of at least 16 bits: fp8 is refused
 generator       one that the rules name: sqrt-n, ddd, gaussian, fasi-higham; diagonally dominant ones are for testing
 iterations      at most 50 steps of refinement
 backward-error  ||Ax-b|| / ((||A||·||x|| + ||b||)·n·u) < 16 in the infinity norm, u = 2^-53
-lu-proof        the factors are those of an LU, by a check of their own
-mode            --mode official; explore labels its results
+lu-proof        the factors pass a separate check that they are an LU factorization of the matrix
+mode            --mode official; --mode explore labels its results
 
-mxpeak's own: the rules ask for a system that is challenging for GMRES without the factors, and for a stable LU without
-pivoting, but state no numbers for either. A result that passes these tests is meaningful.
+The rules require a system that is challenging for GMRES without the factors, and a stable LU without pivoting, but
+they define no numbers for these properties. A result that passes mxpeak's own tests of these properties is meaningful:
 
 lu-needed       GMRES without the factors needs more than 50 steps: the paper's remark on ddd, applied to all generators
 stability       a diagonal that keeps zero out of the disc of eigenvalues, and growth of at most sqrt(N)
 
-How much the LU is needed follows from the circular law. Off-diagonal entries of variance s² put the eigenvalues of A
-into a disc of radius s·sqrt(n) around the diagonal d. GMRES gains rho = s·sqrt(n)/d a step, and after k steps has
+The circular law predicts the number of GMRES steps without the factors. If the off-diagonal entries have variance s²,
+the eigenvalues of A fill a disc of radius s·sqrt(n) around the diagonal d. The residual of GMRES decreases by the
+factor rho = s·sqrt(n)/d per step. After k steps it is
 
-    ||r_k|| / ||b||  =  rho^k · sqrt(1 - rho²) · exp(-k²/4n),
+    ||r_k|| / ||b||  =  rho^k · sqrt(1 - rho²) · exp(-k²/4n).
 
-the last factor because only n - k dimensions are left. With ||x||_2 = ||b||_2/(d·sqrt(1 - rho²)) the check passes once
-this is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d. Nothing is fitted. Measured for n = 300 to
-2000 and rho = 0.01 to 0.92: right to two steps up to 50, to a tenth beyond.
+The last factor is due to the n - k dimensions that remain. With ||x||_2 = ||b||_2/(d·sqrt(1 - rho²)), the check passes
+when this ratio is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d. The formula has no fitted
+parameters. In measurements with n = 300 to 2000 and rho = 0.01 to 0.92, it was accurate to two steps up to 50 steps,
+and to 10 % beyond.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ THRESHOLD = 16.0
 LEAST_BITS = 16
 #: Steps of GMRES without the factors on Fasi and Higham's matrices: N = 100 to 800, condition 1e3 to 1e15.
 FASI_HIGHAM_STEPS = "12 to 23"
-#: Generators that the rules name; those of them on which the LU is needed; the others, and why they break a rule.
+#: Generators that the rules name; those on which the LU is needed; other generators, and why they break a rule.
 NAMED = ("sqrt-n", "ddd", "gaussian", "fasi-higham")
 DIFFICULT = ("sqrt-n", "ddd", "gaussian")
 INADMISSIBLE = {
@@ -70,15 +73,15 @@ def diagonal_scale(case: HplMxpCase) -> float:
 
 
 def convergence_factor(case: HplMxpCase) -> float | None:
-    """Return rho, the convergence factor of GMRES without preconditioner; None if no circular law applies."""
+    """Return the convergence factor rho of GMRES without preconditioner; None if no circular law applies."""
     spectrum = _spectrum(case)
     return spectrum.radius / spectrum.d if spectrum else None
 
 
 def predicted_steps(case: HplMxpCase) -> int | None:
-    """Return the k with k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)), GMRES steps to the threshold.
+    """Return the predicted number of GMRES steps to the threshold; None if no circular law applies or rho >= 1.
 
-    Returns None if no circular law applies, or if rho is at least 1.
+    The number is the k with k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)).
     """
     spectrum = _spectrum(case)
     if spectrum is None or spectrum.radius >= spectrum.d:
@@ -218,7 +221,9 @@ def _remedy(case: HplMxpCase) -> str:
 
 
 def _spectrum(case: HplMxpCase) -> _Spectrum | None:
-    """Return the disc of A's eigenvalues; None if the entries are not independent, or the diagonal is not special."""
+    """Return the disc of A's eigenvalues; None if the entries are not independent, or no diagonal is added to the
+    random entries.
+    """
     n, scale = case.n, diagonal_scale(case)
     mean, deviation = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}.get(
         case.generator, (0.5, sqrt(1.0 / 3.0))
