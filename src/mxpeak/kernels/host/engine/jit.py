@@ -168,5 +168,5 @@ def inner(
     )
 
 
-#: Decorates a function that returns the implementation of another one for given argument types, for compiled code.
+#: The decorator of a function that returns the implementation of another function for given argument types.
 forms = partial(overload, jit_options={"error_model": "numpy", "_nrt": False, "pipeline_class": _InnerCompiler})

@@ -186,7 +186,10 @@ def solve_left(tid, threads, B, W, gemm):
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve as `solve_right`, with sums by the engine: T_strips is a right operand, X_rows[tid] a left one, for X."""
+    """Solve as `solve_right`, with sums by the engine.
+
+    T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
+    """
     n, X_low = W.shape[0], X_rows[tid]
     copy = np.empty((CHUNK, BLOCK), np.float32)
     r0, r1 = part_of(tid, threads, B.shape[0])
@@ -206,7 +209,10 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve as `solve_left`, with sums by the engine: T_rows is a left operand, X_strips[tid] a right one, for X."""
+    """Solve as `solve_left`, with sums by the engine.
+
+    T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
+    """
     n, X_low = W.shape[0], X_strips[tid]
     copy = np.empty((BLOCK, CHUNK), np.float32)
     c0, c1 = part_of(tid, threads, B.shape[1])

@@ -50,7 +50,7 @@ class Accumulators(NamedTuple):
 
     tops        the bits of the largest entry so far
     squares     the three sums of squares
-    waste       at least a segment of fp64 numbers, for sums that are discarded
+    waste       at least a segment of fp64 numbers, for discarded sums
     """
 
     tops: np.ndarray

@@ -293,9 +293,6 @@ def _has(rows, i, j):
     return low < rows.indptr[i + 1] and rows.indices[low] == j
 
 
-# --- D, H and the values
-
-
 @jit()
 def diagonal_of(tid, threads, new_to_old, rows, diagonal):
     """Store the diagonal in the new order."""

@@ -22,7 +22,7 @@ from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, ask
 
 #: Bits of the kinds of slots that a matrix has (`chunk_format`).
 RUNS, NEARS, FARS = 1, 2, 4
-#: Rows of a chunk of independent rows, and of one whose rows depend on each other.
+#: Rows of a chunk of independent rows, and of a chunk with rows that depend on each other.
 LANES = 64
 SUCCESSIVE = 32
 #: Successive rows whose recurrence is solved together, from the last x before the block.
