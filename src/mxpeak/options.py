@@ -115,7 +115,7 @@ TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """Parse a time such as 90, 90s, 30m or 1.5h; a number without a unit is in seconds."""
+    """Parse a time in seconds, such as 90, 90s, 30m or 1.5h; a number without a unit is in seconds."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([a-z]+)", text.strip())
     if match is None and not text.strip()[-1:].islower():
         return real(0.0)(text)

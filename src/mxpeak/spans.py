@@ -219,7 +219,7 @@ class Spans:
         return phase
 
     def _end(self, name: str, begin: Any, end: Any) -> None:
-        """Add a span that has ended to its phase, immediately or when its marks have passed."""
+        """Add a span that has ended to its phase, immediately or when both of its clock readings are available."""
         if not self.stopwatch.lag:
             self._book(name, begin, end)
             return
@@ -283,7 +283,7 @@ class Spans:
         return self._started
 
     def record(self, most: int = MOST_EVENTS) -> float:
-        """Begin to record single events, at most `most` of them; return the time by the clock."""
+        """Begin to record spans as events, at most `most` of them; return the current time of the clock."""
         self.events, self._most_events = [], most
         self._started, self._start = self.clock(), self.stopwatch.mark()
         return self._started

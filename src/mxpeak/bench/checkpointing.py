@@ -221,13 +221,13 @@ def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose parts all are intact.
+    """A checkpoint whose parts are all intact.
 
-    slot        the folder of its parts
+    slot        the folder of the parts
     first       the part of process 0,0
-    elapsed_s   seconds of the clock until then, of the slowest rank
-    unix        the time of the last copy
-    notes       the largest of the notes of all ranks; NaN if there is one
+    elapsed_s   time of the run until the checkpoint, of the slowest rank
+    unix        time of the last copy
+    notes       elementwise maximum of the notes of all ranks; NaN if any of them is NaN
     """
 
     slot: Path
@@ -238,7 +238,9 @@ class Checkpoint:
 
 
 def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
-    """Return the slots whose first head is intact and of this run, the newest first, and the defects of others."""
+    """Return the slots whose first head is intact and belongs to this run, newest first, and the defects of other
+    slots.
+    """
     slots, defects = [], []
     for name in SLOTS:
         slot = folder / name
@@ -258,7 +260,7 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]
 
 
 def check_resumable(folder: Path, record: RunRecord) -> None:
-    """Raise a UsageError if no slot can hold a checkpoint of this run, before any rank is started."""
+    """Raise a UsageError before any rank is started if no slot can hold a checkpoint of this run."""
     slots, defects = first_parts(folder, record)
     if not slots:
         raise _none_whole(folder, defects)
@@ -274,7 +276,8 @@ def _reason(error: Exception) -> str:
 
 
 def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpoint, list[str]]:
-    """Return the newest checkpoint whose parts all are intact, and the defects of a newer one. Collective over comm.
+    """Return the newest checkpoint whose parts are all intact, and the defects of any newer checkpoint. Collective
+    over comm.
 
     Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
     """

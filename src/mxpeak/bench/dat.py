@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity
 
 
 def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
-    """Return a parser of HPL's number for one of `choices`."""
+    """Return a parser that converts HPL's number of a choice to the choice."""
 
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):

@@ -109,7 +109,7 @@ class Bench(Generic[AnyConfig]):
         self._under_way = None
 
     def new_spans(self, *, watched: bool = True) -> Spans:
-        """Return new spans; observers follow them if `watched`."""
+        """Return new spans, which the observers follow if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
         self._spans.append(spans)
         if watched and self._under_way is not None:
@@ -254,10 +254,10 @@ def run_cases(
     comm: Communicator,
     **hooks: Unpack[RunHooks],
 ) -> list[Result]:
-    """Run a benchmark and return what its cases gave, on every rank.
+    """Run a benchmark and return its cases with their results, on every rank.
 
-    `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on
-    rank 0, and None if the case does not fit. Collective over comm.
+    `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on rank
+    0, and None if the case does not fit. Collective over comm.
     """
     on_case = hooks.get("on_case")
     with open_bench(make, check, config, comm, hooks) as bench:

@@ -171,7 +171,9 @@ class Limit:
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit of reading `touched` bytes on all nodes: of memory, or of the caches if they hold them all."""
+    """Return the limit of reading `touched` bytes on all nodes: the memory bandwidth, or that of the caches if all
+    bytes fit.
+    """
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 
@@ -183,7 +185,7 @@ def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> boo
 
 
 def node_caches(machine: Mapping[str, Any]) -> int:
-    """Return the bytes of all last-level caches of a node; 0 if the system does not name them."""
+    """Return the bytes of all last-level caches of a node; 0 if the system does not report the caches."""
     one = int(machine.get("l3_bytes") or machine.get("l2_bytes") or 0)
     return one * len(core_groups(affinity=range(os.cpu_count() or 1)))
 

@@ -145,7 +145,7 @@ class LuBench(Bench[LuConfig]):
         self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
-        """Return the order if the user set none: the largest that --mem allows, or that of --quick. Collective."""
+        """Return the default order: the largest order that --mem allows, or the order of --quick. Collective."""
         if not self.config.quick:
             return int(self.comm.bcast_object(self.budget.default_n(footprint, nb, case.P, case.Q)))
         native = not self.kernels.emulates(precision)
@@ -414,7 +414,7 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Replace the spans of a solve by those of the fastest solve so far, because many spans would fill the memory."""
+    """Replace the spans of a solve by the spans of the fastest solve so far, which limits the memory of many solves."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     if solve.time_s <= best.time_s:
         return solve

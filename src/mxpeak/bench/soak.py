@@ -60,7 +60,7 @@ class Soak:
 
 
 def _difference_text(differ: list[dict[str, Any]], runs: int) -> str:
-    """Return a text about the runs whose results differ from most."""
+    """Return a text about the runs whose results differ from those of most runs."""
     parts = [
         f"run {', '.join(map(str, one['runs'][:LISTED]))}{' …' * (len(one['runs']) > LISTED)} on rank {one['rank']} "
         f"({one['host']})"

@@ -138,7 +138,7 @@ def hierarchies_by_storage(
 
 
 def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget) -> tuple[list[str], bool]:
-    """Return a line of sizes per storage format for a dry run, and whether all of them fit into memory."""
+    """Return a line of sizes per storage format for a dry run, and whether all formats fit into memory."""
     lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
     return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
 
@@ -257,7 +257,7 @@ class SparseBench(Bench[AnySparse]):
         return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
 
     def begin(self, case: Any) -> None:
-        """Start a case, all parts of which record into the same spans."""
+        """Start a case; all its parts record into the same spans."""
         super().begin(case)
         if self._under_way is not None:
             self._under_way.spans = self.spans

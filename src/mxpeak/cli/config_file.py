@@ -20,7 +20,7 @@ SIZES = ("n", "nx")
 
 
 def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys at the top of a TOML file, replaced by those of the table with this name."""
+    """Return the top-level keys of a TOML file, overridden by the keys of the table with this name."""
     alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
     return {key.replace("-", "_"): value for key, value in {**alone, **file.get(name, {})}.items()}
 

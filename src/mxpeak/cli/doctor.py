@@ -145,7 +145,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _unit_facts() -> Mapping[str, Any]:
-    """Return the hardware units that multiply 16-bit operands, and those that a run does not use."""
+    """Return the hardware units that multiply 16-bit operands, and the units that a run does not use."""
     from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
@@ -164,7 +164,7 @@ def _mpi_facts() -> Mapping[str, Any]:
 
 
 def _gpu_facts() -> Mapping[str, Any]:
-    """Return the GPUs that torch can use, their NUMA nodes, and those of the network adapters."""
+    """Return the GPUs that torch can use, their NUMA nodes, and the NUMA nodes of the network adapters."""
     from mxpeak.kernels.choose import gpu_driver
     from mxpeak.perf.devices import gpu_location, nics
 

@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=help.HelpAction, help="show the common flags (-h) or all (--help)")
 
     def format_help(self) -> str:
-        """Return all flags in groups, without a usage block that lists them again."""
+        """Return all flags in groups, without a usage block that would list the flags again."""
         if self.prog == "mxpeak":
             return help.full_overview(self, EPILOG + help.EXIT_CODES)
         self.usage = help.usage(self)

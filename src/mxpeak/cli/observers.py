@@ -90,7 +90,9 @@ class Watched:
 
     @property
     def observers(self) -> list[Observer]:
-        """Return the observers of each step; the guard is the last, so that the others record the step that it ends."""
+        """Return the observers of each step. The guard comes last, so that the others record the step at which it ends
+        the run.
+        """
         candidates: tuple[Observer | None, ...] = (self.progress, self.files.log, self.files.metrics, self.guard)
         return [one for one in candidates if one is not None]
 

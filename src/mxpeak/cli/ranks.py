@@ -27,7 +27,9 @@ WHY: dict[int, str] = {
 
 
 def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], T]) -> T:
-    """Join the ranks of a launcher and read on rank 0, whose errors all ranks raise; without a launcher, read here."""
+    """Join the ranks of a launcher and read on rank 0, whose errors all ranks raise; without a launcher, read in this
+    process.
+    """
     from mxpeak.runtime.launch import launched, start
 
     if not launched():

@@ -58,7 +58,7 @@ class RunRequest(Run[RunConfig]):
 
     @property
     def stdout_format(self) -> str:
-        """Return the format on stdout: that of --format, the one that a .dat file requests, or text."""
+        """Return the format on stdout: the value of --format, the format that a .dat file requests, or text."""
         if self.output.format is not None:
             return self.output.format
         return self.own_format if self.from_dat and self.config.report_to == "stdout" else "text"

@@ -61,7 +61,7 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
 
 def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return results whose keys match the schema and that of their benchmark; raise a ValueError for a mismatch."""
+    """Check results against the result schema and that of their benchmark; raise a ValueError for a mismatch."""
     for k, result in enumerate(results):
         benchmark = BENCHMARKS.get(str(result.get("benchmark")))
         wrong = mismatch(result, "result", complete=False)

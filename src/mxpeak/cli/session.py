@@ -158,7 +158,7 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Return the rank of the communicator, or that of the launcher's variables before there is one."""
+        """Return the rank in the communicator, or before it exists, the rank in the launcher's variables."""
         if self.comm is not None:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher

@@ -80,13 +80,13 @@ class DeviceTransport(Transport, Protocol):
         """Return the transport of the same buffers through host memory."""
 
     def known(self, number: int) -> Buffer:
-        """Return a new device buffer whose content depends on `number`."""
+        """Return a new device buffer with a test pattern that depends on `number`."""
 
     def unknown(self) -> Buffer:
         """Return a new device buffer of the same size with other content."""
 
     def equal(self, a: Buffer, b: Buffer) -> bool:
-        """Return whether two such buffers have the same content."""
+        """Return whether two test buffers have the same content."""
 
 
 class Request(Protocol):

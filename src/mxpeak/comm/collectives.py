@@ -116,7 +116,7 @@ def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Calla
 
 
 def require_same(comm: Communicator, text: str) -> None:
-    """Raise on all ranks if the text of one rank differs from that of rank 0."""
+    """Raise an error on all ranks if the text of one rank differs from that of rank 0."""
     first = comm.bcast_object(text)
     mistake = UsageError(f"this rank uses {text}, but rank 0 uses {first}; use the same values on all ranks")
     raise_first_error(comm, mistake if text != first else None)

@@ -20,7 +20,7 @@ _abandoned: list[object] = []
 def check_device_messages(
     comm: Communicator, transport: DeviceTransport, patience_s: float = PATIENCE_S
 ) -> Communicator:
-    """Return the group with messages in device memory, or staged through host memory if those do not work.
+    """Return the group with messages in device memory, or with messages staged through host memory if the test fails.
 
     If the library reports support, neighbors in a ring exchange a test pattern in both directions. Rank 0 prints one
     sentence if messages are staged. Collective over comm.

@@ -23,8 +23,8 @@ LEFT = threading.Event()
 
 
 def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun started this rank; after one rank ends, it sends SIGTERM to the others and waits for
-    them.
+    """Return whether torchrun started this rank; if one rank ends, torchrun sends SIGTERM to the other ranks and
+    waits.
     """
     return "TORCHELASTIC_RUN_ID" in environ
 

@@ -308,7 +308,7 @@ def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> i
 
 
 def bind(cores: list[int]) -> list[int]:
-    """Bind the calling thread, and those it starts later, to `cores`; return the cores it had before."""
+    """Bind the calling thread, and the threads that it starts later, to `cores`; return its previous cores."""
     if not hasattr(os, "sched_setaffinity"):
         return cores
     before = sorted(os.sched_getaffinity(0))

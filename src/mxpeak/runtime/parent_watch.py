@@ -177,7 +177,7 @@ def until_read() -> None:
 
 
 def _unread(file: int) -> int:
-    """Return the bytes in a pipe that its reader has not read, as Linux counts them; 0 for other files."""
+    """Return the number of unread bytes in a pipe, as Linux counts them; 0 for other files."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(file).st_mode):
             return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -161,7 +161,7 @@ def _beside(other: HpcgMeasured, box: Box) -> dict[str, Any]:
 
 
 def _failed(others: Sequence[HpcgMeasured]) -> list[Caution]:
-    """Return a warning for each other storage format whose tests failed."""
+    """Return a warning for each additional storage format whose tests failed."""
     return [
         Caution(
             "beside",

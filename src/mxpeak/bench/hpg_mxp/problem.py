@@ -139,7 +139,7 @@ class FileProblem:
         return double, replace(mixed, values=(self._values,))
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
-        """Compile the kernels of these forms, including those for general matrices."""
+        """Compile the kernels of these forms, including the kernels for general matrices."""
         kernels = self._bench.kernels.sparse
         tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 

@@ -66,7 +66,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpgMxpMeasured(MeasuredStorage[Solve]):
-    """All phases of HPG-MxP with one storage format: `timed` are the mixed solves, `levels` those of the mixed solver.
+    """All phases of HPG-MxP with one storage format; `timed` and `levels` belong to the mixed solver.
 
     double_bytes   memory of the double solver over all ranks
     """
@@ -117,7 +117,7 @@ def hpg_mxp_result(
     between: Mapping[str, Solves],
     rss: int,
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official figures, other storage formats under `beside`, and `between`."""
+    """Return the sections of the result: the official rates, other storage formats under `beside`, and `between`."""
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed
     broken = foreseen(config, bench.rt, official.storage)
@@ -265,7 +265,7 @@ def _wrong(check: Validation) -> list[Caution]:
 
 
 def _failed(others: Sequence[HpgMxpMeasured]) -> list[Caution]:
-    """Return a warning for each other storage format whose validation failed."""
+    """Return a warning for each additional storage format whose validation failed."""
     text = "{}: the solvers did not reach the required residual, so the rate is not valid"
     return [Caution("beside", text.format(each.storage), "see result.beside") for each in others if not each.passed]
 

@@ -118,7 +118,7 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
 
 
 class HpgMxp:
-    """One run: the problem in its forms, and the three phases on them."""
+    """One run of HPG-MxP: the problem in its forms, and its three phases."""
 
     def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile | None):
         config = bench.config

@@ -43,7 +43,7 @@ class Reference:
 
 
 def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
-    """Return all norms in doubled precision on the first rank, None on the others. Collective over the grid."""
+    """Return all norms in doubled precision on the first rank, None on other ranks. Collective over the grid."""
     spans.start(f"checking {S.name} {S.m}x{S.n}", float(STRIPS))
     band = _parts(A, strips(A, STRIPS), S.band, kernels, spans)
     diagonal = _parts(A, [diagonal_tiles(A, S)], DIAGONAL, kernels, Spans())

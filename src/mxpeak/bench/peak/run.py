@@ -62,7 +62,7 @@ def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
 
 
 def _bytes(bench: Bench[RunConfig], scale: int) -> int:
-    """Return the bytes of a rank's array, more than its caches hold."""
+    """Return the size in bytes of a rank's array, which is larger than the rank's caches."""
     budget = bench.budget
     whole = uncached_bytes(bench.facts.machine, budget.default, budget.ranks_a_node, on_gpu=bench.config.on_gpu)
     return whole // scale**2

@@ -122,7 +122,7 @@ def begin_all() -> None:
 
 
 class Channels:
-    """The NCCL communicators of a group: one for collective operations, the others for messages."""
+    """The NCCL communicators of a group: one for collective operations, and several for messages."""
 
     def __init__(self, group: Group):
         stores = [dist.PrefixStore(f"nccl{i}", group.store) for i in range(1 + CHANNELS)]
