@@ -36,8 +36,13 @@ WITH_ENGINES = {
 PANELS_LOADED = ("lu.panel", "engine.team")
 #: The names of these uses.
 LOADING, LOADING_PANELS = "loading", "loading panels"
-#: The module whose `first_use` function declares the entry points of a use, by the first word of the use's name.
-DECLARED_IN = {"norms": "norms.norms"}
+#: The functions that declare the entry points of a use, by the first word of its name, with their modules.
+DECLARED_IN = {
+    "norms": ("norms.norms", "first_use"),
+    "hpcg": ("sparse.first_use", "hpcg"),
+    "hpg-mxp": ("sparse.first_use", "hpg_mxp"),
+    "gmres": ("sparse.first_use", "gmres"),
+}
 PACKAGE = "mxpeak.kernels.host"
 #: The largest number of entry points of one use, because a byte numbers an entry point.
 LIMIT = 256
@@ -85,7 +90,8 @@ def entries(use: str) -> list[Entry]:
     subject, _, details = use.partition(", ")
     if subject not in DECLARED_IN:
         return []
-    declare: Callable[[str], list[Entry]] = import_module(f"{PACKAGE}.{DECLARED_IN[subject]}").first_use
+    module, name = DECLARED_IN[subject]
+    declare: Callable[[str], list[Entry]] = getattr(import_module(f"{PACKAGE}.{module}"), name)
     return declare(details)[:LIMIT]
 
 
