@@ -260,7 +260,7 @@ def test_a_solver_in_memory_is_compared_with_memory(
             sparse=SimpleNamespace(read_values=lambda A: values), norms=kernels.norms, buffer=kernels.buffer
         ),
         facts=SimpleNamespace(machine={"nodes": 1, "l3_bytes": l3}),
-        budget=SimpleNamespace(most=2**30, ranks_a_node=1),
+        budget=SimpleNamespace(limit=2**30, ranks_a_node=1),
         comm=Solo(),
         total=lambda value: value,
     )

@@ -14,7 +14,7 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.bench.partial_result import asked
+from mxpeak.bench.partial_result import stop_together
 from mxpeak.cli import main as cli
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
@@ -144,7 +144,7 @@ def test_the_rest_may_be_as_fast_as_the_baseline_was() -> None:
 def test_all_ranks_leave_at_the_same_step(size: int) -> None:
     def body(comm: Any) -> int:
         reached = 0
-        look = asked(comm, lambda: "too slow" if reached >= 40 else None)
+        look = stop_together(comm, lambda: "too slow" if reached >= 40 else None)
         for k in range(1, 101):
             reached = k
             try:
@@ -158,7 +158,7 @@ def test_all_ranks_leave_at_the_same_step(size: int) -> None:
 
 
 def test_nobody_is_asked_after_the_last_step() -> None:
-    asked(Solo(), lambda: "too late")(Step("HPL", 100, 100, 100.0, 100.0, 1.0))
+    stop_together(Solo(), lambda: "too late")(Step("HPL", 100, 100, 100.0, 100.0, 1.0))
 
 
 # --- benchmarks that are ended ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import options, recordable
 from mxpeak.perf.tuned import Winner
-from mxpeak.runtime.tuned import _said
+from mxpeak.runtime.tuned import _winner_values
 
 
 def paths_of(config: type) -> list[str]:
@@ -83,7 +83,7 @@ def test_tuned_settings_set_no_path(path: str) -> None:
         when="",
     )
     with pytest.raises(UsageError, match=f"hpl has no setting '{path}'"):
-        _said(winner, BENCHMARKS["hpl"].config, open_layout=False)
+        _winner_values(winner, BENCHMARKS["hpl"].config, open_layout=False)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

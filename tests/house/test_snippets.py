@@ -22,7 +22,7 @@ import scipy.sparse
 from mxpeak.cli.main import NO_ARGUMENTS, main, parsed
 from mxpeak.cli.request import requests
 from mxpeak.records import Result, document, to_json
-from mxpeak.verbs.scan.command import asked
+from mxpeak.verbs.scan.command import scan_settings
 from tests.support.pages import result
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch:
         if args.verb == "run":
             assert requests(args, {}), arguments
         elif args.verb == "scan":
-            assert asked(args, {}), arguments
+            assert scan_settings(args, {}), arguments
         elif args.verb in ("plan", "simulate"):
             assert main(arguments) == 0, arguments
 

@@ -12,7 +12,7 @@ from mxpeak.perf.sparse_counts import (
     HPCG_MOTIFS,
     HPG_MXP_MOTIFS,
     Levels,
-    Stored,
+    StoredSizes,
     cgs2_bytes,
     coarse_residual_bytes,
     dot_bytes,
@@ -202,7 +202,7 @@ def test_hpcg_takes_about_715_bytes_an_equation():
 
 # --- least traffic ----------------------------------------------------------------------------------------------
 
-A = Stored(rows=100, values=2600, value_bytes=2, index_bytes=5200, vector_bytes=4)
+A = StoredSizes(rows=100, values=2600, value_bytes=2, index_bytes=5200, vector_bytes=4)
 
 
 def test_kernels_that_read_the_whole_matrix_add_their_vectors_to_it():
@@ -238,6 +238,6 @@ def test_vector_operations_move_their_vectors():
 def test_the_least_bytes_of_an_iteration_are_those_of_the_traffic_model():
     # ELL of 27 entries of 8 bytes a row at restart 30: product 216 + 8, basis 3 * 15.5 * 4 on average.
     n = 100
-    ell = Stored(rows=n, values=26 * n, value_bytes=4, index_bytes=4 * 27 * n, vector_bytes=4)
+    ell = StoredSizes(rows=n, values=26 * n, value_bytes=4, index_bytes=4 * 27 * n, vector_bytes=4)
     assert product_bytes(ell) == (216 + 8) * n
     assert sum(cgs2_bytes(n, k, 4) for k in range(1, 31)) == (186 + 28) * n * 30

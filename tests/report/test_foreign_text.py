@@ -73,7 +73,7 @@ def test_errors_that_name_such_files_are_harmless(
     monkeypatch.chdir(tmp_path)
     assert main(["report", "\x1b[2J"]) == 2
     assert main(["run", "hpl", "--config", "\x1b[2J"]) == 2
-    Session().say("\x1b[2J")
+    Session().log("\x1b[2J")
     assert not UNSAFE.search(capsys.readouterr().err)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 def host_list(names: Iterable[str]) -> str:
     """Return a list that contains each host name once, in Slurm's syntax, without the domain after the first dot.
 
-    >>> host_list(["node009", "node003", "node007", "node008.cluster", "login"]) 'login,node[003,007-009]'
+    >>> host_list(["node009", "node003", "node007", "node008.cluster", "login"])
+    'login,node[003,007-009]'
     """
     by_prefix: dict[str, list[str]] = {}
     alone: list[str] = []

@@ -86,7 +86,7 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFacto
     if factors.singular:
         with computing(A.comm):
             least = factors.least_size()
-        raise_singular(_pivot(factors, A), A.n, least)
+        raise_singular(_pivot(factors, A), A.n, least, on_grid=True)
     if not all(map(isfinite, factors.norms)):
         raise UsageError(
             "row or column sums of A exceed 1.8e308, the largest fp64 number, so mxpeak cannot compute the "

@@ -377,15 +377,15 @@ def fp64_factors(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
     return factors
 
 
-def raise_singular(pivot: int, n: int, least: float) -> NoReturn:
+def raise_singular(pivot: int, n: int, least: float, *, on_grid: bool = False) -> NoReturn:
     """Raise the error for a zero pivot; `least` is the smallest nonzero number that the elimination produced."""
     size = "exactly zero"
     if least < TINY:
         size = "zero in fp64, exactly or by underflow, because the elimination produced numbers as small as "
         size += f"{least:.1e}"
     raise SingularMatrixError(
-        f"A is singular: pivot {pivot} of {n} is {size}; check A for linearly dependent rows or columns, or use "
-        "numpy.linalg.lstsq for a least-squares solution"
+        f"A is singular: pivot {pivot} of {n} is {size}; check A for linearly dependent rows or columns"
+        + ("" if on_grid else ", or use numpy.linalg.lstsq for a least-squares solution")
     )
 
 

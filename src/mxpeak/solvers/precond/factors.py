@@ -229,7 +229,7 @@ class CompleteFactors:
         self._kernels, self._A, self._group, self._spans = kernels, A, group, spans
         self.factors, self._x = factors, A.halo_vector()
         n = group.starts[-1] if group.comm.rank == 0 and not group.is_serial else 0
-        self._whole = np.zeros(n, vector_type(kernels, A.A.vectors))
+        self._whole = kernels.xp.zeros(n, dtype=vector_type(kernels, A.A.vectors))
         self.bytes = int(self._x.nbytes + self._whole.nbytes + factors.bytes)
 
     def __call__(self, r: Vector) -> Vector:
