@@ -348,7 +348,7 @@ def test_any_bit_of_any_array_of_a_matrix_is_seen(storage: str, order: str) -> N
     wanted = {"level 0, entries", "level 1, diagonal"}
     wanted |= {f"level 2, pattern, columns, {'table' if storage == 'packed' else 'units'}"}
     if order == "natural":
-        wanted |= {"level 0, coarse, copies, columns", "level 1, coarse, copies, values"}
+        wanted |= {"level 0, coarse, copies, table", "level 1, coarse, copies, values"}
     assert wanted <= set(known)
     for name, array in known.items():
         if array.size:
