@@ -19,7 +19,7 @@ def layers() -> list[str]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
-    found = next(contract["layers"] for contract in contracts if contract["name"] == "floors")
+    found = next(contract["layers"] for contract in contracts if contract["name"] == "layers")
     return [name for layer in reversed(found) for name in layer.split(" | ")]
 
 

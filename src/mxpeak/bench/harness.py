@@ -135,7 +135,7 @@ class Bench(Generic[AnyConfig]):
 
     @property
     def ending(self) -> Callable[[], bool]:
-        """Return a function that returns whether a signal has asked for the end, and waits for a last checkpoint."""
+        """Return a function that tests whether a signal has requested the end; a last checkpoint may still follow."""
         return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:

@@ -75,7 +75,7 @@ class LuSolve(Protocol):
 
     @property
     def bits(self) -> str:
-        """Return the digest of this rank's factors and solution with --soak."""
+        """Return the digest of this rank's factors and solution if --soak is given."""
 
     @property
     def checked(self) -> Checked | None:

@@ -119,7 +119,7 @@ def _own_steps(spans: Spans) -> dict[str, Any]:
 def stop_together(comm: Communicator, stop: Callable[[], str | None]) -> Callable[[Step], None]:
     """Return a callback for each step that stops all ranks together if `stop` returns a reason on rank 0.
 
-    All ranks count the same flops, so they ask at the same steps, at most LOOKS times per computation. Collective.
+    All ranks count the same flops, so they check at the same steps, at most LOOKS times per computation. Collective.
     """
     seen = 0
 

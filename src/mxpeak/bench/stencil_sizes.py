@@ -92,9 +92,9 @@ class HierarchySize:
 
 
 def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
-    """Return the maximum bytes of a rank with neighbors on all sides.
+    """Return the maximum memory in bytes of a rank with neighbors on all sides.
 
-    With n_l rows and h_l halo points per level, N = n_0, for each hierarchy, and 27 entries per row,
+    Each hierarchy has n_l rows and h_l halo points on level l, N = n_0, and 27 entries per row:
       matrix    Σ 27·n_l·(value + index)           and points(l)·n_l·(value + index) for the next level's points
       vectors   Σ 3·(n_l + h_l)·vector             r, x and A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received

@@ -1,4 +1,4 @@
-"""The session of one process: output of rank 0, errors of one rank on all ranks, signals and shutdown."""
+"""Manage the session of one process: print on rank 0, raise an error of one rank on all, and handle signals."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Space(Protocol):
         """Return Q^H w on every rank, with one reduction. Collective."""
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t for the vectors in the rows of Q."""
+        """Compute w += Σ t_i q_i, where q_i is row i of Q."""
 
 
 class Basis:
@@ -144,7 +144,7 @@ class DistSpace:
         return h
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t for the vectors in the rows of Q."""
+        """Compute w += Σ t_i q_i, where q_i is row i of Q."""
         self.kernels.add_matvec(w, Q, t, transposed=True)
 
 
@@ -184,5 +184,5 @@ class ArraySpace:
         return xp.conj(xp.reshape(Q, (len(Q), -1)) @ xp.conj(xp.reshape(w, (-1,))))
 
     def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
-        """Compute w += Q t for the vectors in the rows of Q."""
+        """Compute w += Σ t_i q_i, where q_i is row i of Q."""
         w += self.xp.reshape(self.xp.reshape(Q, (len(Q), -1)).T @ t, w.shape)

@@ -1,1 +1,1 @@
-"""Data distributions and operation orders as integers, without arrays and communication."""
+"""Compute data distributions and orders of operations with integers, without arrays or communication."""

@@ -49,10 +49,10 @@ class Winner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNeeds:
-    """The properties of a run that decide whether a winner applies.
+    """The properties of a run that decide whether tuned settings apply.
 
-    ranks, threads   None if the launcher decides; then those of the winner
-    open_layout      whether the winner may set ranks and threads
+    ranks, threads   None if the launcher decides; the tuned values are then used
+    open_layout      whether tuned settings may set ranks and threads
     n, shape, precision   None if not set
     """
 

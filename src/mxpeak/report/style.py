@@ -97,7 +97,7 @@ if (link && data) {
 
 
 def page(title: str, body: str, *, script: bool = False) -> str:
-    """Return a whole page from an escaped title and body, without characters that act on terminals."""
+    """Return a complete HTML page from an escaped title and body, without terminal control characters."""
     title, body = printable(title), printable(body)
     code = f"<script>{SCRIPT}</script>" if script else ""
     return (

@@ -148,7 +148,7 @@ def own_test(violation: Mapping[str, Any]) -> bool:
 
 
 def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
-    """Return the list status of a valid run that is only too short or too small; otherwise empty."""
+    """Return the submission status of a valid run that is too short or too small; otherwise an empty string."""
     broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(short):
         return ""

@@ -1,4 +1,4 @@
-"""Checkpoints of a distributed matrix: one file per rank, written in the background, complete before it has its name.
+"""Write each rank's part of a distributed matrix in the background, and rename the file when it is complete.
 
     DIR/run.json            the run: benchmark, version and settings
     DIR/lock                held by the run that uses the folder
@@ -346,7 +346,7 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
 
 
 def _part_of(values: Any) -> Part:
-    """Return the part that the JSON of a head describes, if its values are possible."""
+    """Return the part described by the JSON of a head; raise ValueError if a value is invalid."""
     names = {f.name for f in fields(Part)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"its header does not have exactly the keys {', '.join(sorted(names))}")

@@ -46,7 +46,7 @@ class Budget:
         return self.need(footprint, n, nb, P, Q) <= self.limit
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """Return the largest order for a problem without a given size."""
+        """Return the largest order that fits in memory, for a problem without a given size."""
         return self._largest(self.default, footprint, nb, P, Q)
 
     def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:

@@ -67,7 +67,7 @@ def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
 
 
 def leave_seat(name: str, dask_worker: Any) -> None:
-    """Close this worker's seat, even while one of its tasks runs."""
+    """Close this Dask worker's connections to the other ranks, even while one of its tasks runs."""
     seat = _seats.pop((name, dask_worker.address), None)
     if seat is not None:
         seat.close()

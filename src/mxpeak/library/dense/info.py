@@ -132,10 +132,10 @@ def row_error_of(A: Matrix, X: Block, B: Block, eta: float, backend: DenseKernel
 class SolveInfo(Info):
     """Diagnostics for the solution of a dense system, of a stack of systems, or of a distributed system.
 
-    For a stack, the values are those of the worst system. For a distributed system, all attributes except `times` have
-    the same values on every rank; the errors and the condition number of a complex system are those of the equivalent
-    real system, which are at most twice as large. Use `info.solved` in conditions, because an info object has no truth
-    value.
+    For a stack, the values are those of the worst system. For a distributed system, all attributes except `times`
+    have the same values on every rank. The errors and the condition number of a complex distributed system are those
+    of the equivalent real system, which are at most twice as large. Use `info.solved` in conditions, because an info
+    object has no truth value.
 
     Attributes
     ----------
@@ -169,11 +169,11 @@ class SolveInfo(Info):
     condition : float or None
         Estimated one-norm condition number of A, after any scaling. mxpeak computes the value when you first read this
         attribute. For a stack, this is the largest value of the individually solved systems, or None if there are no
-        such systems. For a distributed system, the value is None if the pivots and corrections gave no reason to
-        compute an estimate; use `DistributedFactors.condition`, which is available in every case.
+        such systems. For a distributed system, the value is None if the pivots and corrections gave no
+        reason to compute an estimate. `DistributedFactors.condition` is available in every case.
     growth : float or None
-        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling, or None in the same cases as `condition` for a
-        stack. mxpeak computes the value when you first read this attribute.
+        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For a stack it is None in the same cases as
+        `condition`. mxpeak computes the value when you first read this attribute.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
     fallback : bool
@@ -187,8 +187,8 @@ class SolveInfo(Info):
         Unit roundoff of the data type of x.
     times : dict of str to float
         Time of each phase, in seconds. The possible phases are "solve", "make", "equilibrate", "factor", "deflate" and
-        "refine"; for a stack, "all at once" and "one by one". If you read `condition` or `growth`, mxpeak adds the
-        phase "estimate". For a distributed system, these are the times of this rank.
+        "refine". A stack has one phase for its joint solve and one for the individual solves. Reading `condition` or
+        `growth` adds the phase "estimate". For a distributed system, these are the times of this rank.
     history : tuple of float
         Largest backward error at the start and after each step; empty for a stack. If mxpeak scaled A, these are the
         errors of the scaled system.
@@ -198,9 +198,9 @@ class SolveInfo(Info):
         Diagnostics of the individually solved systems of a stack, keyed by their indices in the stack, or None for a
         single system.
     grid : tuple of int or None
-        Numbers of rows and columns of the process grid, (P, Q), for a distributed system.
+        Rows and columns of the process grid, (P, Q), of a distributed system.
     nb : int
-        Block size of the block-cyclic distribution, for a distributed system.
+        Block size of the block-cyclic distribution of a distributed system.
     bytes_a_rank : int
         Planned memory of a distributed system in bytes, on the rank that needs the most memory. The value includes the
         fp64 factors, panels, vectors and stored entries of A.

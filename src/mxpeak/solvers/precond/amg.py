@@ -43,7 +43,7 @@ MOST_RANGE = 40
 def amg_levels(
     kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Equilibration, *, automatic: bool
 ) -> tuple[Levels, str]:
-    """Return the levels of A below A_s = D_r A D_c by the faster method that works, or the reasons why none works.
+    """Build the levels of A below A_s = D_r A D_c by the fastest method that works, or return why all failed.
 
     `automatic` rejects levels with too many entries even on one process. Collective.
     """

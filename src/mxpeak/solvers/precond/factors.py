@@ -1,4 +1,4 @@
-"""Complete factors A ≈ L U by SciPy's SuperLU, on rank 0 for all ranks.
+"""Factor A = L U completely with SciPy's SuperLU, on rank 0 for all ranks.
 
 fp32 factors treat numbers below the range as zeros. The columns are in a minimum-degree order of the pattern of A +
 A^T (Liu 1985). The diagonal entry is the pivot unless it is below PIVOT times the largest entry of its column.
@@ -181,7 +181,7 @@ def estimated_fill(A: Csr, group: RankGroup) -> tuple[float, str]:
 
 
 def fill_of_any(A: Csr) -> float:
-    """Return a bound of the number of entries in L and U for any A, up to a small factor."""
+    """Return an upper bound, up to a small factor, on the number of entries in L and U for any A."""
     n, lengths = A.shape[0], np.diff(A.indptr)
     dense = lengths > DENSE_ROW * np.sqrt(n)
     within = width(A[~dense][:, ~dense]) if dense.any() and not dense.all() else width(A)

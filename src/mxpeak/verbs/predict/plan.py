@@ -83,7 +83,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
-    """Return the named machine; without --machine, this one, with unknown rates."""
+    """Return the machine of --machine, or this one with unknown rates, and notes to print."""
     if args.machine is not None:
         return machine_of(args), []
     return _this_machine(args, benchmark)

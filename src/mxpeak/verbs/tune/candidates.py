@@ -168,7 +168,7 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
 def sparse_candidates(
     benchmark: str, layout: RankLayout, mode: str, side: int, *, on_gpu: bool, boxes: bool
 ) -> list[Candidate]:
-    """Return storages with smoothers, process grids and, if `boxes`, shapes of boxes; the defaults first.
+    """Return candidates for storage and smoother, process grid and, if `boxes`, box shape, with the defaults first.
 
     In official mode, only official settings compete; packed storage needs --mode explore.
     """

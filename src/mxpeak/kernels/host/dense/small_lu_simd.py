@@ -170,7 +170,7 @@ def _subtracting(depth):
 
     @intrinsic
     def subtract(typingctx, of, c, l, u, rows, count):
-        """Subtract Σ_p L_ip U_p from `rows` rows C_i of `count` numbers, a multiple of the numbers in a vector.
+        """Subtract Σ_p L_ip U_p from `rows` rows C_i of `count` numbers, a multiple of the SIMD vector length.
 
         c    the address of C_0, and the stride to C_1
         l    the address of L_00, the stride to L_10, and that to L_01

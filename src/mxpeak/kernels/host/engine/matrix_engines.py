@@ -1,4 +1,4 @@
-"""The processor's instructions for products of 16-bit numbers: their detection, and one tile of a product.
+"""Detect the processor's matrix instructions for 16-bit numbers, and compute one tile of a product with them.
 
 A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, AVX-512 computes C -= A B.
 A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both

@@ -126,7 +126,7 @@ def _address(context, builder, array_type, array, i, j):
 
 
 def _line(A, first):
-    """Return the signature and code of an intrinsic (A, line, begin, end) for the entries from A[first(...)] on."""
+    """Return the signature and code of an intrinsic (A, line, begin, end): a view of A from A[first(...)] on."""
     result = types.Array(A.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):

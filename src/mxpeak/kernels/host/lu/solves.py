@@ -209,7 +209,7 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve as `solve_left`, with sums by the engine.
+    """Solve like `solve_left`, with products by the matrix engine.
 
     T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
     """

@@ -122,7 +122,7 @@ def _pinned(line: torch.Tensor) -> torch.Tensor:
 class DirectTensors:
     """Tensors on a GPU, exchanged in place by a GPU-aware MPI.
 
-    MPI receives a tensor only after all earlier work in the current stream has finished.
+    A tensor is passed to MPI only after all earlier work in the current stream has finished.
     """
 
     name = "device memory"

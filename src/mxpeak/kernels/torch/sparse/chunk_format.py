@@ -54,7 +54,7 @@ class DeviceRows:
         self.ends = totals(self.lengths)  # row r: ends[r] … ends[r+1]-1
 
     def entries(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each entry of rows r its index in r, its old column, and its place in the data."""
+        """Return, for each entry of rows r, the position of its row in r, its old column, and its index in the data."""
         k, of = ranges(self._first[r], self.lengths[r])
         return of, self._rows.indices[k].long(), k
 
