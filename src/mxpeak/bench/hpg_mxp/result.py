@@ -117,7 +117,7 @@ def hpg_mxp_result(
     between: Mapping[str, Solves],
     rss: int,
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official rates, other storage formats under `beside`, and `between`."""
+    """Return the sections of the result: official rates, and the keys `beside` (other storage) and `between`."""
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed
     broken = foreseen(config, bench.rt, official.storage)

@@ -186,7 +186,7 @@ def solve_left(tid, threads, B, W, gemm):
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve as `solve_right`, with sums by the engine.
+    """Solve like `solve_right`, with products by the matrix engine.
 
     T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
     """

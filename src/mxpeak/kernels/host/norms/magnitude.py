@@ -27,7 +27,7 @@ _INF64 = np.uint64(0x7FF0000000000000)
 
 @inner(inline=True)
 def ordered(x):
-    """Return the bits of an fp64 |x| as an integer; NaN is above Inf, whatever its sign."""
+    """Return the bits of an fp64 |x| as an integer; NaN of either sign is above Inf."""
     return np.int64(bits_of(x) & _SIGN64)
 
 

@@ -36,7 +36,7 @@ from mxpeak.kernels.host.norms.segments import SEGMENT
     PIECE,
 ) = range(18)
 ENTRIES_OF_TABLE = 18
-#: The distance from the diagonal that stands for a missing band edge.
+#: The distance from the diagonal that represents a missing band edge.
 ENDLESS = 2**62
 
 
