@@ -196,7 +196,7 @@ def piece(typingctx, a, first, count):
     return result(a, types.int64, types.int64), codegen
 
 
-def ask(builder, address, write):
+def emit_prefetch(builder, address, write):
     """Prefetch the cache line at `address`, for reading or (write = 1) for reading and writing."""
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
@@ -209,7 +209,7 @@ def prefetch(typingctx, address):
     """Prefetch the cache line at `address` for reading and writing."""
 
     def codegen(context, builder, signature, args):
-        ask(builder, args[0], 1)
+        emit_prefetch(builder, args[0], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -220,7 +220,7 @@ def prefetch_read(typingctx, address):
     """Prefetch the cache line at `address` for reading."""
 
     def codegen(context, builder, signature, args):
-        ask(builder, args[0], 0)
+        emit_prefetch(builder, args[0], 0)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

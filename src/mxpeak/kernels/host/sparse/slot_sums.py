@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, ask
+from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, emit_prefetch
 
 #: Bits of the kinds of slots that a matrix has (`chunk_format`).
 RUNS, NEARS, FARS = 1, 2, 4
@@ -395,7 +395,7 @@ def _prefetch_ahead(builder, at, ahead, length):
         return
     first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
     for line in range(0, length, 64):
-        ask(builder, builder.add(first, I64(line)), 0)
+        emit_prefetch(builder, builder.add(first, I64(line)), 0)
 
 
 def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
