@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -75,17 +75,17 @@ class Skipped:
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
     """Return the change of every case that both runs contain; changes below `tolerance` or noise count as unchanged."""
-    return [judged(one, other, tolerance, _noise_of(one, other)) for one, other in pairs(before, after)]
+    return [judged(*pair, tolerance, _noise_of(*pair)) for pair in pairs(before, after)]
 
 
 def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
     """Yield the pairs of equal cases of two runs, matched by size, then by settings, then by order."""
     unpaired = list(before)
     for other in after:
-        same_size = [one for one in unpaired if _agree(one, other, CASE)]
+        same_size = [body for body in unpaired if _agree(body, other, CASE)]
         if same_size:
-            match = next((one for one in same_size if _agree(one, other, WAY)), same_size[0])
-            unpaired = [rest for rest in unpaired if rest is not match]
+            match = next((body for body in same_size if _agree(body, other, WAY)), same_size[0])
+            unpaired = [body for body in unpaired if body is not match]
             yield match, other
 
 
@@ -93,23 +93,22 @@ def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], lis
     """Return the names of the cases that only the first or only the second run has."""
     paired = list(pairs(before, after))
     return (
-        [_name(one) for one in before if not any(one is pair[0] for pair in paired)],
-        [_name(one) for one in after if not any(one is pair[1] for pair in paired)],
+        [_name(body) for body in before if not any(body is pair[0] for pair in paired)],
+        [_name(body) for body in after if not any(body is pair[1] for pair in paired)],
     )
 
 
 def not_comparable(before: Sequence[Body], after: Sequence[Body]) -> list[Skipped]:
     """Return the unpaired cases of the second run, each with the most similar case of the first run."""
-    paired = {id(one) for pair in pairs(before, after) for one in pair}
-    unpaired = [one for one in before if id(one) not in paired]
+    paired = {id(body) for pair in pairs(before, after) for body in pair}
+    unpaired = [body for body in before if id(body) not in paired]
     skipped = []
-    for other in (one for one in after if id(one) not in paired):
-        same = [one for one in unpaired if one.get("benchmark") == other.get("benchmark")]
-        if not same:
-            continue
-        nearest = min(same, key=lambda one: len(_differing_names(one, other)))
-        unpaired = [one for one in unpaired if one is not nearest]
-        skipped.append(Skipped(_name(nearest), _name(other), _reason(nearest, other)))
+    for other in (body for body in after if id(body) not in paired):
+        same = [body for body in unpaired if body.get("benchmark") == other.get("benchmark")]
+        if same:
+            nearest = min(same, key=lambda body: len(_differing_names(body, other)))
+            unpaired = [body for body in unpaired if body is not nearest]
+            skipped.append(Skipped(_name(nearest), _name(other), _reason(nearest, other)))
     return skipped
 
 
@@ -118,7 +117,7 @@ def nothing_in_common(names: Sequence[str], before: Sequence[Body], after: Seque
     skipped = not_comparable(before, after)
     if not skipped:
         return f"{names[0]} has {listed(before)}, {names[1]} has {listed(after)}: no case is in both"
-    reasons = ", ".join(f"{one.reason} in {one.after.split()[0]}" for one in skipped[:3])
+    reasons = ", ".join(f"{pair.reason} in {pair.after.split()[0]}" for pair in skipped[:3])
     return (
         f"not comparable: {reasons}, so {names[0]} and {names[1]} have no case in common; run the same problem in "
         "both, with the same sizes or with --config RESULT"
@@ -127,18 +126,18 @@ def nothing_in_common(names: Sequence[str], before: Sequence[Body], after: Seque
 
 def listed(results: Sequence[Body]) -> str:
     """Return the number of results, and the names of their benchmarks."""
-    names = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in results))
+    names = ", ".join(dict.fromkeys(str(body.get("benchmark")) for body in results))
     return f"{len(results)} result{'s' * (len(results) != 1)} ({names})" if results else "no results"
 
 
-def _differing_names(one: Body, other: Body) -> list[str]:
-    return [name for name in CASE if not _agree(one, other, [name])]
+def _differing_names(first: Body, second: Body) -> list[str]:
+    return [name for name in CASE if not _agree(first, second, [name])]
 
 
-def _reason(one: Body, other: Body) -> str:
+def _reason(first: Body, second: Body) -> str:
     """Return the difference between two problems, such as `N differs (9600 and 9408)`."""
-    this, that = (body.get("problem") or {} for body in (one, other))
-    names = _differing_names(one, other)
+    this, that = (body.get("problem") or {} for body in (first, second))
+    names = _differing_names(first, second)
     return ", ".join(f"{CALLED.get(n, n)} differs ({_value_text(this[n])} and {_value_text(that[n])})" for n in names)
 
 
@@ -155,36 +154,29 @@ def _pair_name(before: Body, after: Body) -> str:
     return " ".join(a if a == b else f"{a}->{b.rpartition('=')[2]}" for a, b in zip(first, second))
 
 
-def _agree(one: Body, other: Body, names: Sequence[str]) -> bool:
+def _agree(first: Body, second: Body, names: Sequence[str]) -> bool:
     """Return whether two results are of one benchmark and agree in these settings, if both have them."""
-    this, that = (body.get("problem") or {} for body in (one, other))
+    this, that = (body.get("problem") or {} for body in (first, second))
     both = [name for name in names if this.get(name) is not None and that.get(name) is not None]
-    return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
+    return first.get("benchmark") == second.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
     """Return the change of one case with a verdict; `noise` is the variation of its rates, or None if it is unknown."""
-    rates = [rate_of(one) for one in (before, after)]
-    change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
+    first, second = rate_of(before), rate_of(after)
+    change = second / first - 1.0 if first and second else None
     least = max(tolerance, noise or 0.0)
-    passed = [one.get("status") in PASSED for one in (before, after)]
     verdict = _verdict(change, noise, least)
-    if passed[0] and not passed[1]:
+    if before.get("status") in PASSED and after.get("status") not in PASSED:
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
     why = _why(before, after, change, least) if verdict in ("faster", "slower", "ambiguous") else ""
     drift = max(map(_drift, (before, after)))
     if verdict == "same" and change is not None and tolerance < abs(change) <= drift:
         why = f"the speed of the machine changed by {100 * drift:.0f} % during a run; use compare --rounds 5"
+    name = _pair_name(before, after)
     return Change(
-        name=_pair_name(before, after),
-        unit=unit,
-        before=rates[0],
-        after=rates[1],
-        change=change,
-        noise=noise,
-        verdict=verdict,
-        why=why,
+        name=name, unit=unit, before=first, after=second, change=change, noise=noise, verdict=verdict, why=why
     )
 
 
@@ -235,15 +227,15 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     changed = [name for name in ("settings", "software") if name in different]
     own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
     own = own if changed else "neither settings nor software differ"
-    limits = [rate_of({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
-    if not limits[0] or not limits[1] or change is None:
+    limits = [(body.get("result") or {}).get("limit") or {} for body in (before, after)]
+    rates = [rate_of({"result": limit}) for limit in limits]
+    if not rates[0] or not rates[1] or change is None:
         return f"the limit was not measured in both runs, so the machine may have changed; {own}"
-    measured = [((one.get("result") or {}).get("limit") or {}).get("name", "the limit") for one in (before, after)]
-    if measured[0] != measured[1]:
-        return f"the runs have different limits ({measured[0]}; {measured[1]}), so the machine may have changed; {own}"
-    moved = limits[1] / limits[0] - 1.0
+    name, other = (limit.get("name", "the limit") for limit in limits)
+    if name != other:
+        return f"the runs have different limits ({name}; {other}), so the machine may have changed; {own}"
+    moved = rates[1] / rates[0] - 1.0
     share = (1.0 + change) / (1.0 + moved) - 1.0
-    name = measured[0]
     if abs(moved) > least and abs(share) <= least:
         return f"{name} also changed by {100 * moved:+.1f} %: the machine is {'faster' if change > 0 else 'slower'}"
     if abs(moved) <= least:
@@ -254,18 +246,18 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
 
 def differences(before: Body, after: Body) -> dict[str, list[str]]:
     """Return the differences of two runs in settings, machine, software and launch, each as `name: this -> that`."""
-    sections = {
-        "settings": _differing(_settings(before), _settings(after)),
-        "machine": _differing(*({k: (one.get("machine") or {}).get(k) for k in FACTS} for one in (before, after))),
-        "software": _differing(*(_flat(one.get("software") or {}) for one in (before, after))),
-        "launch": _differing(*({"ranks": (one.get("launch") or {}).get("ranks")} for one in (before, after))),
+    facts: dict[str, Callable[[Body], dict[str, Any]]] = {
+        "settings": _settings,
+        "machine": lambda body: {name: (body.get("machine") or {}).get(name) for name in FACTS},
+        "software": lambda body: _flat(body.get("software") or {}),
+        "launch": lambda body: {"ranks": (body.get("launch") or {}).get("ranks")},
     }
-    return {name: lines for name, lines in sections.items() if lines}
+    return {name: lines for name, facts_of in facts.items() if (lines := _differing(facts_of(before), facts_of(after)))}
 
 
 def _settings(body: Body) -> dict[str, Any]:
     config = body.get("config") or {}
-    values = {name: one.get("value") if isinstance(one, Mapping) else one for name, one in config.items()}
+    values = {name: each.get("value") if isinstance(each, Mapping) else each for name, each in config.items()}
     problem = body.get("problem") or {}
     own = {name: problem[name] for name in (*CASE, *WAY) if name in problem}
     return {**{name: value for name, value in values.items() if name not in (*ASIDE, "ranks", *own)}, **own}
@@ -279,12 +271,9 @@ def _flat(section: Body, prefix: str = "") -> dict[str, Any]:
 
 
 def _differing(before: Body, after: Body) -> list[str]:
-    both = [name for name in after if name in before and before[name] is not None and after[name] is not None]
-    return [
-        f"{name}: {_value_text(before[name])} -> {_value_text(after[name])}"
-        for name in both
-        if before[name] != after[name]
-    ]
+    both = [name for name in after if before.get(name) is not None and after[name] is not None]
+    changed = [name for name in both if before[name] != after[name]]
+    return [f"{name}: {_value_text(before[name])} -> {_value_text(after[name])}" for name in changed]
 
 
 def _value_text(value: Any) -> str:
@@ -309,12 +298,12 @@ def body_of(
         "before": names[0],
         "after": names[1],
         "tolerance": tolerance,
-        "changes": [asdict(one) for one in changes],
+        "changes": list(map(asdict, changes)),
         "differences": dict(different),
         "only_before": list(only[0]),
         "only_after": list(only[1]),
-        "not_comparable": [asdict(one) for one in skipped],
-        "regressed": any(one.regressed for one in changes),
+        "not_comparable": list(map(asdict, skipped)),
+        "regressed": any(change.regressed for change in changes),
     }
 
 
@@ -326,33 +315,25 @@ def text_of(
 ) -> str:
     """Return the comparison as a table, with differences, reasons, and the cases that are not compared."""
     rows = [["case", "before", "after", "change", "noise", ""]]
-    for one in changes:
-        shown = bytes_rate_text if one.unit == "bytes/s" else rate_text
-        change = "" if one.change is None else f"{100 * one.change:+.1f} %"
-        noise = "unknown" if one.noise is None else f"{100 * one.noise:.1f} %"
-        rows.append(
-            [
-                one.name,
-                shown(one.before),
-                shown(one.after),
-                change,
-                noise,
-                one.verdict.upper() if one.regressed or one.verdict == "ambiguous" else one.verdict,
-            ]
-        )
-    lines = [f"  {one.name}: {one.why}\n" for one in changes if one.why]
-    lines += [f"  differs in {name}: {'; '.join(found)}\n" for name, found in different.items()]
-    if any(one.verdict == "ambiguous" for one in changes):
+    for change in changes:
+        rates = map(bytes_rate_text if change.unit == "bytes/s" else rate_text, (change.before, change.after))
+        percent = "" if change.change is None else f"{100 * change.change:+.1f} %"
+        noise = "unknown" if change.noise is None else f"{100 * change.noise:.1f} %"
+        loud = change.regressed or change.verdict == "ambiguous"
+        rows.append([change.name, *rates, percent, noise, change.verdict.upper() if loud else change.verdict])
+    lines = [f"  {change.name}: {change.why}\n" for change in changes if change.why]
+    lines += [f"  differs in {name}: {'; '.join(texts)}\n" for name, texts in different.items()]
+    if any(change.verdict == "ambiguous" for change in changes):
         lines.append(
             "  AMBIGUOUS: noise is unknown unless both runs are timed at least twice; use --repeat 3 in both, or\n"
             "  compare --rounds 5\n"
         )
-    elif any(one.noise is None for one in changes):
+    elif any(change.noise is None for change in changes):
         lines.append("  noise unknown: needs at least two timed runs in both, e.g. --repeat 3\n")
-    lines += [f"  not comparable: {one.text}\n" for one in skipped]
-    apart = {one.before for one in skipped}, {one.after for one in skipped}
-    for run, names, gone in zip("AB", only, apart):
-        if unpaired := [name for name in names if name not in gone]:
+    lines += [f"  not comparable: {pair.text}\n" for pair in skipped]
+    apart = {pair.before for pair in skipped}, {pair.after for pair in skipped}
+    for run, names, listed_before in zip("AB", only, apart):
+        if unpaired := [name for name in names if name not in listed_before]:
             lines.append(f"  only in {run}: {'; '.join(unpaired)}\n")
     return table(rows) + "".join(lines)
 

@@ -1,12 +1,13 @@
 """Write HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value with the names of the reference.
 
-Values that mxpeak does not measure have no line. Numbers have all their digits; G is 10^9. An additional last section
-names the author of the file, and the rules that the run breaks.
+A template names each value by its path in a result, or below `own` if the report derives it. Values that mxpeak does
+not measure have no line. Numbers have all their digits; G is 10^9. An additional last section names the author of the
+file, and the rules that the run breaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +16,93 @@ from mxpeak.records import Result
 from mxpeak.report.native_report import OwnReport
 from mxpeak.report.text import own_test, rules_text
 
-SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"
-
 Section = Mapping[str, Any]
-Rows = Iterable[tuple[str, Any]]
+
+#: The first part of the reports of HPCG and HPG-MxP, up to the coarse levels; all boxes have the same height.
+OPENING = """\
+Machine Summary::Distributed Processes={problem.ranks}
+Machine Summary::Threads per processes={problem.threads}
+Global Problem Dimensions::Global nx={problem.gnx}
+Global Problem Dimensions::Global ny={problem.gny}
+Global Problem Dimensions::Global nz={problem.gnz}
+Processor Dimensions::npx={problem.npx}
+Processor Dimensions::npy={problem.npy}
+Processor Dimensions::npz={problem.npz}
+Local Domain Dimensions::nx={problem.nx}
+Local Domain Dimensions::ny={problem.ny}
+Local Domain Dimensions::Lower ipz={own.lower_ipz}
+Local Domain Dimensions::Upper ipz={own.upper_ipz}
+Local Domain Dimensions::nz={problem.nz}
+Setup Information::Setup Time={problem.setup_s}
+Linear System Information::Number of Equations={problem.rows}
+Linear System Information::Number of Nonzero Terms={problem.nnz}
+Multigrid Information::Number of coarse grid levels={own.coarse_levels}
+"""
+#: A coarse level, which is smoothed once before and once after the correction.
+COARSE_LEVEL = """\
+Multigrid Information::Coarse Grids::Grid Level={level}
+Multigrid Information::Coarse Grids::Number of Equations={rows}
+Multigrid Information::Coarse Grids::Number of Nonzero Terms={nnz}
+Multigrid Information::Coarse Grids::Number of Presmoother Steps={smoother_steps}
+Multigrid Information::Coarse Grids::Number of Postsmoother Steps={smoother_steps}
+"""
+#: The memory by the reference's formula, which counts every number as fp64.
+MEMORY = """\
+Memory Use Information::Total memory used for data (Gbytes)={own.memory}
+Memory Use Information::Bytes per equation (Total memory / Number of Equations)={own.bytes_per_row}
+"""
+REPORT = """\
+Spectral Convergence Tests::Result={own.spectral}
+Spectral Convergence Tests::Unpreconditioned::Maximum iteration count={validation.cg.unpreconditioned.iterations}
+Spectral Convergence Tests::Unpreconditioned::Expected iteration count={validation.cg.unpreconditioned.expected}
+Spectral Convergence Tests::Preconditioned::Maximum iteration count={validation.cg.preconditioned.iterations}
+Spectral Convergence Tests::Preconditioned::Expected iteration count={validation.cg.preconditioned.expected}
+Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon::Result={own.symmetry}
+Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon::Departure for SpMV={validation.symmetry.spmv}
+Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon::Departure for MG={validation.symmetry.mg}
+Iteration Count Information::Result={own.reached}
+Iteration Count Information::Reference CG iterations per set={result.reference_iterations_per_set}
+Iteration Count Information::Optimized CG iterations per set={result.optimized_iterations_per_set}
+Iteration Count Information::Total number of reference iterations={result.total_reference_iterations}
+Iteration Count Information::Total number of optimized iterations={result.total_optimized_iterations}
+Reproducibility Information::Result={own.norms}
+Reproducibility Information::Scaled residual mean={validation.norms.mean}
+Reproducibility Information::Scaled residual variance={validation.norms.variance}
+Benchmark Time Summary::Optimization phase={problem.optimize_s}
+Benchmark Time Summary::DDOT={own.ddot_s}
+Benchmark Time Summary::WAXPBY={own.waxpby_s}
+Benchmark Time Summary::SpMV={own.spmv_s}
+Benchmark Time Summary::MG={own.mg_s}
+Benchmark Time Summary::Total={result.time_s}
+Floating Point Operations Summary::Raw DDOT={result.raw.ddot}
+Floating Point Operations Summary::Raw WAXPBY={result.raw.waxpby}
+Floating Point Operations Summary::Raw SpMV={result.raw.spmv}
+Floating Point Operations Summary::Raw MG={result.raw.mg}
+Floating Point Operations Summary::Total={result.raw.total}
+Floating Point Operations Summary::Total with convergence overhead={own.credited}
+GB/s Summary::Raw Read B/W={own.read}
+GB/s Summary::Raw Write B/W={own.write}
+GB/s Summary::Raw Total B/W={own.moved}
+GB/s Summary::Total with convergence and optimization phase overhead={own.credited_moved}
+GFLOP/s Summary::Raw DDOT={own.ddot}
+GFLOP/s Summary::Raw WAXPBY={own.waxpby}
+GFLOP/s Summary::Raw SpMV={own.spmv}
+GFLOP/s Summary::Raw MG={own.mg}
+GFLOP/s Summary::Raw Total={own.raw}
+GFLOP/s Summary::Total with convergence overhead={own.with_convergence}
+GFLOP/s Summary::Total with convergence and optimization phase overhead={own.rate}
+User Optimization Overheads::Optimization phase time (sec)={problem.optimize_s}
+DDOT Timing Variations::Min DDOT MPI_Allreduce time={result.dot_allreduce_s.min}
+DDOT Timing Variations::Max DDOT MPI_Allreduce time={result.dot_allreduce_s.max}
+DDOT Timing Variations::Avg DDOT MPI_Allreduce time={result.dot_allreduce_s.mean}
+Final Summary::HPCG result is={own.invalid}
+Final Summary::HPCG result is VALID with a GFLOP/s rating of={own.rating}
+Final Summary::HPCG 2.4 rating for historical reasons is={own.rating_2_4}
+Final Summary::Results are valid but execution time (sec) is={own.short_s}
+Final Summary::Official results execution time (sec) must be at least={own.official_s}
+"""
+#: The rules line of a run that is only too short or too small; scripts parse this line.
+SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
 class HpcgText(OwnReport):
@@ -31,123 +115,62 @@ class HpcgText(OwnReport):
 
 def hpcg_report(result: Result, now: datetime) -> str:
     """Return HPCG's report of one result."""
-    return "".join(
-        [
-            opening("HPCG-Benchmark", "3.1", result.problem),
-            _tests(result.validation),
-            _iterations(result),
-            _times(result),
-            _flops(result),
-            _bandwidths(result),
-            _rates(result),
-            overheads(result.problem),
-            _allreduces(result.result),
-            _final(result),
-            written_by(result, now),
-        ]
-    )
+    opening = opening_part("HPCG-Benchmark", "3.1", result.problem)
+    return f"{opening}{filled(REPORT, values_of(result, _derived(result)))}{written_by(result, now)}"
 
 
-def section(name: str, rows: Rows) -> str:
-    """Return the lines of one section; unknown values have no line."""
-    return "".join(f"{name}::{key}={value}\n" for key, value in rows if value is not None)
+def filled(template: str, values: Section) -> str:
+    """Return a template with the value that each line names; lines with unknown values are omitted."""
+    lines = []
+    for line in template.splitlines():
+        key, _, path = line.rstrip("}").rpartition("={")
+        value: Any = values
+        for name in path.split("."):
+            value = (value or {}).get(name)
+        lines += [] if value is None else [f"{key}={value}\n"]
+    return "".join(lines)
 
 
-def opening(name: str, version: str, problem: Section) -> str:
+def values_of(result: Result, own: Section) -> dict[str, Section]:
+    """Return the values that a template can name; `own` are those that the report derives."""
+    time_s, passed = result.result.get("time_s"), result.passed
+    short = passed and time_s is not None and time_s < OFFICIAL_S
+    ending = {
+        "invalid": None if passed else "INVALID.",
+        "rating": giga(result.result.get("rate_flops")) if passed else None,
+        "short_s": time_s if short else None,
+        "official_s": OFFICIAL_S if short else None,
+    }
+    sections = {"problem": result.problem, "result": result.result, "validation": result.validation}
+    return {**sections, "own": {**own, **ending}}
+
+
+def opening_part(name: str, version: str, problem: Section) -> str:
     """Return the first part of both reports: machine, dimensions, system, multigrid and memory."""
-    machine = (("Distributed Processes", problem.get("ranks")), ("Threads per processes", problem.get("threads")))
-    return "".join(
-        [
-            f"{name}\nversion={version}\n",
-            section("Machine Summary", machine),
-            _dimensions(problem),
-            section("Setup Information", [("Setup Time", problem.get("setup_s"))]),
-            section("Linear System Information", _system(problem)),
-            _multigrid(problem),
-            _memory(problem),
-        ]
-    )
-
-
-def _dimensions(problem: Section) -> str:
-    """Return the mesh of all ranks, the grid of ranks, and the box of each rank; all boxes have the same height."""
-    highest = None if problem.get("npz") is None else problem["npz"] - 1
-    local = (
-        ("nx", problem.get("nx")),
-        ("ny", problem.get("ny")),
-        ("Lower ipz", None if highest is None else 0),
-        ("Upper ipz", highest),
-        ("nz", problem.get("nz")),
-    )
-    return (
-        section("Global Problem Dimensions", [(f"Global n{axis}", problem.get(f"gn{axis}")) for axis in "xyz"])
-        + section("Processor Dimensions", [(f"np{axis}", problem.get(f"np{axis}")) for axis in "xyz"])
-        + section("Local Domain Dimensions", local)
-    )
-
-
-def _system(of: Section) -> Rows:
-    return [("Number of Equations", of.get("rows")), ("Number of Nonzero Terms", of.get("nnz"))]
-
-
-def _multigrid(problem: Section) -> str:
-    """Return the coarse levels, each smoothed once before and once after the correction."""
-    if not problem.get("levels"):
-        return ""
-    coarse = problem["levels"][1:]
-    steps = [("Number of Presmoother Steps", 1), ("Number of Postsmoother Steps", 1)]
-    return section("Multigrid Information", [("Number of coarse grid levels", len(coarse))]) + "".join(
-        section("Multigrid Information::Coarse Grids", [("Grid Level", k), *_system(level), *steps])
-        for k, level in enumerate(coarse, 1)
-    )
-
-
-def _memory(problem: Section) -> str:
-    """Return the memory by the reference's formula, which counts every number as fp64."""
-    total, rows = (problem.get("memory_bytes") or {}).get("reference_formula"), problem.get("rows")
-    return section(
-        "Memory Use Information",
-        [
-            ("Total memory used for data (Gbytes)", giga(total)),
-            ("Bytes per equation (Total memory / Number of Equations)", ratio(total, rows)),
-        ],
-    )
-
-
-#: The rules line of a run that is only too short or too small; scripts parse this line.
-SHORT = {"time": "too short for the list", "memory": "too small for the list"}
-
-
-def overheads(problem: Section) -> str:
-    """Return the time of the optimization phase."""
-    return section("User Optimization Overheads", [("Optimization phase time (sec)", problem.get("optimize_s"))])
-
-
-def final_summary(name: str, result: Result, ratings: Rows) -> str:
-    """Return VALID with ratings, or INVALID, and a remark if the run is too short for an official result."""
-    if not result.passed:
-        return section("Final Summary", [(f"{name} result is", "INVALID.")])
-    time_s = result.result.get("time_s")
-    short = time_s is not None and time_s < OFFICIAL_S
-    remarks = [
-        ("Results are valid but execution time (sec) is", time_s),
-        ("Official results execution time (sec) must be at least", OFFICIAL_S),
-    ]
-    return section("Final Summary", [*ratings, *(remarks if short else [])])
+    npz, levels = problem.get("npz"), problem.get("levels") or []
+    memory = (problem.get("memory_bytes") or {}).get("reference_formula")
+    own = {
+        "lower_ipz": None if npz is None else 0,
+        "upper_ipz": None if npz is None else npz - 1,
+        "coarse_levels": len(levels) - 1 if levels else None,
+        "memory": giga(memory),
+        "bytes_per_row": ratio(memory, problem.get("rows")),
+    }
+    values = {"problem": problem, "own": own}
+    coarse = [filled(COARSE_LEVEL, {**level, "level": k, "smoother_steps": 1}) for k, level in enumerate(levels) if k]
+    return f"{name}\nversion={version}\n{filled(OPENING, values)}{''.join(coarse)}{filled(MEMORY, values)}"
 
 
 def written_by(result: Result, now: datetime) -> str:
     """Return the author and the date of the file, and the rules that the run breaks."""
-    broken = result.rules.get("violations") or []
-    return section(
-        "Written by mxpeak",
-        [
-            ("Version", result.software.get("mxpeak")),
-            ("Date", f"{now:%Y-%m-%d %H:%M:%S}"),
-            ("Rules", rules_text(result, SHORT) or None),
-            *(("Own test" if own_test(one) else "Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
-        ],
-    )
+    broken = [
+        f"{'Own test' if own_test(violation) else 'Broken rule'}={violation['rule']}: {violation['text']}"
+        for violation in result.rules.get("violations") or []
+    ]
+    version, rules = result.software.get("mxpeak"), rules_text(result, SHORT)
+    lines = [] if version is None else [f"Version={version}"]
+    lines += [f"Date={now:%Y-%m-%d %H:%M:%S}", *([f"Rules={rules}"] if rules else []), *broken]
+    return "".join(f"Written by mxpeak::{line}\n" for line in lines)
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
@@ -166,129 +189,42 @@ def ratio(amount: float | None, of: float | None) -> float | None:
     return amount / of if amount is not None and of else None
 
 
-def _word(passed: bool | None) -> str | None:
-    return None if passed is None else "PASSED" if passed else "FAILED"
+def _derived(result: Result) -> dict[str, Any]:
+    """Return the values that HPCG's report derives.
 
-
-def _tests(check: Section) -> str:
-    """Return the section on the spectral tests, and on the symmetry of product and preconditioner."""
-    cg, symmetry = check.get("cg") or {}, check.get("symmetry") or {}
-    text = section("Spectral Convergence Tests", [("Result", _word(cg.get("passed")))])
-    for name in ("unpreconditioned", "preconditioned"):
-        way = cg.get(name) or {}
-        counts = (("Maximum iteration count", way.get("iterations")), ("Expected iteration count", way.get("expected")))
-        text += section(f"Spectral Convergence Tests::{name.capitalize()}", counts)
-    return text + section(
-        SYMMETRY,
-        [
-            ("Result", _word(symmetry.get("passed"))),
-            ("Departure for SpMV", symmetry.get("spmv")),
-            ("Departure for MG", symmetry.get("mg")),
-        ],
-    )
-
-
-def _iterations(result: Result) -> str:
-    """Return the section on the iterations per set for the reference's accuracy, and the reproducibility of the
-    sets.
+    The bytes per second are those of the reference's algorithm, also scaled by the ratio of rating to raw rate. They
+    can exceed the memory bandwidth, because the code moves fewer bytes.
     """
     figures, check = result.result, result.validation
-    norms, residual, threshold = check.get("norms") or {}, check.get("residual"), check.get("threshold")
-    reached = None if residual is None or threshold is None else residual <= threshold
-    return section(
-        "Iteration Count Information",
-        [
-            ("Result", _word(reached)),
-            ("Reference CG iterations per set", figures.get("reference_iterations_per_set")),
-            ("Optimized CG iterations per set", figures.get("optimized_iterations_per_set")),
-            ("Total number of reference iterations", figures.get("total_reference_iterations")),
-            ("Total number of optimized iterations", figures.get("total_optimized_iterations")),
-        ],
-    ) + section(
-        "Reproducibility Information",
-        [
-            ("Result", _word(norms.get("passed"))),
-            ("Scaled residual mean", norms.get("mean")),
-            ("Scaled residual variance", norms.get("variance")),
-        ],
-    )
-
-
-MOTIFS = (("DDOT", "ddot"), ("WAXPBY", "waxpby"), ("SpMV", "spmv"), ("MG", "mg"))
-
-
-def _times(result: Result) -> str:
-    motifs = [(name, time_of(result.phases, phase)) for name, phase in MOTIFS]
-    return section(
-        "Benchmark Time Summary",
-        [("Optimization phase", result.problem.get("optimize_s")), *motifs, ("Total", result.result.get("time_s"))],
-    )
-
-
-def _flops(result: Result) -> str:
-    """Return the section on the executed flops, and the credited flops without additional iterations."""
-    raw, figures = result.result.get("raw") or {}, result.result
-    credited = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
-    total = raw.get("total")
-    return section(
-        "Floating Point Operations Summary",
-        [
-            *((f"Raw {name}", raw.get(phase)) for name, phase in MOTIFS),
-            ("Total", total),
-            ("Total with convergence overhead", None if total is None or credited is None else total * credited),
-        ],
-    )
-
-
-def _bandwidths(result: Result) -> str:
-    """Return the nominal bytes per second of the reference's algorithm, also scaled by the ratio of rating to raw rate.
-
-    These rates can exceed the memory bandwidth, because the code moves fewer bytes.
-    """
-    figures, moved = result.result, result.result.get("bytes") or {}
-    time_s, read, write = figures.get("time_s"), giga(moved.get("read")), giga(moved.get("write"))
+    raw, moved, time_s = figures.get("raw") or {}, figures.get("bytes") or {}, figures.get("time_s")
+    residual, threshold = check.get("residual"), check.get("threshold")
+    tests = {
+        "spectral": (check.get("cg") or {}).get("passed"),
+        "symmetry": (check.get("symmetry") or {}).get("passed"),
+        "reached": None if residual is None or threshold is None else residual <= threshold,
+        "norms": (check.get("norms") or {}).get("passed"),
+    }
+    seconds = {name: time_of(result.phases, name) for name in ("ddot", "waxpby", "spmv", "mg")}
+    read, write = giga(moved.get("read")), giga(moved.get("write"))
     total = None if read is None or write is None else ratio(read + write, time_s)
     share = ratio(figures.get("rate_flops"), figures.get("raw_rate_flops"))
-    return section(
-        "GB/s Summary",
-        [
-            ("Raw Read B/W", ratio(read, time_s)),
-            ("Raw Write B/W", ratio(write, time_s)),
-            ("Raw Total B/W", total),
-            (
-                "Total with convergence and optimization phase overhead",
-                None if total is None or share is None else total * share,
-            ),
-        ],
-    )
+    kept = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
+    return {
+        **{name: {True: "PASSED", False: "FAILED", None: None}[passed] for name, passed in tests.items()},
+        **{f"{name}_s": time_s for name, time_s in seconds.items()},
+        **{name: ratio(giga(raw.get(name)), time_s) for name, time_s in seconds.items()},
+        "credited": product(raw.get("total"), kept),
+        "read": ratio(read, time_s),
+        "write": ratio(write, time_s),
+        "moved": total,
+        "credited_moved": product(total, share),
+        "raw": giga(figures.get("raw_rate_flops")),
+        "with_convergence": giga(figures.get("rate_flops_with_convergence")),
+        "rate": giga(figures.get("rate_flops")),
+        "rating_2_4": giga(figures.get("rate_flops_2_4")) if result.passed else None,
+    }
 
 
-def _rates(result: Result) -> str:
-    raw, figures = result.result.get("raw") or {}, result.result
-    motifs = [(f"Raw {name}", ratio(giga(raw.get(key)), time_of(result.phases, key))) for name, key in MOTIFS]
-    return section(
-        "GFLOP/s Summary",
-        [
-            *motifs,
-            ("Raw Total", giga(figures.get("raw_rate_flops"))),
-            ("Total with convergence overhead", giga(figures.get("rate_flops_with_convergence"))),
-            ("Total with convergence and optimization phase overhead", giga(figures.get("rate_flops"))),
-        ],
-    )
-
-
-def _allreduces(figures: Section) -> str:
-    waits = figures.get("dot_allreduce_s") or {}
-    names = (("Min", "min"), ("Max", "max"), ("Avg", "mean"))
-    return section("DDOT Timing Variations", [(f"{n} DDOT MPI_Allreduce time", waits.get(key)) for n, key in names])
-
-
-def _final(result: Result) -> str:
-    return final_summary(
-        "HPCG",
-        result,
-        [
-            ("HPCG result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops"))),
-            ("HPCG 2.4 rating for historical reasons is", giga(result.result.get("rate_flops_2_4"))),
-        ],
-    )
+def product(amount: float | None, factor: float | None) -> float | None:
+    """Return the product of two numbers; None if one of them is unknown."""
+    return None if amount is None or factor is None else amount * factor

@@ -13,13 +13,72 @@ from typing import Any
 
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
-from mxpeak.report.hpcg_text import final_summary, giga, opening, overheads, ratio, section, time_of, written_by
+from mxpeak.report.hpcg_text import filled, giga, opening_part, product, ratio, time_of, values_of, written_by
 from mxpeak.report.native_report import OwnReport
-
-Section = Mapping[str, Any]
 
 #: The phases of a multigrid cycle.
 MULTIGRID = ("gs", "restriction", "prolongation")
+REPORT = """\
+Iteration Count Information::Number of processes (validation)={validation.ranks}
+Iteration Count Information::Restart length (validation)={problem.restart}
+Iteration Count Information::Convergence tolerance (validation)={validation.threshold}
+Iteration Count Information::Number of reference iterations (validation)={validation.double_iterations}
+Iteration Count Information::Initial residual norm of reference iterations (validation)={validation.double_initial}
+Iteration Count Information::Final residual norm of reference iterations (validation)={own.double_final}
+Iteration Count Information::Number of optimized iterations (validation)={validation.mixed_iterations}
+Iteration Count Information::Initial residual norm of optimized iterations (validation)={validation.mixed_initial}
+Iteration Count Information::Final residual norm of optimized iterations (validation)={own.mixed_final}
+Iteration Count Information::Validation type={validation.type}
+Iteration Count Information::Penalty factor (validation)={validation.penalty}
+Benchmark Time Summary::Run time requested (benchmark)={problem.rt_s}
+Benchmark Time Summary::Min run time required (benchmark)={own.required_s}
+Benchmark Time Summary::Number of GMRES calls (benchmark)={result.solves}
+Benchmark Time Summary::Mximum number of iterations (benchmark)={problem.max_iterations}
+Benchmark Time Summary::Optimization phase={problem.optimize_s}
+Benchmark Time Summary::Num SpMVs={own.mixed.products}
+Benchmark Time Summary::Ortho={own.mixed.ortho}
+Benchmark Time Summary::SpMV={own.mixed.spmv}
+Benchmark Time Summary::MG={own.mixed.mg}
+Benchmark Time Summary::SpTRSV={own.mixed.gs}
+Benchmark Time Summary::Restic={own.mixed.restriction}
+Benchmark Time Summary::Prlong={own.mixed.prolongation}
+Benchmark Time Summary::VecUpdate={own.mixed.update}
+Benchmark Time Summary::Total={result.time_s}
+Benchmark Time Summary::Number of GMRES calls (reference)={own.double.solves}
+Benchmark Time Summary::Mximum number of iterations (reference)={own.double.max_iterations}
+Benchmark Time Summary::Num SpMVs (reference)={own.double.products}
+Benchmark Time Summary::Ortho (reference)={own.double.ortho}
+Benchmark Time Summary::SpMV (reference)={own.double.spmv}
+Benchmark Time Summary::MG (reference)={own.double.mg}
+Benchmark Time Summary::SpTRSV (reference)={own.double.gs}
+Benchmark Time Summary::Restic (reference)={own.double.restriction}
+Benchmark Time Summary::Prlong (reference)={own.double.prolongation}
+Benchmark Time Summary::VecUpdate (reference)={own.double.update}
+Benchmark Time Summary::Total (reference)={result.double_time_s}
+Floating Point Operations Summary::Raw Ortho={own.flops.ortho}
+Floating Point Operations Summary::Raw SpMV={own.flops.spmv}
+Floating Point Operations Summary::Raw MG={own.flops.mg}
+Floating Point Operations Summary::Total={result.flops.total}
+GFLOP/s Summary::Raw Orho={own.rates.ortho}
+GFLOP/s Summary::Raw SpMV={own.rates.spmv}
+GFLOP/s Summary::Raw MG={own.rates.mg}
+GFLOP/s Summary::Raw Total={own.rates.raw_rate_flops}
+GFLOP/s Summary::Total for benchmark={own.rates.rate_flops}
+User Optimization Overheads::Optimization phase time (sec)={problem.optimize_s}
+Final Summary::HPGMP result is={own.invalid}
+Final Summary::HPGMP result is VALID with a GFLOP/s rating of={own.rating}
+Final Summary::Results are valid but execution time (sec) is={own.short_s}
+Final Summary::Official results execution time (sec) must be at least={own.official_s}
+Precision (mxpeak)::Matrix values of multigrid by level (benchmark)={own.formats.mg}
+Precision (mxpeak)::Matrix values of the Krylov iteration (benchmark)={own.formats.krylov}
+Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)={own.formats.vectors}
+Precision (mxpeak)::Residual and solution (benchmark)={own.formats.outer}
+Precision (mxpeak)::Matrix values and vectors (reference)={own.formats.double}
+Counting (mxpeak)::Total for benchmark in the counting of the reference code={own.rates.rate_flops_reference}
+Counting (mxpeak)::Total for benchmark in the counting of ORNL={own.rates.rate_flops_ornl}
+Counting (mxpeak)::Raw Total in the counting of the reference code={own.rates.raw_rate_flops}
+Counting (mxpeak)::Raw Total in the counting of ORNL={own.rates.raw_rate_flops_ornl}
+"""
 
 
 class HpgMpText(OwnReport):
@@ -32,154 +91,45 @@ class HpgMpText(OwnReport):
 
 def hpgmp_report(result: Result, now: datetime) -> str:
     """Return HPG-MxP's report of one result."""
-    return "".join(
-        [
-            opening("HPGMP-Benchmark", "0.1", result.problem),
-            _iterations(result),
-            _times(result),
-            _flops(result),
-            _rates(result),
-            overheads(result.problem),
-            _final(result),
-            _precisions(result),
-            _countings(result.result),
-            written_by(result, now),
-        ]
-    )
+    opening = opening_part("HPGMP-Benchmark", "0.1", result.problem)
+    return f"{opening}{filled(REPORT, values_of(result, _derived(result)))}{written_by(result, now)}"
 
 
-def _iterations(result: Result) -> str:
-    """Return the validation: both solvers from x = 0, with their residual norms before and after."""
-    check = result.validation
-    return section(
-        "Iteration Count Information",
-        [
-            ("Number of processes (validation)", check.get("ranks")),
-            ("Restart length (validation)", result.problem.get("restart")),
-            ("Convergence tolerance (validation)", check.get("threshold")),
-            *_solver("reference", "double", check),
-            *_solver("optimized", "mixed", check),
-            ("Validation type", check.get("type")),
-            ("Penalty factor (validation)", check.get("penalty")),
-        ],
-    )
-
-
-def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
-    """Return the iterations and norms of one solver; its recorded residual is relative to the initial one."""
-    first, residual = check.get(f"{key}_initial"), check.get(f"{key}_residual")
-    return [
-        (f"Number of {name} iterations (validation)", check.get(f"{key}_iterations")),
-        (f"Initial residual norm of {name} iterations (validation)", first),
-        (
-            f"Final residual norm of {name} iterations (validation)",
-            None if first is None or residual is None else first * residual,
-        ),
-    ]
-
-
-def _times(result: Result) -> str:
-    """Return the seconds by motif of the mixed and of the double solver."""
-    problem, figures = result.problem, result.result
-    mixed = [
-        ("Run time requested (benchmark)", problem.get("rt_s")),
-        ("Min run time required (benchmark)", OFFICIAL_S),
-        ("Number of GMRES calls (benchmark)", figures.get("solves")),
-        ("Mximum number of iterations (benchmark)", problem.get("max_iterations")),
-        ("Optimization phase", problem.get("optimize_s")),
-        *_motif_times(result.phases, problem.get("ranks")),
-        ("Total", figures.get("time_s")),
-    ]
-    double = [
-        ("Number of GMRES calls", figures.get("double_solves")),
-        ("Mximum number of iterations", problem.get("max_iterations")),
-        *_motif_times(figures.get("double_phases") or {}, problem.get("ranks")),
-        ("Total", figures.get("double_time_s")),
-    ]
+def _derived(result: Result) -> dict[str, Any]:
+    """Return the values that the report derives; the recorded residuals are relative to the initial ones."""
+    problem, figures, check = result.problem, result.result, result.validation
+    mixed, double = _motif_times(result.phases, problem), dict[str, Any]()
     measured = figures.get("double_time_s") is not None
-    reference = [(f"{key} (reference)", value) for key, value in double] if measured else []
-    return section("Benchmark Time Summary", [*mixed, *reference])
+    if measured:
+        double = _motif_times(figures.get("double_phases") or {}, problem)
+        double |= {"solves": figures.get("double_solves"), "max_iterations": problem.get("max_iterations")}
+    counted = figures.get("flops") or {}
+    multigrid = [counted[name] for name in MULTIGRID if counted.get(name) is not None]
+    flops = {"ortho": counted.get("ortho"), "spmv": counted.get("spmv"), "mg": sum(multigrid) if multigrid else None}
+    names = ("raw_rate_flops", "rate_flops", "rate_flops_reference", "rate_flops_ornl", "raw_rate_flops_ornl")
+    rates = {name: ratio(giga(amount), mixed[name]) for name, amount in flops.items()}
+    formats, precision = dict[str, Any](), problem.get("precision")
+    if isinstance(precision, Mapping):  # the reference has no keys for formats
+        levels = ", ".join(precision.get("mg") or []) or None
+        formats = {**precision, "mg": levels, "outer": "fp64", "double": "fp64" if measured else None}
+    return {
+        "double_final": product(check.get("double_initial"), check.get("double_residual")),
+        "mixed_final": product(check.get("mixed_initial"), check.get("mixed_residual")),
+        "required_s": OFFICIAL_S,
+        "mixed": mixed,
+        "double": double,
+        "flops": flops,
+        "rates": rates | {name: giga(figures.get(name)) for name in names},
+        "formats": formats,
+    }
 
 
-def _motif_times(phases: Mapping[str, Section], ranks: int | None) -> list[tuple[str, Any]]:
-    calls = (phases.get("spmv") or {}).get("calls")  # of all ranks; the reference counts those of one rank
-    return [
-        ("Num SpMVs", None if calls is None or not ranks else calls // ranks),
-        ("Ortho", time_of(phases, "ortho")),
-        ("SpMV", time_of(phases, "spmv")),
-        ("MG", time_of(phases, *MULTIGRID)),
-        ("SpTRSV", time_of(phases, "gs")),
-        ("Restic", time_of(phases, "restriction")),
-        ("Prlong", time_of(phases, "prolongation")),
-        ("VecUpdate", time_of(phases, "update")),
-    ]
-
-
-def _motif_flops(result: Result) -> dict[str, float | None]:
-    """Return the flops of orthogonalization, SpMV and multigrid; multigrid includes all of its phases."""
-    flops = result.result.get("flops") or {}
-    multigrid = [flops[name] for name in MULTIGRID if flops.get(name) is not None]
-    return {"ortho": flops.get("ortho"), "spmv": flops.get("spmv"), "mg": sum(multigrid) if multigrid else None}
-
-
-def _flops(result: Result) -> str:
-    flops = _motif_flops(result)
-    return section(
-        "Floating Point Operations Summary",
-        [
-            ("Raw Ortho", flops["ortho"]),
-            ("Raw SpMV", flops["spmv"]),
-            ("Raw MG", flops["mg"]),
-            ("Total", (result.result.get("flops") or {}).get("total")),
-        ],
-    )
-
-
-def _rates(result: Result) -> str:
-    flops, phases = _motif_flops(result), result.phases
-    return section(
-        "GFLOP/s Summary",
-        [
-            ("Raw Orho", ratio(giga(flops["ortho"]), time_of(phases, "ortho"))),
-            ("Raw SpMV", ratio(giga(flops["spmv"]), time_of(phases, "spmv"))),
-            ("Raw MG", ratio(giga(flops["mg"]), time_of(phases, *MULTIGRID))),
-            ("Raw Total", giga(result.result.get("raw_rate_flops"))),
-            ("Total for benchmark", giga(result.result.get("rate_flops"))),
-        ],
-    )
-
-
-def _precisions(result: Result) -> str:
-    """Return an additional section with the formats of both solvers, for which the reference has no keys."""
-    precision, measured = result.problem.get("precision"), result.result.get("double_time_s") is not None
-    if not isinstance(precision, Mapping):
-        return ""
-    levels = precision.get("mg")
-    return section(
-        "Precision (mxpeak)",
-        [
-            ("Matrix values of multigrid by level (benchmark)", ", ".join(levels) if levels else None),
-            ("Matrix values of the Krylov iteration (benchmark)", precision.get("krylov")),
-            ("Vectors of the Krylov iteration and multigrid (benchmark)", precision.get("vectors")),
-            ("Residual and solution (benchmark)", "fp64"),
-            ("Matrix values and vectors (reference)", "fp64" if measured else None),
-        ],
-    )
-
-
-def _countings(figures: Section) -> str:
-    """Return an additional section with the rate in both countings; other sections use that of the reference code."""
-    return section(
-        "Counting (mxpeak)",
-        [
-            ("Total for benchmark in the counting of the reference code", giga(figures.get("rate_flops_reference"))),
-            ("Total for benchmark in the counting of ORNL", giga(figures.get("rate_flops_ornl"))),
-            ("Raw Total in the counting of the reference code", giga(figures.get("raw_rate_flops"))),
-            ("Raw Total in the counting of ORNL", giga(figures.get("raw_rate_flops_ornl"))),
-        ],
-    )
-
-
-def _final(result: Result) -> str:
-    rating = ("HPGMP result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops")))
-    return final_summary("HPGMP", result, [rating])
+def _motif_times(phases: Mapping[str, Mapping[str, Any]], problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seconds of each motif, and the number of products of one rank."""
+    calls, ranks = (phases.get("spmv") or {}).get("calls"), problem.get("ranks")  # the calls of all ranks
+    times = {name: time_of(phases, name) for name in ("ortho", "spmv", *MULTIGRID, "update")}
+    return {
+        **times,
+        "mg": time_of(phases, *MULTIGRID),
+        "products": calls // ranks if calls is not None and ranks else None,
+    }
