@@ -11,7 +11,7 @@ import pytest
 from mxpeak.records import SCHEMA_RESULTS
 from mxpeak.report.html import html_report
 from mxpeak.report.plots import Axis
-from mxpeak.report.steps import rate_figure, steps_figure
+from mxpeak.report.run_plots import rate_figure, steps_figure
 
 
 def steps(**more: Any) -> dict[str, Any]:

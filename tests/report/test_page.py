@@ -9,8 +9,8 @@ import pytest
 
 from mxpeak.report.html import html_report
 from mxpeak.report.rank_map import rank_map
-from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
+from mxpeak.report.run_plots import repeats_figure
 from mxpeak.report.scaling import ranks_figures
 from tests.support.pages import everything, mixed, phases, result, sparse
 

@@ -45,14 +45,6 @@ def folded(text: str, width: int | None) -> str:
 
 
 def _folded(line: str, width: int) -> str:
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    parts = textwrap.wrap(
-        line.rstrip("\n"),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-        replace_whitespace=False,
-    )
-    return "\n".join(parts) + "\n"
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+    wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrapper.fill(line.rstrip("\n")) + "\n"

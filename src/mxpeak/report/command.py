@@ -30,7 +30,7 @@ def launched(result: Mapping[str, Any]) -> list[str]:
     """Return the command up to the verb: mxpeak, preceded by the launcher of the ranks."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
-    if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):
+    if name in (None, "shell") or any(str(word).partition("=")[0] == "--ranks" for word in argv):
         return ["mxpeak"]
     if name == "torchrun":
         return ["torchrun", "--nproc-per-node", ranks, "-m", "mxpeak"]
@@ -51,13 +51,9 @@ def repeat(result: Result, names: Iterable[str]) -> str:
     flags = dict(swept)
     if (result.launch.get("ranks") or 1) > 1 and not any(_is_of(word, GRID) for word in kept):
         flags.setdefault("grid", "--grid")  # the default grid may differ, and HPL.dat may list several
-    own = [
-        word
-        for name, flag in flags.items()
-        if values.get(name) is not None
-        for word in (flag, flag_value(values[name]))
-    ]
-    return one_line(shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept, *own]))
+    for name, flag in flags.items():
+        kept += [flag, flag_value(values[name])] if values.get(name) is not None else []
+    return one_line(shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept]))
 
 
 def _is_of(word: str, flags: Collection[str]) -> bool:

@@ -332,8 +332,8 @@ def text_of(
         lines.append("  noise unknown: needs at least two timed runs in both, e.g. --repeat 3\n")
     lines += [f"  not comparable: {pair.text}\n" for pair in skipped]
     apart = {pair.before for pair in skipped}, {pair.after for pair in skipped}
-    for run, names, listed_before in zip("AB", only, apart):
-        if unpaired := [name for name in names if name not in listed_before]:
+    for run, names, named in zip("AB", only, apart):
+        if unpaired := [name for name in names if name not in named]:
             lines.append(f"  only in {run}: {'; '.join(unpaired)}\n")
     return table(rows) + "".join(lines)
 

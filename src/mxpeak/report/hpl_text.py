@@ -124,11 +124,8 @@ class HplText(OwnReport):
 
 
 def _parameters(settings: Mapping[str, Any]) -> str:
-    swaps = {
-        "bin": "Binary-exchange",
-        "long": "Spread-roll (long)",
-        "mix": f"Mix (threshold = {settings['swap_threshold']})",
-    }
+    mix = f"Mix (threshold = {settings['swap_threshold']})"
+    swaps = {"bin": "Binary-exchange", "long": "Spread-roll (long)", "mix": mix}
     rows = (
         ("N", _numbers(settings["n"])),
         ("NB", _numbers(settings["nb"])),
@@ -139,7 +136,7 @@ def _parameters(settings: Mapping[str, Any]) -> str:
         ("NBMIN", _numbers(settings["nbmin"])),
         ("NDIV", _numbers(settings["ndiv"])),
         ("RFACT", _wrapped([FACT_NAMES[fact] for fact in settings["rfact"]])),
-        ("BCAST", _wrapped([_bcast_cell(name) for name in settings["bcast"]])),
+        ("BCAST", _wrapped([f"{'B' * name.startswith('long') + name:>8} " for name in settings["bcast"]])),
         ("DEPTH", _numbers([min(depth, 1) for depth in settings["depth"]])),  # the depths that run
         ("SWAP", f" {swaps[settings['swap']]}"),
         ("L1", f" {settings['l1_form']} form{NOT_USED}"),
@@ -148,11 +145,6 @@ def _parameters(settings: Mapping[str, Any]) -> str:
         ("ALIGN", f" {settings['alignment']} double precision words{NOT_USED}"),
     )
     return "".join(f"{label:7}:{value}\n" for label, value in rows)
-
-
-def _bcast_cell(name: str) -> str:
-    """Return HPL's name of a broadcast, if it has one."""
-    return f"{'B' + name if name.startswith('long') else name:>8} "
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -170,20 +162,14 @@ def _result_line(result: Result) -> str:
     if not time_s or rate is None:
         return ""
     of = result.problem
+    note = "panels by {}: PFACT, NBMIN, NDIV and RFACT were not used"  # which corrects the variant and the header
+    library = f"HPL_pdgesv() {note.format(of['panel_library'])}\n\n" if of.get("panel_library") else ""
     return (
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
-        f"{_library_line(of)}"
+        f"{library}"
     )
-
-
-def _library_line(problem: Mapping[str, Any]) -> str:
-    """Return the line that corrects the variant and the header if a library factored the panels."""
-    library = problem.get("panel_library")
-    if not library:
-        return ""
-    return f"HPL_pdgesv() panels by {library}: PFACT, NBMIN, NDIV and RFACT were not used\n\n"
 
 
 def _phase_lines(result: Result) -> str:

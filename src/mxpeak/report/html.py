@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
-from mxpeak.report.convergence import convergence_figure
 from mxpeak.report.markup import Body, folded, meter, part, rate_of, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
-from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
 from mxpeak.report.run_card import card
+from mxpeak.report.run_plots import convergence_figure, rate_figure, repeats_figure, steps_figure
 from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import facts, settings, shared_facts
-from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
 from mxpeak.report.summaries import lines_of, problem_parts
 from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
@@ -34,7 +32,7 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
     """Return the page of a result file's content; `runs` has the name of each result's run."""
     results = results_of(document)
     runs = runs or [""] * len(results)
-    names = list(dict.fromkeys(str(one.get("benchmark")) for one in results))
+    names = list(dict.fromkeys(str(result.get("benchmark")) for result in results))
     title = text("mxpeak: " + (", ".join(names) or "no results"))
     show = _Sections(results, study=bool(document.get("study")))
     body = [
@@ -43,7 +41,7 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
         card(results, runs),
         overview(results, runs),
         _study(document.get("study") or {}),
-        *(show.benchmark(name, [one for one in results if str(one.get("benchmark")) == name]) for name in names),
+        *(show.benchmark(name, [each for each in results if str(each.get("benchmark")) == name]) for name in names),
         _embedded(document),
     ]
     return page(title, "\n".join(filter(None, body)), script=True)
@@ -54,10 +52,10 @@ def _study(study: Body) -> str:
     if not study:
         return ""
     expected = f'<p class="faint">expected: {text(study["expected"]["text"])}</p>'
-    return f"<h2>{text(study['kind'].capitalize())} scaling</h2>{_figures([study_figures(study)])}{expected}"
+    return f"<h2>{text(study['kind'].capitalize())} scaling</h2>{_figures(study_figures(study))}{expected}"
 
 
-def _figures(drawn: Sequence[str]) -> str:
+def _figures(*drawn: str) -> str:
     figures = "".join(drawn)
     return f'<div class="figures">{figures}</div>' if figures else ""
 
@@ -74,18 +72,18 @@ class _Sections:
     def roofs(self, result: Body) -> Roofs:
         """Return the limits that were measured on the machine of a result."""
         where = str(measured_on(result))
-        if where not in self._roofs:
-            self._roofs[where] = roofs_of(self.results, result)
-        return self._roofs[where]
+        return self._roofs.get(where) or self._roofs.setdefault(where, roofs_of(self.results, result))
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
         """Return the common plots of a benchmark's results, and each result."""
         over_ranks = "" if self.study else ranks_figures(name, group)  # a study has its own plot
-        together = _figures([over_ranks, _precisions(name, group)])
+        runs = {str(part(result, "problem").get("precision")): part(result, "validation") for result in group}
+        history = convergence_figure(*lines_of(name).history, list(runs.items())) if len(runs) > 1 else ""
+        together = _figures(over_ranks, history)
         if len(group) <= MOST_OPEN:
-            return together + "".join(self.open(one) for one in group)
-        best = max(group, key=lambda one: (one.get("status") in PASSED, rate_of(one)))
-        others = "".join(self.closed(one) for one in group if one is not best)
+            return together + "".join(map(self.open, group))
+        best = max(group, key=lambda result: (result.get("status") in PASSED, rate_of(result)))
+        others = "".join(self.closed(result) for result in group if result is not best)
         return f"{together}{self.open(best)}{others}"
 
     def open(self, result: Body) -> str:
@@ -100,26 +98,28 @@ class _Sections:
     def body(self, result: Body) -> str:
         """Return the content of a result's section."""
         benchmark, telemetry = str(result.get("benchmark")), part(result, "telemetry")
-        history, of = lines_of(benchmark).history
+        lines = lines_of(benchmark)
+        history, of = lines.history
+        head, *motifs = lines.motifs(read(result)) or [()]
         parts = [
             _headline(result),
-            *(f"<p>{text(line)}</p>" for line in lines_of(benchmark).found(read(result))),
+            *(f"<p>{text(line)}</p>" for line in lines.found(read(result))),
             _rules(result),
             f"<p>{text(' · '.join(problem_parts(read(result))))}{text(_memory(result))}</p>",
-            _details(result),
+            folded(
+                "How the result was checked", "".join(f"<p>{text(line)}</p>" for line in lines.details(read(result)))
+            ),
             _energy(telemetry),
             _warnings(result.get("warnings") or []),
             titled("Time by phase", _phases(result)),
             _figures(
-                [
-                    steps_figure(benchmark, part(telemetry, "steps"), self.bars),
-                    rate_figure(telemetry, _bound(result)),
-                    roofline_figure(_computations(result), self.roofs(result)),
-                    convergence_figure(history, of, [("", part(result, "validation"))]),
-                    repeats_figure(result.get("samples_s") or []),
-                ]
+                steps_figure(benchmark, part(telemetry, "steps"), self.bars),
+                rate_figure(telemetry, _bound(result)),
+                roofline_figure(_computations(result), self.roofs(result)),
+                convergence_figure(history, of, [("", part(result, "validation"))]),
+                repeats_figure(result.get("samples_s") or []),
             ),
-            titled("Mixed and double precision by motif", _motifs(result)),
+            titled("Mixed and double precision by motif", table(head, motifs)),
             titled("Ranks", rank_map(part(result, "problem"), part(result, "launch"))),
             titled("Settings", settings(result)),
             facts(result, self.shared),
@@ -137,8 +137,8 @@ def _headline(result: Body) -> str:
     limit = figures.get("limit")
     limit_text = "no limit was measured"
     if limit:
-        limit_text = f"{share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
-        limit_text += _readings(limit)
+        measured = f"measured at {figure_text(limit)} in this process{_readings(limit)}"
+        limit_text = f"{share(result)} of {limit.get('name')}, {measured}"
     time_s = figures.get("time_s")
     took = "" if time_s is None else f"; time {three_digits(time_s)} s"
     bar = meter(figures.get("fraction_of_limit"), limit_text)
@@ -152,26 +152,13 @@ def _readings(limit: Body) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _precisions(name: str, group: Sequence[Body]) -> str:
-    """Return the convergence plot of all precisions if there are several."""
-    runs = {str(part(one, "problem").get("precision")): part(one, "validation") for one in group}
-    history, of = lines_of(name).history
-    return convergence_figure(history, of, list(runs.items())) if len(runs) > 1 else ""
-
-
-def _details(result: Body) -> str:
-    """Return the collapsed details of the check."""
-    lines = lines_of(str(result.get("benchmark"))).details(read(result))
-    return folded("How the result was checked", "".join(f"<p>{text(line)}</p>" for line in lines))
-
-
 def _memory(result: Body) -> str:
     problem = part(result, "problem")
     memory = problem.get("memory_bytes") or {}
     matrix, total = (memory.get(key) if isinstance(memory, Mapping) else None for key in ("matrix", "total"))
     if matrix is None or total is None:
-        said = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
-        return f"; {said}" if said else ""
+        lines = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
+        return f"; {lines}" if lines else ""
     return f"; matrix {three_digits(matrix / 2**30)} GiB of {three_digits(total / 2**30)} GiB in total"
 
 
@@ -183,8 +170,8 @@ def _rules(result: Body) -> str:
     if rules.get("admissible") and not violations:
         return "<p>ADMISSIBLE: the run breaks no published rule</p>"
     items = "".join(
-        f"<li>{'own test ' if own_test(one) else ''}{text(one.get('rule'))}: {text(one.get('text'))}</li>"
-        for one in violations
+        f"<li>{'own test ' if own_test(each) else ''}{text(each.get('rule'))}: {text(each.get('text'))}</li>"
+        for each in violations
     )
     return f"<p>{text(rules_text(read(result)))}</p><ul>{items}</ul>"
 
@@ -193,20 +180,15 @@ def _energy(telemetry: Body) -> str:
     """Return the energy of the timed work, or the reason why it is unknown; empty for results that ended early."""
     if "energy" not in telemetry:
         return ""
-    if known := energy_text(telemetry):
-        return f"<p>{text(known)}</p>"
     why = telemetry.get("energy_unknown")
-    return f"<p>{text('energy: not measured on this machine' + (f', because {why}' if why else ''))}</p>"
+    unknown = f"energy: not measured on this machine{f', because {why}' if why else ''}"
+    return f"<p>{text(energy_text(telemetry) or unknown)}</p>"
 
 
 def _warnings(warnings: Sequence[Body]) -> str:
-    items = [
-        f"<li>{text(w.get('text'))}"
-        + (f'; <span class="faint">{text(w["hint"])}</span>' if w.get("hint") else "")
-        + "</li>"
-        for w in warnings
-    ]
-    return titled("Warnings", f"<ul>{''.join(items)}</ul>" if items else "")
+    hints = [f'; <span class="faint">{text(each["hint"])}</span>' if each.get("hint") else "" for each in warnings]
+    items = "".join(f"<li>{text(each.get('text'))}{hint}</li>" for each, hint in zip(warnings, hints))
+    return titled("Warnings", f"<ul>{items}</ul>" if items else "")
 
 
 def _phases(result: Body) -> str:
@@ -230,11 +212,6 @@ def _phases(result: Body) -> str:
     number = ' class="number"'
     head = "".join(f"<th{number * (k > 1)}>{name}</th>" for k, name in enumerate(titles))
     return f'<table><tr>{head}<th class="number second">rate</th></tr>{"".join(rows)}</table>'
-
-
-def _motifs(result: Body) -> str:
-    head, *rows = lines_of(str(result.get("benchmark"))).motifs(read(result)) or [()]
-    return table(head, rows)
 
 
 def _computations(result: Body) -> dict[str, Mapping[str, Any]]:

@@ -38,15 +38,8 @@ def _hpl(text: str) -> Iterator[dict[str, Any]]:
         time_s, gflops = float(line[5]), float(line[6])
         check = HPL_CHECK.search(text, line.end(), len(text) if after is None else after.start())
         passed = check is not None and check[2].upper() == "PASSED"
-        yield _result(
-            "hpl",
-            passed,
-            {"n": n, "nb": nb, "P": P, "Q": Q},
-            1e9 * gflops,
-            time_s,
-            None if check is None else float(check[1]),
-            P * Q,
-        )
+        residual, problem = None if check is None else float(check[1]), {"n": n, "nb": nb, "P": P, "Q": Q}
+        yield _result("hpl", passed, problem, 1e9 * gflops, time_s, residual, P * Q)
 
 
 def _hpcg(text: str) -> Iterator[dict[str, Any]]:

@@ -15,17 +15,15 @@ class LuLines(Lines):
     nested: ClassVar[Mapping[str, str]] = {
         "pfact": "rfact",
         "mxswp": "pfact",
-        "laswp": "update",
-        "trsm": "update",
-        "gemm": "update",
+        **dict.fromkeys(("laswp", "trsm", "gemm"), "update"),
     }
     undrawn: ClassVar[tuple[str, ...]] = ("update", "pfact", "mxswp")
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
         """Return accuracy and size, and for a mixed LU its phases and the difficulty of the system."""
-        about = [_accuracy(result), _proof(result), problem_line(self, result), *_what_ran(result)]
-        return [*about, _stages(result), _difficulty(result)]
+        about = [_accuracy(result.validation), _proof(result), problem_line(self, result), *_what_ran(result)]
+        return [*about, _stages(result.result), _difficulty(result.problem)]
 
     def found(self, result: Result) -> list[str]:
         """Return the lines about the validation."""
@@ -52,15 +50,13 @@ class MxpLines(LuLines):
         return f"{rate / hpl:.1f} × hpl" if rate and hpl else ""
 
 
-def _accuracy(result: Result) -> str:
-    check = result.validation
+def _accuracy(check: Mapping[str, Any]) -> str:
     residual, threshold, steps = check.get("residual"), check.get("threshold"), check.get("iterations")
-    below = residual is not None and threshold is not None and residual < threshold
-    what = "scaled residual" if steps is None else "scaled backward error"
-    after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'} of refinement"
-    return (
-        f"{what} {three_digits(residual)} {'<' if below else 'is not below'} threshold {three_digits(threshold)}{after}"
-    )
+    below = "<" if residual is not None and threshold is not None and residual < threshold else "is not below"
+    compared = f"{three_digits(residual)} {below} threshold {three_digits(threshold)}"
+    if steps is None:
+        return f"scaled residual {compared}"
+    return f"scaled backward error {compared} after {steps} {'step' if steps == 1 else 'steps'} of refinement"
 
 
 def _proof(result: Result) -> str:
@@ -128,26 +124,20 @@ def solves_text(result: Result) -> str:
     return text if share is None or share >= 0.9995 else f"{text} ({three_digits(100 * share)} % of their flops)"
 
 
-def _stages(result: Result) -> str:
-    lu_s, refine_s = result.result.get("lu_time_s"), result.result.get("refine_time_s")
+def _stages(figures: Mapping[str, Any]) -> str:
+    lu_s, refine_s = figures.get("lu_time_s"), figures.get("refine_time_s")
     if lu_s is None:
         return ""
-    lu = f"LU {three_digits(lu_s)} s at {rate_text(result.result.get('lu_rate_flops'))}"
+    lu = f"LU {three_digits(lu_s)} s at {rate_text(figures.get('lu_rate_flops'))}"
     return lu if refine_s is None else f"{lu}, refinement {three_digits(refine_s)} s"
 
 
-def _difficulty(result: Result) -> str:
+def _difficulty(problem: Mapping[str, Any]) -> str:
     """Return the difficulty of the system: convergence of GMRES without the factors, growth and condition."""
-    problem = result.problem
-    parts = []
+    parts, steps = [], problem.get("predicted_unpreconditioned_steps")
     if (factor := problem.get("unpreconditioned_factor")) is not None:
-        parts.append(f"without the LU, a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
-    for name in ("growth", "condition"):
-        if problem.get(name) is not None:
-            parts.append(f"{name} {three_digits(problem[name])}")
+        needed = "" if steps is None else f", and about {steps:.0f} steps are needed"
+        parts.append(f"without the LU, a GMRES step leaves {three_digits(factor)} of the residual{needed}")
+    measured = [name for name in ("growth", "condition") if problem.get(name) is not None]
+    parts += [f"{name} {three_digits(problem[name])}" for name in measured]
     return f"the system: {', '.join(parts)}" if parts else ""
-
-
-def _predicted(problem: Mapping[str, Any]) -> str:
-    steps = problem.get("predicted_unpreconditioned_steps")
-    return "" if steps is None else f", and about {steps:.0f} steps are needed"

@@ -34,9 +34,14 @@ class MxpText(OwnReport):
 
     def case(self, result: Result) -> None:
         """Write one case: settings, phases, result block and rules."""
+        self._cases += 1
+        history = enumerate(result.validation.get("history") or [])
+        steps = [f"Solver iteration {k:2d}, scaled backward error = {number_or_nan(eta):.8e}\n" for k, eta in history]
+        rules = [f"  {violation_text(violation)}\n" for violation in result.rules.get("violations") or []]
+        admissible = "ADMISSIBLE" if result.rules.get("admissible") else "NOT ADMISSIBLE"
         self._write(
-            f"{self._name(result)}{_seconds(result)}{_history(result)}\n"
-            f"{BANNER}{_check(result)}{_rates(result)}{BANNER}{_rules(result)}\n"
+            f"test {self._cases}: {_settings(result)}{_seconds(result)}{''.join(steps)}\n"
+            f"{BANNER}{_check(result)}{_rates(result)}{BANNER}{admissible}\n{''.join(rules)}\n"
         )
 
     def skipped(self) -> None:
@@ -48,16 +53,17 @@ class MxpText(OwnReport):
         """Write the number of cases that passed."""
         self._write(f"{passed} of {passed + failed + skipped} tests PASSED\n")
 
-    def _name(self, result: Result) -> str:
-        self._cases += 1
-        of = result.problem
-        emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
-        notes, derived = (depth_text(of), solves_text(result)), generator_text(of)
-        return (
-            f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
-            f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}"
-            f"{''.join(f', {text}' for text in notes if text)}\n"
-        ) + (f"{derived}\n" if derived else "")
+
+def _settings(result: Result) -> str:
+    """Return the settings of a case, and the derivation of its matrix."""
+    of = result.problem
+    emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
+    settings = [
+        *(of["variant"].split()[0], f"{of['precision']}{emulated}", f"generator {of['generator']}"),
+        *(f"refinement {of['refine']}", f"seed {of['seed']}", depth_text(of), solves_text(result)),
+    ]
+    lines = ", ".join(filter(None, settings)), generator_text(of)
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def _seconds(result: Result) -> str:
@@ -68,11 +74,6 @@ def _seconds(result: Result) -> str:
         ("Iterative Solver", result.result.get("refine_time_s")),
     )
     return "".join(f"{label} seconds: MAX = {time_s:.6f}\n" for label, time_s in rows if time_s is not None)
-
-
-def _history(result: Result) -> str:
-    lines = enumerate(result.validation.get("history") or [])
-    return "".join(f"Solver iteration {k:2d}, scaled backward error = {number_or_nan(eta):.8e}\n" for k, eta in lines)
 
 
 def _check(result: Result) -> str:
@@ -106,9 +107,3 @@ def _rates(result: Result) -> str:
             gflops = rate / 1e9
             text += f"{label} = {gflops:.4e}, per GPU = {gflops / (P * Q):10.2f} ------ {meaning}\n"
     return text
-
-
-def _rules(result: Result) -> str:
-    """Return whether the published rules are kept, and a line for each broken one and each of mxpeak's own tests."""
-    lines = "".join(f"  {violation_text(one)}\n" for one in result.rules.get("violations") or [])
-    return ("ADMISSIBLE\n" if result.rules.get("admissible") else "NOT ADMISSIBLE\n") + lines

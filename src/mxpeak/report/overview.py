@@ -21,10 +21,10 @@ def conclusion(results: Sequence[Body]) -> str:
     """Return a sentence with the number of valid results, and one with the rate of HPL or of the first benchmark."""
     if not results:
         return ""
-    valid = [one for one in results if one.get("status") == "valid"]
+    valid = [result for result in results if result.get("status") == "valid"]
     sentences = [count_text(len(valid), len(results))]
-    of_hpl = [one for one in valid if one.get("benchmark") == "hpl"]
-    same = of_hpl or [one for one in valid if one.get("benchmark") == valid[0].get("benchmark")]
+    of_hpl = [result for result in valid if result.get("benchmark") == "hpl"]
+    same = of_hpl or [result for result in valid if result.get("benchmark") == valid[0].get("benchmark")]
     if same:
         best = max(same, key=rate_of)
         figures, name = part(best, "result"), title_of(str(best.get("benchmark")))
@@ -38,14 +38,15 @@ def conclusion(results: Sequence[Body]) -> str:
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     """Return the table of all results with rate, share of the limit, time, check and run."""
     rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by machine
-    for one in results:
-        if one.get("status") in PASSED:
-            rate = float(part(one, "result").get("rate_flops") or 0.0)
-            rates.setdefault(measured_on(one), {})[str(one.get("benchmark"))] = rate
-    several = len(set(runs)) > 1
-    rows = [_row(one, rates.get(measured_on(one), {}), run if several else "") for one, run in zip(results, runs)]
+    for result in results:
+        if result.get("status") in PASSED:
+            rate = float(part(result, "result").get("rate_flops") or 0.0)
+            rates.setdefault(measured_on(result), {})[str(result.get("benchmark"))] = rate
+    names = runs if len(set(runs)) > 1 else [""] * len(runs)
+    rows = [_row(result, rates.get(measured_on(result), {}), name) for result, name in zip(results, names)]
     used = [k for k in range(len(COLUMNS)) if any(row[k] for row in rows)]
-    titles = "".join(_title(COLUMNS[k]) for k in used)
+    number = ' class="number"'
+    titles = "".join(f"<th{number * (COLUMNS[k] in NUMBERS)}>{COLUMNS[k]}</th>" for k in used)
     lines = ("".join(_cell(COLUMNS[k], row[k], first=k == used[0]) for k in used) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<table class="rows"><tr class="head">{titles}</tr>{body}</table>{_footnotes(results)}' if rows else ""
@@ -53,14 +54,13 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
 
 def _footnotes(results: Sequence[Body]) -> str:
     """Return the notes on rows with a star, and on rows above 100 %."""
-    figures = [part(one, "result") for one in results]
-    notes = [
-        f"* The machine's speed changed by up to {percent(max(changes))} between the measurements of the limit, so the "
-        "share is uncertain. Stop other programs, and run again."
-        for changes in [[float((one["limit"] or {}).get("drift") or 0.0) for one in figures if drifted(one)]]
-        if changes
-    ]
-    if any((one.get("fraction_of_limit") or 0.0) >= ABOVE for one in figures):
+    figures, notes = [part(result, "result") for result in results], []
+    if changes := [float((each["limit"] or {}).get("drift") or 0.0) for each in figures if drifted(each)]:
+        notes.append(
+            f"* The machine's speed changed by up to {percent(max(changes))} between the measurements of the limit, so "
+            "the share is uncertain. Stop other programs, and run again."
+        )
+    if any((each.get("fraction_of_limit") or 0.0) >= ABOVE for each in figures):
         notes.append(
             "A share above 100 % means that the machine was faster during the run than when the limit was measured. "
             "Its bar ends with a red mark."
@@ -74,23 +74,19 @@ def _cell(name: str, content: str, *, first: bool) -> str:
     return f'<td class="{look}"{label}>{content}</td>'
 
 
-def _title(name: str) -> str:
-    return f'<th class="number">{name}</th>' if name in NUMBERS else f"<th>{name}</th>"
-
-
-def _row(one: Body, rates: dict[str, float], run: str) -> list[str]:
-    figures, result = part(one, "result"), read(one)
+def _row(body: Body, rates: dict[str, float], run: str) -> list[str]:
+    figures, result = part(body, "result"), read(body)
     fraction, limit = figures.get("fraction_of_limit"), figures.get("limit") or {}
     time_s = figures.get("time_s")
-    tooltip = f"{share(one)} of {limit.get('name')}, {figure_text(limit)}" if limit else ""
+    tooltip = f"{share(body)} of {limit.get('name')}, {figure_text(limit)}" if limit else ""
     return [
         text(lines_of(result.benchmark).name(result)),
         text("\N{NO-BREAK SPACE}· ".join(problem_parts(result))),
         text(figure_text(figures)),
-        "" if fraction is None else share(one),
+        "" if fraction is None else share(body),
         meter(fraction, tooltip),
         "" if time_s is None else f"{three_digits(time_s)} s",
-        status(one),
+        status(body),
         text(rules_text(result)),
         text(lines_of(result.benchmark).beside(result, rates)),
         text(run),

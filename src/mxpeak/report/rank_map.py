@@ -19,8 +19,8 @@ def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     bound = launch.get("binding") or []
     if not 1 < len(bound) <= MOST_RANKS:
         return ""
-    ranks = {int(one.get("rank", k)): one for k, one in enumerate(bound)}
-    hosts = {host: k for k, host in enumerate(dict.fromkeys(str(one.get("host")) for one in bound))}
+    ranks = {int(rank.get("rank", k)): rank for k, rank in enumerate(bound)}
+    hosts = {host: k for k, host in enumerate(dict.fromkeys(str(rank.get("host")) for rank in bound))}
     parts = []
     for title, rows in _layers(problem, len(ranks)):
         lines = "".join(f"<tr>{''.join(_cell(ranks.get(rank), rank, hosts) for rank in row)}</tr>" for row in rows)
@@ -45,10 +45,8 @@ def _layers(problem: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, list[
     if P and Q and ranks == P * Q:
         node_grid = problem.get("node_grid")
         grid = ProcessGrid(P, Q, str(problem.get("order") or "row"), tuple(node_grid) if node_grid else None)
-        yield (
-            f"{P} process row{'s' * (P > 1)}, {Q} column{'s' * (Q > 1)}",
-            [[grid.rank(p, q) for q in range(Q)] for p in range(P)],
-        )
+        title = f"{P} process row{'s' * (P > 1)}, {Q} column{'s' * (Q > 1)}"
+        yield title, [[grid.rank(p, q) for q in range(Q)] for p in range(P)]
         return
     npx, npy, npz = (problem.get(f"np{axis}") or 1 for axis in "xyz")
     if npx * npy * npz != ranks:

@@ -6,7 +6,7 @@ limits that were measured in the processes of the results on the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,10 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
     """Return the highest limit of each name in the results of the same machine and number of ranks as `run`."""
     peaks: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
-    for one in results:
-        if measured_on(one) != measured_on(run):
+    for result in results:
+        if measured_on(result) != measured_on(run):
             continue
-        limit = (one.get("result") or {}).get("limit") or {}
+        limit = (result.get("result") or {}).get("limit") or {}
         name = str(limit.get("name", "")).split(",")[0]
         for key, where in (("rate_bytes", bandwidths), ("rate_flops", peaks)):
             if limit.get(key) and drawable([limit[key]]):
@@ -59,11 +59,11 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
     intensities = [i for of_phases in points.values() for _, i, _ in of_phases]
     rates = [rate for of_phases in points.values() for _, _, rate in of_phases]
     x = Axis.decades([min(intensities) / 1.5, max(intensities) * 1.5])
-    lines = _roof_lines(roofs, x.low, x.high)
-    scale, unit = unit_of([*rates, *(y for _, _, line in lines for _, y in line)], "flop/s")
+    lines = _roof_lines(*roofs.bandwidth, roofs.peaks, x)
+    scale, unit = unit_of([*rates, *(y for _, line in lines for _, y in line)], "flop/s")
     series = [
-        PlotCurve(label, [(i, scale * rate) for i, rate in line], [tooltip] * len(line), colour=ROOF, dashed=k > 0)
-        for k, (label, tooltip, line) in enumerate(lines)
+        PlotCurve(label, [(i, scale * rate) for i, rate in line], [label] * len(line), colour=ROOF, dashed=k > 0)
+        for k, (label, line) in enumerate(lines)
     ]
     order = list(dict.fromkeys(name for of_phases in points.values() for name, _, _ in of_phases))
     for k, (computation, of_phases) in enumerate(points.items()):
@@ -78,8 +78,12 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
             )
             for name, i, rate in of_phases
         ]
-    y = Axis.decades([value for one in series for _, value in one.points])
-    return curves("Roofline", "flops per byte", unit, x, y, series, _caption(points, roofs))
+    y = Axis.decades([value for curve in series for _, value in curve.points])
+    computation, of_phases = next(item for item in points.items() if item[1])
+    shares = [f"{name} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for name, i, rate in of_phases]
+    of = f" ({computation})" if computation else ""
+    caption = f"Bytes are the minimum that a motif must move. Share of the memory roof{of}: {', '.join(shares)}."
+    return curves("Roofline", "flops per byte", unit, x, y, series, caption)
 
 
 def _points(phases: Phases) -> list[tuple[str, float, float]]:
@@ -92,25 +96,12 @@ def _points(phases: Phases) -> list[tuple[str, float, float]]:
     return points
 
 
-def _roof_lines(roofs: Roofs, low: float, high: float) -> list[tuple[str, str, list[tuple[float, float]]]]:
-    """Return the label, the tooltip and the points of each roof; the memory roof ends at the lowest flat roof."""
-    assert roofs.bandwidth is not None
-    name, bandwidth = roofs.bandwidth
-    lines = []
-    below = {peak: rate for peak, rate in roofs.peaks.items() if rate < high * bandwidth}
-    end = min([high, *(rate / bandwidth for rate in below.values())])
-    label = f"{name} {bytes_rate_text(bandwidth)}"
-    lines.append((label, label, [(low, low * bandwidth), (end, end * bandwidth)]))
-    for peak, rate in below.items():
-        label = f"{peak} {rate_text(rate)}"
-        lines.append((label, label, [(rate / bandwidth, rate), (high, rate)]))
-    return lines
-
-
-def _caption(points: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Roofs) -> str:
-    """Return the caption, with the share of the memory roof for each motif of the first computation."""
-    assert roofs.bandwidth is not None
-    name, of_phases = next((item for item in points.items() if item[1]), ("", []))
-    shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in of_phases]
-    of = f" ({name})" if name else ""
-    return f"Bytes are the minimum that a motif must move. Share of the memory roof{of}: {', '.join(shares)}."
+def _roof_lines(
+    name: str, bandwidth: float, peaks: Mapping[str, float], x: Axis
+) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Return the label and the points of each roof; the memory roof ends at the lowest flat roof."""
+    below = {peak: rate for peak, rate in peaks.items() if rate < x.high * bandwidth}
+    end = min([x.high, *(rate / bandwidth for rate in below.values())])
+    memory = f"{name} {bytes_rate_text(bandwidth)}", [(x.low, x.low * bandwidth), (end, end * bandwidth)]
+    flat = [(f"{peak} {rate_text(rate)}", [(rate / bandwidth, rate), (x.high, rate)]) for peak, rate in below.items()]
+    return [memory, *flat]

@@ -24,8 +24,9 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
     if not results:
         return ""
     runs: dict[tuple[str, ...], list[Body]] = {}
-    for one, name in zip(results, names):
-        runs.setdefault((name, *_identity(one)), []).append(one)
+    for result, name in zip(results, names):
+        argv, host = part(result, "run").get("argv") or (), str(part(result, "machine").get("hostname"))
+        runs.setdefault((name, " ".join(map(str, argv)), host), []).append(result)
     rows = [_rows(group) for group in runs.values()]
     common = {name: value for name, value in rows[0].items() if all(other[name] == value for other in rows)}
     own = [{name: value for name, value in row.items() if name not in common} for row in rows]
@@ -34,11 +35,6 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
     inside = [_list(common), *shown[:MOST_RUNS], more if len(shown) > MOST_RUNS else ""]
     filled = "".join(filter(None, inside))
     return (f'<div class="card">{filled}</div>' if filled else "") + common_facts(results)
-
-
-def _identity(result: Body) -> tuple[str, str]:
-    """Return the command and the host of a result, which identify its run."""
-    return " ".join(map(str, part(result, "run").get("argv") or ())), str(part(result, "machine").get("hostname"))
 
 
 def _rows(group: Sequence[Body]) -> dict[str, str]:
@@ -95,7 +91,7 @@ def _ranks(result: Body) -> str:
     ranks, bound = launch.get("ranks"), launch.get("binding") or []
     if not ranks:
         return ""
-    threads = sorted({int(one.get("threads") or 1) for one in bound})
+    threads = sorted({int(rank.get("threads") or 1) for rank in bound})
     each = f" with {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}" if threads else ""
     by = f", by {launch['launcher']}" if launch.get("launcher") not in (None, "shell") else ""
     return text(f"{ranks} rank{'s' * (ranks != 1)}{each}{' each' * bool(each and ranks > 1)}{by}")

@@ -22,7 +22,9 @@ def study_table(study: Study) -> str:
     what = "constant memory per rank" if study["kind"] == "weak" else "the same problem"
     threads = f"{study['threads']} thread{'s' * (study['threads'] > 1)} per rank"
     title = f"  {study['kind']} scaling: {what}, {threads}"
-    return "\n".join([f"{title}\n{rows}  expected: {study['expected']['text']}", *_notes(study)]) + "\n"
+    crowded = any(point["oversubscribed"] for point in study["points"])
+    note = "  * ranks share cores, which lowers the efficiency\n" if crowded else ""
+    return f"{title}\n{rows}  expected: {study['expected']['text']}\n{note}"
 
 
 def _row(study: Study, point: Point) -> list[str]:
@@ -37,11 +39,6 @@ def _row(study: Study, point: Point) -> list[str]:
         _rate(study, point["expected_rate"]),
         _percent(point["expected_efficiency"]),
     ]
-
-
-def _notes(study: Study) -> list[str]:
-    crowded = any(point["oversubscribed"] for point in study["points"])
-    return ["  * ranks share cores, which lowers the efficiency"] if crowded else []
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
@@ -94,10 +91,7 @@ def _curve(
     return PlotCurve(
         f"{label} ({study['expected']['source']})" if behind else label,
         [(log2(point["ranks"]), scale * point[name]) for point in measured],
-        [
-            f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}"
-            for point in measured
-        ],
+        [f"{each['ranks']} ranks, {problem_text(each['problem'])}: {label} {kind(each[name])}" for each in measured],
         colour=1 if behind else 0,
         dashed=behind,
         mark="circle",
@@ -105,17 +99,17 @@ def _curve(
 
 
 def _from_zero(series: Sequence[PlotCurve]) -> Axis:
-    return Axis.from_zero(max((y for one in series for _, y in one.points), default=1.0))
+    return Axis.from_zero(max((y for curve in series for _, y in curve.points), default=1.0))
 
 
 def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Plot the rate over the ranks for each processor and precision with several numbers of ranks."""
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for one in results:
-        machine, problem = one.get("machine") or {}, one.get("problem") or {}
+    for result in results:
+        machine, problem = result.get("machine") or {}, result.get("problem") or {}
         precision, where = problem.get("precision"), (str(machine.get(k)) for k in ("cpu_model", "device_name"))
         word = precision if isinstance(precision, str) else ""
-        kinds.setdefault((*where, str(precision), word), []).append(one)
+        kinds.setdefault((*where, str(precision), word), []).append(result)
     titles = (f"Rate of {name} by number of ranks{', ' * bool(kind[-1])}{kind[-1]}" for kind in kinds)
     return "".join(_ranks_figure(title, group) for title, group in zip(titles, kinds.values()))
 
@@ -123,31 +117,23 @@ def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
 def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Plot the fastest valid result for each number of ranks, with linear scaling from the smallest number."""
     unit, best = "flop/s", dict[int, tuple[float, str]]()
-    for one in results:
-        figures, ranks = one.get("result") or {}, (one.get("launch") or {}).get("ranks")
+    for result in results:
+        figures, ranks = result.get("result") or {}, (result.get("launch") or {}).get("ranks")
         unit = "byte/s" if "rate_bytes" in figures else unit
         rate = figures.get("rate_bytes") or figures.get("rate_flops")
-        if ranks and rate and drawable([rate]) and one.get("status") in PASSED:
-            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict(one))))
+        if ranks and rate and drawable([rate]) and result.get("status") in PASSED:
+            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict(result))))
     if len(best) < 2:
         return ""
     counts = sorted(best)
     first = best[counts[0]][0] / counts[0]
     scale, shown = unit_of([rate for rate, _ in best.values()], unit)
-    ideal = PlotCurve(
-        f"linear scaling from {counts[0]} rank{'s' * (counts[0] > 1)}",
-        [(log2(ranks), scale * first * ranks) for ranks in counts],
-        colour=1,
-        dashed=True,
-    )
-    measured = PlotCurve(
-        "measured",
-        [(log2(ranks), scale * best[ranks][0]) for ranks in counts],
-        [_of_ranks(ranks, *best[ranks], first, unit) for ranks in counts],
-        mark="circle",
-    )
+    label = f"linear scaling from {counts[0]} rank{'s' * (counts[0] > 1)}"
+    ideal = PlotCurve(label, [(log2(ranks), scale * first * ranks) for ranks in counts], colour=1, dashed=True)
+    points = [(log2(ranks), scale * best[ranks][0]) for ranks in counts]
+    tooltips = [_of_ranks(ranks, *best[ranks], first, unit) for ranks in counts]
+    both = [ideal, PlotCurve("measured", points, tooltips, mark="circle")]
     x = Axis.through([(log2(ranks), str(ranks)) for ranks in counts])
-    both = [ideal, measured]
     return curves(title, "ranks", shown, x, _from_zero(both), both)
 
 

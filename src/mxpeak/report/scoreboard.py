@@ -62,7 +62,7 @@ def scoreboard(
         *_drift(results),
         *_hint(results, quick=quick),
         *moved,
-        *(f"{r.benchmark}: {note}." for r in results for note in _notes(r)),
+        *(f"{r.benchmark}: {note}." for r in results for note in (*lines_of(r.benchmark).notes(r), *_emulation(r))),
         *_off_the_lists(results),
         *_limits(results),
     ]
@@ -82,9 +82,9 @@ def _folded(text: str) -> list[str]:
 def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
     """Return the results of each row: one result, or all of a benchmark that shows them in one row unless `verbose`."""
     rows: dict[object, list[Result]] = {}
-    for k, one in enumerate(results):
-        together = lines_of(one.benchmark).together and not verbose
-        rows.setdefault(one.benchmark if together else k, []).append(one)
+    for k, result in enumerate(results):
+        together = lines_of(result.benchmark).together and not verbose
+        rows.setdefault(result.benchmark if together else k, []).append(result)
     return list(rows.values())
 
 
@@ -92,23 +92,17 @@ def _row(group: Sequence[Result], rates: Mapping[str, float]) -> ScoreRow:
     first, lines = group[0], lines_of(group[0].benchmark)
     figures, limits = [r.result for r in group], [r.result.get("limit") or {} for r in group]
     shares = [100 * f["fraction_of_limit"] for f in figures if f.get("fraction_of_limit") is not None]
-    passed = sum(r.passed for r in group)
-    extra = lines.beside(first, rates) if len(group) == 1 else f"{passed} of {len(group)}"
     names = dict.fromkeys(LIMITS.get(name, name) for name in (str(x.get("name", "")).split(",")[0] for x in limits))
     return ScoreRow(
         name=lines.name(first) if len(group) == 1 else first.benchmark,
         rate=_range_text(figures),
-        share=_span([_whole(share) for share in sorted(shares)]),
+        share=_span([three_digits(share) if share < 10 else f"{share:.0f}" for share in sorted(shares)]),
         star="*" * any(drifted(f) for f in figures),
         limit=_range_text(limits) if shares else "",
         limit_name="/".join(filter(None, names)) if shares else "",
         mark=next((r.mark for r in group if r.status != "valid"), first.mark),
-        extra=extra,
+        extra=lines.beside(first, rates) if len(group) == 1 else f"{sum(r.passed for r in group)} of {len(group)}",
     )
-
-
-def _whole(share: float) -> str:
-    return three_digits(share) if share < 10 else f"{share:.0f}"
 
 
 def _span(texts: Sequence[str]) -> str:
@@ -118,19 +112,14 @@ def _span(texts: Sequence[str]) -> str:
 
 def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
     """Return a rate, or the lowest and the highest of several rates in the unit of the highest."""
-    key = "rate_bytes" if any("rate_bytes" in one for one in figures) else "rate_flops"
-    rates = sorted(float(one[key]) for one in figures if one.get(key))
+    key = "rate_bytes" if any("rate_bytes" in each for each in figures) else "rate_flops"
+    rates = sorted(float(each[key]) for each in figures if each.get(key))
     texts = [figure_text({key: rate}) for rate in (rates[0], rates[-1])] if rates else [figure_text(figures[0])]
     if texts[0] == texts[-1]:
         return texts[0]
     number, unit = texts[-1].split()
-    scale = float(number) / rates[-1]
-    low, high = (_two_digits(scale * rate) for rate in (rates[0], rates[-1]))
-    return f"{_span([low, high])} {unit}"
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    ends = [float(number) / rates[-1] * rate for rate in (rates[0], rates[-1])]
+    return f"{_span([f'{end:.0f}' if end >= 10 else f'{end:.2g}' for end in ends])} {unit}"
 
 
 def _laid_out(rows: Sequence[ScoreRow], *, color: bool) -> tuple[list[str], list[str]]:
@@ -160,22 +149,14 @@ def _cut(name: str) -> str:
 
 def _drift(results: Sequence[Result]) -> list[str]:
     """Return the note on rows with a star: the changes of the machine's speed."""
-    changes = [
-        f"{lines_of(r.benchmark).name(r)} by {_change(r.result['limit']['drift'])}"
-        for r in results
-        if drifted(r.result)
-    ]
-    if not changes:
-        return []
-    return [
-        f"* The machine's speed changed between the measurements of the limit: {', '.join(changes)}. "
-        "Stop other programs, and run again."
-    ]
-
-
-def _change(drift: float) -> str:
-    """Return a drift in percent, or as a factor from 100 % on."""
-    return percent(drift) if drift < 1.0 else f"a factor of {three_digits(1.0 + drift)}"
+    changes = []
+    for result in results:
+        if drifted(result.result):
+            drift = result.result["limit"]["drift"]
+            change = percent(drift) if drift < 1.0 else f"a factor of {three_digits(1.0 + drift)}"
+            changes.append(f"{lines_of(result.benchmark).name(result)} by {change}")
+    text = f"* The machine's speed changed between the measurements of the limit: {', '.join(changes)}. "
+    return [f"{text}Stop other programs, and run again."] if changes else []
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
@@ -184,15 +165,13 @@ def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
     measured = [share for share in shares if share is not None]
     if not quick or not measured or min(measured) >= LOW:
         return []
-    return [
-        f"HPL reaches {percent(min(measured))} of its limit: N is small at quick sizes, or other programs are running. "
-        "A larger N usually reaches more."
-    ]
+    reason = "N is small at quick sizes, or other programs are running. A larger N usually reaches more."
+    return [f"HPL reaches {percent(min(measured))} of its limit: {reason}"]
 
 
-def _notes(result: Result) -> list[str]:
-    emulated = ["the precision is rounded in software, so the rate is that of fp32"]
-    return [*lines_of(result.benchmark).notes(result), *(emulated if result.result.get("emulated") else [])]
+def _emulation(result: Result) -> list[str]:
+    note = ["the precision is rounded in software, so the rate is that of fp32"]
+    return note if result.result.get("emulated") else []
 
 
 def _limits(results: Sequence[Result]) -> list[str]:
@@ -246,7 +225,10 @@ def _off_the_lists(results: Iterable[Result]) -> list[str]:
     """Return the results that the official lists reject, with the reasons; one line if all are only too small."""
     lines: list[str] = []
     small: dict[str, list[str]] = {}
-    for result in filter(_off, results):
+    for result in results:
+        rules = result.rules
+        if not result.passed or not rules or (rules.get("admissible") and rules.get("meaningful", True)):
+            continue
         if too_short(result):
             small.setdefault(_required(result), []).append(result.benchmark)
         else:
@@ -256,7 +238,7 @@ def _off_the_lists(results: Iterable[Result]) -> list[str]:
 
 def _required(result: Result) -> str:
     """Return the requirements of the lists that a short or small run misses."""
-    broken = {str(one.get("rule")) for one in result.rules.get("violations") or ()}
+    broken = {str(each.get("rule")) for each in result.rules.get("violations") or ()}
     parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
     return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
 
@@ -267,15 +249,10 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _off(result: Result) -> bool:
-    rules = result.rules
-    return result.passed and bool(rules) and not (rules.get("admissible") and rules.get("meaningful", True))
-
-
 def _why_off(result: Result) -> str:
     """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
-    violations = [one for one in result.rules.get("violations") or () if not own_test(one)]
-    broken, own = list(dict.fromkeys(str(one.get("rule")) for one in violations)), failed_tests(result)
+    violations = [each for each in result.rules.get("violations") or () if not own_test(each)]
+    broken, own = list(dict.fromkeys(str(each.get("rule")) for each in violations)), failed_tests(result)
     parts = [f"breaks published rules: {', '.join(broken)}"] if broken or not own else []
     return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
 

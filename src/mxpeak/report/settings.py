@@ -17,7 +17,12 @@ FACTS = ("machine", "software", "launch", "run")
 def settings(result: Body) -> str:
     """Return a table of the changed settings with their origins, and a collapsed table of the defaults."""
     unused = part(result, "problem").get("not_used") or ()
-    rows = [(name, *_setting(value, used=name not in unused)) for name, value in part(result, "config").items()]
+    rows = []
+    for name, setting in part(result, "config").items():
+        value, origin = (
+            (setting.get("value"), setting.get("origin")) if isinstance(setting, Mapping) else (setting, None)
+        )
+        rows.append((name, _typed(value) + " (not used)" * (name in unused), origin))
     changed = [row for row in rows if row[2] != "default"]
     unchanged = [row[:2] for row in rows if row[2] == "default"]
     title = "1 setting at its default" if len(unchanged) == 1 else f"{len(unchanged)} settings at their defaults"
@@ -25,29 +30,19 @@ def settings(result: Body) -> str:
     return table(("setting", "value", "from"), changed, wide=1) + rest
 
 
-def _setting(value: Any, *, used: bool = True) -> tuple[str, Any]:
-    """Return the value of a setting as typed, marked if it had no effect, and its origin."""
-    mark = "" if used else " (not used)"
-    if not isinstance(value, Mapping):
-        return _typed(value) + mark, None
-    return _typed(value.get("value")) + mark, value.get("origin")
-
-
 def _typed(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join("x".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+        return ",".join("x".join(map(str, each)) if isinstance(each, list) else str(each) for each in value)
     return "–" if value is None else as_text(value)
 
 
 def shared_facts(results: Sequence[Body]) -> dict[str, Body]:
     """Return the facts of each section that are equal for all results."""
-    shared: dict[str, Body] = {}
-    for name in FACTS:
-        first, others = part(results[0], name), [part(one, name) for one in results[1:]]
-        shared[name] = {
-            key: value for key, value in first.items() if all(other.get(key, ...) == value for other in others)
-        }
-    return shared
+    return {name: _shared(*(part(result, name) for result in results)) for name in FACTS}
+
+
+def _shared(first: Body, *others: Body) -> Body:
+    return {key: value for key, value in first.items() if all(other.get(key, ...) == value for other in others)}
 
 
 def facts(result: Body, shared: Mapping[str, Body]) -> str:

@@ -115,10 +115,8 @@ def sparse_case_text(problem: Section) -> str:
 def problem_text(problem: Section, time_s: float | None) -> str:
     """Return a case as a phrase, with the number of rows and the measured time."""
     local, grid = _box(problem, "n"), _box(problem, "np")
-    if problem.get("matrix"):
-        parts = [problem["matrix"]]
-    else:
-        parts = [f"{local} per rank" if local else "", f"{grid} ranks" if grid else ""]
+    mesh = [f"{local} per rank" if local else "", f"{grid} ranks" if grid else ""]
+    parts = [problem["matrix"]] if problem.get("matrix") else mesh
     parts += [rows_text(problem["rows"])] if problem.get("rows") is not None else []
     parts += [precision_text(problem.get("precision")), *_choices(problem)]
     parts += ["" if time_s is None else f"time {three_digits(time_s)} s"]
@@ -161,18 +159,12 @@ def _formats(precision: Any) -> dict[str, list[str]]:
 
 
 def memory_text(problem: Section) -> str:
-    """Return the memory of the mixed solver, and the cube that the double solver fits into this memory; empty if
-    unknown.
-    """
-    mixed, larger = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
+    """Return the memory of the mixed solver, and the cube that the double solver fits into it; empty if unknown."""
+    mixed, side = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
-    cube = (
-        ""
-        if larger is None
-        else f"; in the same memory, double precision alone holds {larger}x{larger}x{larger} per rank"
-    )
-    return f"memory {size_text(mixed)}{cube}"
+    cube = f"; in the same memory, double precision alone holds {side}x{side}x{side} per rank"
+    return f"memory {size_text(mixed)}{'' if side is None else cube}"
 
 
 def _box(problem: Section, prefix: str) -> str:
@@ -187,10 +179,8 @@ def _choices(problem: Section) -> list[str]:
 
 def _solvers(check: Section) -> str:
     """Return the iterations of both solvers, and the penalty min(1, n_d / n_ir)."""
-    text = (
-        f"{_solver('mixed', check, always=True)}, {_solver('double', check)}: "
-        f"penalty {three_digits(check.get('penalty'))}"
-    )
+    solvers = f"{_solver('mixed', check, always=True)}, {_solver('double', check)}"
+    text = f"{solvers}: penalty {three_digits(check.get('penalty'))}"
     if (error := check.get("max_error")) is not None:
         text += f"; max |x - 1| {three_digits(error)}"
     if (ranks := check.get("ranks")) is not None:
@@ -209,11 +199,9 @@ def _solver(name: str, check: Section, *, always: bool = False) -> str:
 
 def _cg_sets(check: Section) -> str:
     residual, threshold = check.get("residual"), check.get("threshold")
-    below = residual is not None and threshold is not None and residual <= threshold
-    return (
-        f"scaled residual {three_digits(residual)} {'<=' if below else 'is not within'} threshold "
-        f"{three_digits(threshold)} after {_count(check.get('iterations'))} iterations"
-    )
+    within = "<=" if residual is not None and threshold is not None and residual <= threshold else "is not within"
+    compared = f"{three_digits(residual)} {within} threshold {three_digits(threshold)}"
+    return f"scaled residual {compared} after {_count(check.get('iterations'))} iterations"
 
 
 def _tests(check: Section) -> str:
@@ -247,17 +235,12 @@ def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[st
     """
     double = figures.get("double_phases") or {}
     speedups = figures.get("speedup_by_motif") or {}
-    rows = [
-        (
-            name,
-            _per_solve(phases.get(name), figures.get("solves")),
-            _per_solve(double[name], figures.get("double_solves")),
-            three_digits(speedups.get(name)),
-        )
-        for name in MOTIFS
-        if name in double
-    ]
-    return [("motif", "mixed s/solve", "double s/solve", "speedup"), *rows] if rows else []
+    rows: list[tuple[str, ...]] = [("motif", "mixed s/solve", "double s/solve", "speedup")]
+    for name in filter(double.__contains__, MOTIFS):
+        mixed_s = _per_solve(phases.get(name), figures.get("solves"))
+        double_s = _per_solve(double[name], figures.get("double_solves"))
+        rows.append((name, mixed_s, double_s, three_digits(speedups.get(name))))
+    return rows if len(rows) > 1 else []
 
 
 def _per_solve(phase: Section | None, solves: int | None) -> str:
@@ -291,14 +274,11 @@ def _between(figures: Section) -> str:
     between = figures.get("between") or {}
     parts = []
     if (double := between.get("compressed double")) and double.get("speedup") is not None:
-        parts.append(
-            f"{three_digits(double['speedup'])} times double with the same stored values "
-            f"({rate_text(double['rate_flops'])})"
-        )
+        times = three_digits(double["speedup"])
+        parts.append(f"{times} times double with the same stored values ({rate_text(double['rate_flops'])})")
     if (fp32 := between.get("fp32")) and fp32.get("over_double") is not None:
-        parts.append(
-            f"with fp32 values {three_digits(fp32['over_double'])} times double ({rate_text(fp32['rate_flops'])})"
-        )
+        times = three_digits(fp32["over_double"])
+        parts.append(f"with fp32 values {times} times double ({rate_text(fp32['rate_flops'])})")
     return "; ".join(parts)
 
 

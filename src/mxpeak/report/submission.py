@@ -41,7 +41,8 @@ def submission_files(results: Sequence[Result], others: Sequence[Result], report
 def submission(result: Result, others: Sequence[Result], report: str) -> dict[str, Any]:
     """Return the fields of the form by name, and whether the list accepts the result."""
     fields = {field.name: field.answer(result) for field in FORM}
-    fields |= {"outputFile": report, "hplgflops": _hpl_gflops(others)}
+    hpl = [rate for r in others if r.benchmark == "hpl" and r.passed and (rate := _gflops(r)) is not None]
+    fields |= {"outputFile": report, "hplgflops": max(hpl, default=None)}
     violations = result.rules.get("violations") or []
     return {
         "schema": SCHEMA_SUBMISSION,
@@ -72,27 +73,16 @@ def submission_text(body: dict[str, Any]) -> str:
     labels = {field.name: field.label for field in FORM}
     fields = body["fields"].items()
     width = max(len(labels[name]) for name, value in fields if value is not None)
-    lines += [f"  {labels[name]:<{width}}  {_shown(value)}" for name, value in fields if value is not None]
-    lines += [
-        "",
-        "Fill in these fields yourself",
-        "",
-        *(f"  {labels[name]}" for name, value in fields if value is None),
-    ]
-    return "\n".join([*lines, "", "Algorithm", "", f"  {body['algorithm']}", ""])
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    for name, value in fields:
+        if value is not None:
+            lines.append(f"  {labels[name]:<{width}}  {f'{value:.6g}' if isinstance(value, float) else value}")
+    missing = [f"  {labels[name]}" for name, value in fields if value is None]
+    lines += ["", "Fill in these fields yourself", "", *missing, "", "Algorithm", "", f"  {body['algorithm']}", ""]
+    return "\n".join(lines)
 
 
 def _admissible(result: Result) -> bool:
     return result.passed and bool(result.rules.get("admissible"))
-
-
-def _hpl_gflops(others: Sequence[Result]) -> float | None:
-    rates = [r.result.get("rate_flops") for r in others if r.benchmark == "hpl" and r.passed]
-    return max((rate / 1e9 for rate in rates if rate is not None), default=None)
 
 
 def _gflops(result: Result) -> float | None:
@@ -106,9 +96,14 @@ def _clock_ghz(result: Result) -> float | None:
     return float(clock[1]) if clock else None
 
 
-def _cores_a_socket(result: Result) -> int | None:
-    cores, sockets = result.machine.get("physical_cores"), result.machine.get("sockets")
-    return cores // sockets if cores and sockets and cores % sockets == 0 else None
+def _each(count: str, of: str) -> Callable[[Result], int | None]:
+    """Return a function that divides a number of the machine by another one; None without an equal number in each."""
+
+    def divide(result: Result) -> int | None:
+        total, parts = result.machine.get(count), result.machine.get(of)
+        return total // parts if total and parts and total % parts == 0 else None
+
+    return divide
 
 
 def _memory(result: Result) -> str | None:
@@ -116,23 +111,10 @@ def _memory(result: Result) -> str | None:
     return None if total is None else f"{three_digits(total / 2**30)} GiB"
 
 
-def _implementation(result: Result) -> str:
-    return f"The mxpeak authors, mxpeak {result.software.get('mxpeak') or ''}".rstrip()
-
-
-def _system(result: Result) -> str | None:
-    kernel = result.machine.get("kernel")
-    return f"Linux {kernel}" if kernel else None
-
-
 def _compiler(result: Result) -> str | None:
     names = {"numba": "Numba", "llvmlite": "llvmlite (LLVM)"}
     parts = [f"{name} {result.software[key]}" for key, name in names.items() if result.software.get(key)]
     return ", ".join(parts) or None
-
-
-def _math_library(result: Result) -> str | None:
-    return blas_text(result.software.get("blas") or {}) or None
 
 
 def _mpi_library(result: Result) -> str | None:
@@ -144,12 +126,6 @@ def _mpi_library(result: Result) -> str | None:
     if library := result.software.get("mpi_library"):
         return str(library)
     return f"MPICH {result.software['mpich']}" if result.software.get("mpich") else None
-
-
-def _accelerators_a_node(result: Result) -> int | None:
-    """Return the GPUs that the run used on each node, if every node has the same number."""
-    count, nodes = result.machine.get("device_count"), result.machine.get("nodes")
-    return count // nodes if count and nodes and count % nodes == 0 else None
 
 
 def _algorithm(result: Result) -> str:
@@ -186,20 +162,28 @@ FORM = (
     Field("model", "Computer model"),
     Field("processor", "Processor name and model", lambda result: result.machine.get("cpu_model")),
     Field("procfreq", "Processor frequency (GHz)", _clock_ghz),
-    Field("proccores", "Processor cores per socket", _cores_a_socket),
+    Field("proccores", "Processor cores per socket", _each("physical_cores", "sockets")),
     Field("sockets", "Sockets per node", lambda result: result.machine.get("sockets")),
     Field("nodemem", "Memory per node", _memory),
     Field("accelerator", "Accelerator vendor and model", lambda result: result.machine.get("device_name")),
     Field("accelcores", "Accelerator cores", lambda result: result.machine.get("device_multiprocessors")),
-    Field("accelcount", "Accelerators per node", _accelerators_a_node),
+    Field("accelcount", "Accelerators per node", _each("device_count", "nodes")),
     Field("interconnect", "Interconnect vendor, model, connections"),
     Field("nodes", "Node count", lambda result: result.machine.get("nodes")),
     Field("hplaigflops", "HPL-MxP score (Gflop/s)", _gflops),
-    Field("hplaiimpl", "HPL-MxP implementation author and version", _implementation),
+    Field(
+        "hplaiimpl",
+        "HPL-MxP implementation author and version",
+        lambda result: f"The mxpeak authors, mxpeak {result.software.get('mxpeak') or ''}".rstrip(),
+    ),
     Field("hplgflops", "HPL score (Gflop/s, in FP64)"),
     Field("outputFile", "HPL-MxP output file"),
-    Field("osname", "Operating system", _system),
+    Field(
+        "osname",
+        "Operating system",
+        lambda result: f"Linux {result.machine['kernel']}" if result.machine.get("kernel") else None,
+    ),
     Field("compiler", "Compiler", _compiler),
-    Field("mathlib", "Math libraries", _math_library),
+    Field("mathlib", "Math libraries", lambda result: blas_text(result.software.get("blas") or {}) or None),
     Field("mpilib", "MPI library", _mpi_library),
 )

@@ -11,30 +11,19 @@ from typing import Any
 from mxpeak.foreign import one_line, printable
 from mxpeak.records import Result, figure_text, three_digits
 from mxpeak.report.summaries import case_text, lines_of
+from mxpeak.report.text import percent
 
 Body = Mapping[str, Any]
 
-#: The section and the name of each CSV column in a result.
-FIGURES = {
-    "start": ("run", "start"),
-    "n": ("problem", "n"),
-    "nb": ("problem", "nb"),
-    "P": ("problem", "P"),
-    "Q": ("problem", "Q"),
-    "nx": ("problem", "nx"),
-    "ny": ("problem", "ny"),
-    "nz": ("problem", "nz"),
-    "precision": ("problem", "precision"),
-    "ranks": ("launch", "ranks"),
-    "rate_flops": ("result", "rate_flops"),
-    "rate_bytes": ("result", "rate_bytes"),
-    "time_s": ("result", "time_s"),
-    "fraction_of_limit": ("result", "fraction_of_limit"),
-    "residual": ("validation", "residual"),
-    "threshold": ("validation", "threshold"),
-    "hostname": ("machine", "hostname"),
-    "cpu_model": ("machine", "cpu_model"),
-    "mxpeak": ("software", "mxpeak"),
+#: The CSV columns by section of a result.
+COLUMNS = {
+    "run": ("start",),
+    "problem": ("n", "nb", "P", "Q", "nx", "ny", "nz", "precision"),
+    "launch": ("ranks",),
+    "result": ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit"),
+    "validation": ("residual", "threshold"),
+    "machine": ("hostname", "cpu_model"),
+    "software": ("mxpeak",),
 }
 
 
@@ -47,17 +36,9 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
             value if isinstance(value, int | float) else None
             for value in (result.result.get("fraction_of_limit"), result.validation.get("residual"))
         )
-        rows.append(
-            [
-                lines_of(result.benchmark).name(result),
-                case_text(result),
-                figure_text(result.result),
-                "" if share is None else f"{three_digits(100 * share)} %",
-                "" if residual is None else three_digits(residual),
-                result.mark,
-                where,
-            ]
-        )
+        name, rate = lines_of(result.benchmark).name(result), figure_text(result.result)
+        error = "" if residual is None else three_digits(residual)
+        rows.append([name, case_text(result), rate, percent(share), error, result.mark, where])
     escaped = [["---" if cell == "---" else _escaped(str(cell)) for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 
@@ -71,9 +52,9 @@ def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
     """Return CSV with one line per result and all digits, in flop/s, bytes/s and seconds; unknown values are empty."""
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(["run", "benchmark", "status", *FIGURES])
+    lines.writerow(["run", "benchmark", "status", *(name for names in COLUMNS.values() for name in names)])
     for where, body in results:
-        figures = ((body.get(section) or {}).get(name) for section, name in FIGURES.values())
+        figures = [(body.get(section) or {}).get(name) for section, names in COLUMNS.items() for name in names]
         lines.writerow(map(_plain, [where, body.get("benchmark"), body.get("status"), *figures]))
     return file.getvalue()
 

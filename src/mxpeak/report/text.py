@@ -19,18 +19,13 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
-    lines = [
-        headline(result, color=color),
-        _emulation(result),
-        *(f"  {line}" for line in about if line),
-        _repeats(result),
-        _soak(result),
-        _energy(result),
-        _tuned(result),
-        *_broken_rules(result),
-    ]
-    text = "\n".join(line for line in lines if line) + "\n"
-    return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
+    runs = [_repeats(result), _soak(result), energy_text(result.telemetry), _tuned(result)]
+    lines = [line for line in (_emulation(result), *about, *runs, *_broken_rules(result)) if line]
+    text = "".join(f"{line}\n" for line in (headline(result, color=color), *(f"  {line}" for line in lines)))
+    if not verbose:
+        return text
+    motifs = lines_of(result.benchmark).motifs(result)
+    return f"{text}{phase_table(result)}{table(motifs) if motifs else ''}{placement(result)}"
 
 
 def _repeats(result: Result) -> str:
@@ -40,7 +35,7 @@ def _repeats(result: Result) -> str:
         return ""
     best, middle = min(samples), median(samples)
     spread = percent((max(samples) - best) / middle) if middle else "none"
-    return f"  {len(samples)} runs: best {three_digits(best)} s, median {three_digits(middle)} s, spread {spread}"
+    return f"{len(samples)} runs: best {three_digits(best)} s, median {three_digits(middle)} s, spread {spread}"
 
 
 def _soak(result: Result) -> str:
@@ -49,13 +44,7 @@ def _soak(result: Result) -> str:
     if not soak:
         return ""
     bits = "results differ on some ranks" if soak["differ"] else "all bitwise identical on every rank"
-    return f"  soak: {soak['runs']} runs in {three_digits(soak['seconds'])} s, {bits}"
-
-
-def _energy(result: Result) -> str:
-    """Return the line of the energy of the timed work; empty if it is unknown."""
-    text = energy_text(result.telemetry)
-    return f"  {text}" if text else ""
+    return f"soak: {soak['runs']} runs in {three_digits(soak['seconds'])} s, {bits}"
 
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
@@ -67,20 +56,17 @@ def energy_text(telemetry: Mapping[str, Any]) -> str:
     joules, seconds, watts = (three_digits(energy[name]) for name in ("joules", "seconds", "watts"))
     rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
     phases = list(energy.get("phases", {}).items())[:MOST_PHASES]
-    shares = [f"{name} {percent(one / energy['joules'])}" for name, one in phases]
+    shares = [f"{name} {percent(joules_of / energy['joules'])}" for name, joules_of in phases]
     by_phase = f"; {', '.join(shares)}" if shares else ""
     return f"energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
 
 def _tuned(result: Result) -> str:
     """Return the settings taken from `mxpeak tune` because no flag, variable or file set them."""
-    tuned = {
-        name: one["value"]
-        for name, one in result.config.items()
-        if isinstance(one, dict) and one.get("origin") == "tuned"
-    }
+    settings = {name: setting for name, setting in result.config.items() if isinstance(setting, dict)}
+    tuned = {name: setting["value"] for name, setting in settings.items() if setting.get("origin") == "tuned"}
     named = ", ".join(f"{name} {_setting_text(value)}" for name, value in tuned.items())
-    return f"  set by mxpeak tune: {named}" if tuned else ""
+    return f"set by mxpeak tune: {named}" if tuned else ""
 
 
 def _setting_text(value: Any) -> str:
@@ -94,13 +80,11 @@ def _setting_text(value: Any) -> str:
 def _progress_when_aborted(result: Result) -> str:
     """Return the reason for the abort of a run, and its progress."""
     aborted = result.telemetry["aborted"]
-    place = (
-        f"  {aborted['computation']}, after step {aborted['step']}" if aborted["step"] else "  before the first step"
-    )
+    place = f"{aborted['computation']}, after step {aborted['step']}" if aborted["step"] else "before the first step"
     finished = _finished(aborted["finished"]) if "finished" in aborted else ""
     folder = (result.config.get("checkpoint") or {}).get("value")
     resume = f"  if a checkpoint was written, continue with: mxpeak resume {folder}\n" if folder else ""
-    return f"{place}: {aborted['reason']}\n{finished}{resume}"
+    return f"  {place}: {aborted['reason']}\n{finished}{resume}"
 
 
 def _finished(solves: Mapping[str, Any]) -> str:
@@ -114,7 +98,9 @@ def _finished(solves: Mapping[str, Any]) -> str:
 def headline(result: Result, *, color: bool = False) -> str:
     """Return the status, the rate, the share of the limit and the list status in one line."""
     words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
-    words += [f"({share} of {_limit_text(result)})"] if (share := share_text(result)) else []
+    if share := share_text(result):
+        limit = result.result.get("limit") or {}
+        words.append(f"({share} of {limit.get('name', 'the limit')} at {figure_text(limit)})")
     words += [rules] if (rules := rules_text(result)) else []
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
 
@@ -139,7 +125,7 @@ def rules_text(result: Result, short: Mapping[str, str] = SHORT) -> str:
 
 def failed_tests(result: Result) -> list[str]:
     """Return the names of mxpeak's own tests that a result fails, each once."""
-    return list(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or () if own_test(one)))
+    return list(dict.fromkeys(str(each["rule"]) for each in result.rules.get("violations") or () if own_test(each)))
 
 
 def own_test(violation: Mapping[str, Any]) -> bool:
@@ -149,7 +135,7 @@ def own_test(violation: Mapping[str, Any]) -> bool:
 
 def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
     """Return the submission status of a valid run that is too short or too small; otherwise an empty string."""
-    broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
+    broken = [str(each.get("rule")) for each in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(short):
         return ""
     return short["time" if "time" in broken else "memory"]
@@ -174,16 +160,9 @@ def phase_table(result: Result) -> str:
     for name, depth in phases:
         phase = result.phases[name]
         time_s = phase.get("time_s") or 0.0
-        rows.append(
-            [
-                "  " * depth + name,
-                three_digits(time_s),
-                three_digits(phase.get("max_s")),
-                percent(time_s / total) if total else "",
-                phase_rate(phase),
-                str(phase.get("calls", "")),
-            ]
-        )
+        share = percent(time_s / total) if total else ""
+        times = three_digits(time_s), three_digits(phase.get("max_s"))
+        rows.append(["  " * depth + name, *times, share, phase_rate(phase), str(phase.get("calls", ""))])
     shares = [result.phases[name].get("share_of_limit") for name, _ in phases]
     if any(share is not None for share in shares):
         for row, cell in zip(rows, ["of limit", *map(percent, shares)]):
@@ -200,12 +179,6 @@ def nested_phases(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str,
         return [row for name in here for row in ((name, depth), *under(name, depth + 1))]
 
     return under(None, 0)
-
-
-def motif_table(result: Result) -> str:
-    """Return the table of mixed and double precision by motif; empty if double precision was not measured."""
-    rows = lines_of(result.benchmark).motifs(result)
-    return table(rows) if rows else ""
 
 
 def blas_text(blas: Mapping[str, Any]) -> str:
@@ -255,21 +228,16 @@ def painted(mark: str, color: bool) -> str:
     return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
 
 
-def _limit_text(result: Result) -> str:
-    limit = result.result.get("limit") or {}
-    return f"{limit.get('name', 'the limit')} at {figure_text(limit)}"
-
-
 def _emulation(result: Result) -> str:
     if not result.result.get("emulated"):
         return ""
     low = result.problem.get("precision", "low precision")
-    return f"  {low} is rounded in software: the convergence is that of {low}, the rate is that of fp32"
+    return f"{low} is rounded in software: the convergence is that of {low}, the rate is that of fp32"
 
 
 def _broken_rules(result: Result) -> list[str]:
     """Return a line for each broken rule and each of mxpeak's own tests that failed."""
     return [
-        f"  {'own test' if own_test(one) else 'broken rule'} {one.get('rule')}: {one.get('text')}"
-        for one in result.rules.get("violations") or ()
+        f"{'own test' if own_test(each) else 'broken rule'} {each.get('rule')}: {each.get('text')}"
+        for each in result.rules.get("violations") or ()
     ]

@@ -1,13 +1,14 @@
-"""Plot the time of each step by component, and the rate of a run with its forecast.
+"""Plot a run: the time of each step, the rate with its forecast, the residual by step, and the repeated runs.
 
-As figure 7 of the rocHPL paper and figure 10 of the OLCF paper: early steps are limited by computation, late steps by
-communication.
+The time of each step by component is as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper: early steps
+are limited by computation, late steps by communication.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
@@ -22,6 +23,10 @@ MOST_LAYERS = 8
 LEAST_SHARE = 0.002
 #: Minimum interval of a rate, as a share of the total time.
 LEAST_INTERVAL = 0.01
+#: Number of colors of the residual curves, and the color of a threshold or a median.
+COLOURS, BOUND = 6, 7
+#: Maximum number of repeated runs that are drawn individually.
+MOST_RUNS = 200
 
 Columns = Mapping[str, Any]
 
@@ -123,11 +128,73 @@ def _positive(*values: float | None) -> bool:
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return samples with a minimum distance, because the last two samples of a run are often too close to compute a
-    rate.
-    """
+    """Return samples with a minimum distance, because the last two samples are often too close to compute a rate."""
     least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:
             kept.append(sample)
     return [*kept[1:-1], samples[-1]]
+
+
+def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Plot the residual histories of labeled validations; return "" if there is none."""
+    histories = {
+        " ".join(filter(None, (label, solver))): history
+        for label, validation in runs
+        for solver, history in _histories(validation).items()
+    }
+    thresholds = {bound for _, check in runs if (bound := check.get("threshold")) and _positive(bound)}
+    values = [*(value for history in histories.values() for value in history), *thresholds]
+    if not histories or not thresholds or min(values) == max(values):
+        return ""
+    last = max(map(len, histories.values())) - 1
+    series = [
+        PlotCurve(
+            f"{solver} {three_digits(history[-1])} after step {len(history) - 1}".strip(),
+            list(enumerate(history)),
+            [f"{solver} after step {step}: {three_digits(value)}".strip() for step, value in enumerate(history)],
+            colour=k % COLOURS,
+            dashed=k % 2 == 1,
+            mark="circle" if last <= 20 else "",
+        )
+        for k, (solver, history) in enumerate(histories.items())
+    ]
+    bound = min(thresholds)
+    line = PlotCurve(f"threshold {three_digits(bound)}", [(0, bound), (last, bound)], colour=BOUND, dashed=True)
+    x, y = Axis.from_zero(last, whole=True), Axis.decades(values)
+    return curves(f"{name} by step of {of}", "step", name.lower(), x, y, [line, *series])
+
+
+def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the residual histories by solver, or under "" for a single solver, without those that are too short."""
+    history = validation.get("history") or []
+    named = history if isinstance(history, Mapping) else {"": history}
+    kept = {name: [eta for eta in etas or [] if _positive(eta)] for name, etas in named.items()}
+    return {name: etas for name, etas in kept.items() if len(etas) >= 2}
+
+
+def repeats_figure(recorded_s: Sequence[float | None]) -> str:
+    """Plot the time of each run on an axis from zero; return "" for a single run."""
+    samples_s = [time_s for time_s in recorded_s if time_s is not None]
+    if len(samples_s) < 2 or not drawable(samples_s) or min(samples_s) < 0.0:
+        return ""
+    middle, best, worst = median(samples_s), min(samples_s), max(samples_s)
+    if middle <= 0.0:
+        return ""
+    count, stride = len(samples_s), -(-len(samples_s) // MOST_RUNS)
+    scale, unit = (1e3, "ms") if worst < 0.1 else (1.0, "s")
+    shown = list(enumerate(samples_s, 1))[::stride]
+    runs = PlotCurve(
+        "each run",
+        [(k, scale * time_s) for k, time_s in shown],
+        [f"run {k}: {three_digits(scale * time_s)} {unit}" for k, time_s in shown],
+        mark="circle",
+        joined=False,
+    )
+    label = f"median {three_digits(scale * middle)} {unit}"
+    line = PlotCurve(label, [(1, scale * middle), (count, scale * middle)], [label] * 2, colour=BOUND, dashed=True)
+    ticks = sorted({1, count, *(1 + (count - 1) * k // 4 for k in range(1, 4))})
+    x, y = Axis.through([(float(k), str(k)) for k in ticks]), Axis.from_zero(scale * worst)
+    spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {label}, spread "
+    spread += f"{three_digits(100 * (worst - best) / middle)} % (slowest minus fastest, divided by the median)."
+    return curves("Spread of the runs", "run", f"time in {unit}", x, y, [line, runs], spread)
