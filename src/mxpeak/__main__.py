@@ -6,15 +6,15 @@ import signal
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from mxpeak.runtime.parent_watch import cannot_begin, end_at_once, open_streams
+from mxpeak.runtime.parent_watch import end_on_signals, exit_on_load_error, open_streams
 
-end_at_once()
+end_on_signals()
 open_streams()
 
 try:
     from mxpeak.cli.main import entry
 except ImportError:
-    cannot_begin()
+    exit_on_load_error()
 
 if __name__ == "__main__":
     entry()

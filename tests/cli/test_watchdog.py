@@ -382,9 +382,9 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     """Rank 0 speaks for all; another one speaks if rank 0 has not within a while."""
     ended: list[int] = []
     waited: list[float] = []
-    monkeypatch.setattr(sessions, "end_launched", ended.append)
+    monkeypatch.setattr(sessions, "abort_mpiexec", ended.append)
     monkeypatch.setattr(sessions, "sleep", waited.append)
-    monkeypatch.setattr(sessions, "launchers_socket", lambda: 7 if launched else None)
+    monkeypatch.setattr(sessions, "mpiexec_socket", lambda: 7 if launched else None)
     monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec (PMI)", rank, 2))
     session = sessions.Session()
     if met:
@@ -398,8 +398,8 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
 
 def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(sessions, "end_launched", ended.append)
-    monkeypatch.setattr(sessions, "launchers_socket", lambda: 7)
+    monkeypatch.setattr(sessions, "abort_mpiexec", ended.append)
+    monkeypatch.setattr(sessions, "mpiexec_socket", lambda: 7)
     sessions.Session().abort_unjoined(4)
     assert ended == []
 

@@ -227,9 +227,9 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
 #: Tells its parent twice to end, and writes by which signals its parent was told, as it hears.
 TWICE = """
 import os, signal, time
-from mxpeak.runtime.parent_watch import asked_by
+from mxpeak.runtime.parent_watch import first_signal
 told = []
-signal.signal(signal.SIGTERM, lambda number, _: told.append(asked_by(number)))
+signal.signal(signal.SIGTERM, lambda number, _: told.append(first_signal(number)))
 os.kill(os.getppid(), signal.SIGINT)
 while not told:
     time.sleep(0.01)

@@ -21,7 +21,7 @@ from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_choice, of_
 from mxpeak.cli.registry import VERBS, import_extensions
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.runtime.parent_watch import end_in_libraries_too, leave_crashes, on_end, parent_pid, write_exit_code
+from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes, restore_signals, write_exit_code
 
 #: Values of flags that begin with a dash: -5%, -1e9, -64,128. No flag begins with a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
@@ -161,8 +161,8 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
     try:
         with interruptible(session):
             if (pid := parent_pid()) is not None:
-                on_end(pid, partial(session.parent_died, pid))
-                leave_crashes()
+                call_at_end(pid, partial(session.parent_died, pid))
+                record_crashes()
             import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))
@@ -204,7 +204,7 @@ def entry() -> None:
     if code:
         write_exit_code(code)
         session.abort_unjoined(code)
-    end_in_libraries_too()
+    restore_signals()
     if torchdist := sys.modules.get("mxpeak.comm.transports.torchdist"):
         torchdist.depart(code)
     sys.exit(code)

@@ -26,8 +26,8 @@ OTHER_VARIABLES = (
     "GPU_AWARE_MPI",
     "IMPORT",
     "STARTED_BY",
-    "LAST_WORD",
-    "TOLD",
+    "EXIT_CODE_FILE",
+    "SIGNAL_FILE",
     "COLUMNS",
 )
 

@@ -19,15 +19,15 @@ from mxpeak.foreign import printable
 from mxpeak.report.columns import folded
 from mxpeak.runtime.parent_watch import (
     ENDING,
-    asked_by,
+    abort_mpiexec,
+    await_readers,
     end_by,
-    end_launched,
-    heard_of,
-    launchers_socket,
+    first_signal,
+    handled_signals,
+    mpiexec_socket,
     pass_on,
     show_traceback,
     terminal_width,
-    until_read,
     write_exit_code,
 )
 
@@ -73,7 +73,7 @@ def interruptible(session: Session) -> Iterator[None]:
         if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
             session.ending = True  # a run with checkpoints writes one more, and then checks the signal again
             return
-        raised.append(Interrupted(asked_by(number)) if session.stalled is None else StalledError(session.stalled))
+        raised.append(Interrupted(first_signal(number)) if session.stalled is None else StalledError(session.stalled))
         raise raised[-1]
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
@@ -88,7 +88,7 @@ def interruptible(session: Session) -> Iterator[None]:
     raised: list[Interrupted] = []
     again: list[tuple[threading.Timer, int]] = []
     tell, sys.unraisablehook = sys.unraisablehook, dropped
-    before = {number: signal.signal(number, stop) for number in heard_of()}
+    before = {number: signal.signal(number, stop) for number in handled_signals()}
     heard, woken = os.pipe()
     os.set_blocking(woken, False)
     others = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -191,7 +191,7 @@ class Session:
             self.failed = self.failed or ""
         elif self.comm.size > 1:
             write_exit_code(code)
-            until_read()
+            await_readers()
             self.comm.abort(code)
         return code
 
@@ -210,13 +210,13 @@ class Session:
         Usually all ranks fail with the same error, which rank 0 prints. Another rank prints its own error only after a
         pause.
         """
-        if self.failed is None or launchers_socket() is None:
+        if self.failed is None or mpiexec_socket() is None:
             return
         if self.failed:
             sleep(LEAVE_S)
             print(printable(f"{self.name}{self.failed}"), file=sys.stderr)
         flush()
-        end_launched(code)
+        abort_mpiexec(code)
 
     def end_with_grace(self, code: int) -> int:
         """End all ranks like `end`, after time for rank 0 to write results and for all ranks to print where they

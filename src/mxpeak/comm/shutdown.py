@@ -11,15 +11,15 @@ from time import monotonic, sleep
 from typing import Any, NoReturn
 
 #: Interval at which a rank checks whether another one has ended the program.
-LOOK_S = 0.5
+POLL_S = 0.5
 #: Seconds that ranks wait for each other: until all have noticed the end of the program, and at their own end.
-KNOWN_S, END_S = 2.0, 5.0
+NOTICE_S, END_S = 2.0, 5.0
 #: Seconds that a rank waits for its own signal after it learns of another rank's, so that rank 0 can report first.
-TOLD_S = 5.0
+SIGNAL_S = 5.0
 #: Keys of the store.
-ABORTED, KNOWN, ENDED = "mxpeak/aborted", "mxpeak/known", "mxpeak/ended"
+ABORTED, NOTICED, ENDED = "mxpeak/aborted", "mxpeak/noticed", "mxpeak/ended"
 #: Set when this process has found the key that ends the program.
-LEFT = threading.Event()
+ABORT_SEEN = threading.Event()
 
 
 def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
@@ -44,7 +44,7 @@ def abort(store: Any, code: int) -> NoReturn:
     with suppress(RuntimeError):  # the store ended with its rank, so all ranks will notice
         code = int(store.compare_set(ABORTED, "", str(code)))
         if code <= 128 or not torchrun_ends_all():
-            sleep(2 * LOOK_S + KNOWN_S)
+            sleep(2 * POLL_S + NOTICE_S)
     exit_now(code)
 
 
@@ -63,18 +63,18 @@ class Watch:
     def __init__(self, store: Any, size: int):
         self._store, self._size = store, size  # a separate store, because the others may block
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with suppress(RuntimeError):  # the rank with the store has ended, so messages will fail
-            while not self._stopped.wait(LOOK_S):
+            while not self._stopped.wait(POLL_S):
                 if self._store.check([ABORTED]):
                     code = int(self._store.get(ABORTED))
-                    LEFT.set()
+                    ABORT_SEEN.set()
                     if code > 128 and torchrun_ends_all():
-                        sleep(TOLD_S)
-                    _meet(self._store, self._size, KNOWN, KNOWN_S)  # this rank may own the store
+                        sleep(SIGNAL_S)
+                    _meet(self._store, self._size, NOTICED, NOTICE_S)  # this rank may own the store
                     exit_now(code)
 
     def stop(self) -> None:

@@ -31,8 +31,8 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNO
 #: Variables that do not change results: messages between processes, the folder of compiled kernels, the log of torch.
 OWN = (
     "MXPEAK_STARTED_BY",
-    "MXPEAK_LAST_WORD",
-    "MXPEAK_TOLD",
+    "MXPEAK_EXIT_CODE_FILE",
+    "MXPEAK_SIGNAL_FILE",
     "MXPEAK_COLUMNS",
     "MXPEAK_CACHE_DIR",
     "TORCH_CPP_LOG_LEVEL",

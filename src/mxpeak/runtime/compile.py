@@ -160,9 +160,9 @@ def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Po
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
     """Compile the entry points whose numbers arrive on stdin, on the given cores, while the parent process lives."""
     from mxpeak.kernels.host.engine.first_use import compile_from
-    from mxpeak.runtime.parent_watch import on_end
+    from mxpeak.runtime.parent_watch import call_at_end
 
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
-    on_end(parent, lambda: os._exit(0))
+    call_at_end(parent, lambda: os._exit(0))
     compile_from(0, name)

@@ -22,7 +22,14 @@ from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.installation import install_command
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.parent_watch import LAST_WORD, TOLD, asked_by, child_environment, heard_of, last_word
+from mxpeak.runtime.parent_watch import (
+    EXIT_CODE_FILE,
+    SIGNAL_FILE,
+    child_environment,
+    first_exit_code,
+    first_signal,
+    handled_signals,
+)
 
 TORCHRUN = "torchrun"
 
@@ -122,9 +129,9 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         )
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
-        code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
+        code = code_of(command, {EXIT_CODE_FILE: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
         text = word.read().decode(errors="replace")
-    written = last_word(text)
+    written = first_exit_code(text)
     if sys.stderr is not None:
         sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not line.strip().isdecimal()))
     if written is not None and code < 128:
@@ -163,7 +170,7 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
             unsignaled.pop().terminate()
 
     def forward(number: int, frame: object) -> None:
-        signals.append(asked_by(number))
+        signals.append(first_signal(number))
         with suppress(OSError):  # the disk is full
             os.pwrite(first.fileno(), str(signals[0]).encode(), 0)
         pass_on()
@@ -172,8 +179,8 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
         if _is_closed(file):  # a program that calls the library may have closed it; mpiexec would then end with 255
             streams.setdefault(name, subprocess.DEVNULL)
     with TemporaryFile() as first:
-        more = {TOLD: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
-        before = {number: signal.signal(number, forward) for number in heard_of()}
+        more = {SIGNAL_FILE: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
+        before = {number: signal.signal(number, forward) for number in handled_signals()}
         try:
             # The command gets its own process group, so that only this process receives Ctrl-C: mpiexec fails if it
             # receives two signals.

@@ -28,9 +28,9 @@ from mxpeak.comm.shutdown import torchrun_ends_all
 #: HOST:PID of the parent process; this process ends when the parent ends.
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file to which ranks write a nonzero exit code, because launchers do not always forward exit codes.
-LAST_WORD = "MXPEAK_LAST_WORD"
+EXIT_CODE_FILE = "MXPEAK_EXIT_CODE_FILE"
 #: The file with the signal that the starting process received; launchers send SIGTERM instead.
-TOLD = "MXPEAK_TOLD"
+SIGNAL_FILE = "MXPEAK_SIGNAL_FILE"
 #: The width of the terminal behind a launcher, which gives pipes to ranks; unset without a terminal.
 COLUMNS = "MXPEAK_COLUMNS"
 #: Signals by which a user, a closed terminal, or a batch system requests the end of a run.
@@ -44,9 +44,9 @@ CRASHES = {
     "Aborted": signal.SIGABRT,
 }
 #: Seconds between two checks on a system that does not report the end of a process.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: Seconds in which a reader must read a rank's last output, and seconds between two looks.
-READ_S, READ_LOOK_S = 1.0, 0.001
+READ_S, READ_POLL_S = 1.0, 0.001
 #: stdout and stderr.
 OUTPUT = (1, 2)
 
@@ -85,17 +85,17 @@ def pass_on(number: int) -> None:
     started_by = parent_pid({VARIABLE: os.environ.get(VARIABLE, "")})
     if started_by is None or torchrun_ends_all():
         return
-    for one in ENDING:
-        signal.signal(one, signal.SIG_IGN)
+    for ending in ENDING:
+        signal.signal(ending, signal.SIG_IGN)
     with suppress(OSError):
         os.kill(started_by, number)
 
 
-def asked_by(number: int) -> int:
+def first_signal(number: int) -> int:
     """Return the signal that ended the run: the signal of the starting process, or `number`, which this process
     received.
     """
-    path = os.environ.get(TOLD)
+    path = os.environ.get(SIGNAL_FILE)
     if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # a process of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             return int(file.read())
@@ -104,19 +104,19 @@ def asked_by(number: int) -> int:
 
 def write_exit_code(code: int) -> None:
     """Write the exit code of this rank to the file of the starting process."""
-    path = os.environ.get(LAST_WORD)
+    path = os.environ.get(EXIT_CODE_FILE)
     if path and parent_pid() is not None:  # on another host, the path would belong to another process
         with suppress(OSError), open(path, "a") as word:  # only Linux has /proc, and only this host has the path
             word.write(f"{code}\n")
 
 
-def leave_crashes() -> None:
+def record_crashes() -> None:
     """Make Python's fault handler write the signal of a crash to the file of exit codes.
 
     MPICH's mpiexec combines the codes of all ranks. It ends the others by SIGKILL, so a bus error becomes 7 | 9 = 15,
     the number of SIGTERM.
     """
-    path = os.environ.get(LAST_WORD)
+    path = os.environ.get(EXIT_CODE_FILE)
     if path and parent_pid() is not None:  # as in `write_exit_code`
         with suppress(OSError):
             word = open(path, "a")  # noqa: SIM115  for as long as this process lasts
@@ -124,7 +124,7 @@ def leave_crashes() -> None:
             faulthandler.register(signal.SIGQUIT, word, all_threads=False, chain=True)
 
 
-def last_word(text: str) -> int | None:
+def first_exit_code(text: str) -> int | None:
     """Return the first exit code that a rank has written; 128 plus the number of the signal for a crash."""
     line = text.partition("\n")[0].strip()
     if line.isdecimal():
@@ -135,12 +135,12 @@ def last_word(text: str) -> int | None:
     return next((128 + number for name, number in CRASHES.items() if name in line), None)
 
 
-def heard_of() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Return the signals of ENDING that this process handles; nohup ignores SIGHUP."""
-    return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    return [number for number in ENDING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
-def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
+def mpiexec_socket(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the socket to MPICH's mpiexec; None if it belongs to a parent process that is itself a rank."""
     import socket
 
@@ -153,19 +153,19 @@ def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
     return None
 
 
-def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
+def abort_mpiexec(code: int, environ: Mapping[str, str] = os.environ) -> None:
     """Make MPICH's mpiexec end all ranks with `code`, by the message that MPI_Abort sends.
 
     Before MPI has started, mpiexec ignores the exit code of a rank, and the other ranks would wait for this rank.
     """
-    fd = launchers_socket(environ)
+    fd = mpiexec_socket(environ)
     if fd is not None:
-        until_read()
+        await_readers()
         with suppress(OSError):
             os.write(fd, f"cmd=abort exitcode={code}\n".encode())
 
 
-def until_read() -> None:
+def await_readers() -> None:
     """Wait up to READ_S until the readers of stdout and stderr have read all output.
 
     MPICH's mpiexec ends all ranks before it reads their pipes again; without the wait, 4 % of the runs lost their last
@@ -173,7 +173,7 @@ def until_read() -> None:
     """
     until = monotonic() + READ_S
     while any(_unread(file) for file in OUTPUT) and monotonic() < until:
-        sleep(READ_LOOK_S)
+        sleep(READ_POLL_S)
 
 
 def _unread(file: int) -> int:
@@ -190,13 +190,13 @@ def show_traceback(prefix: str) -> None:
     print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
-def cannot_begin() -> NoReturn:
+def exit_on_load_error() -> NoReturn:
     """Print why this process cannot load the program, and end all ranks."""
     rank = os.environ.get("PMI_RANK")
     prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
     show_traceback(prefix)
     write_exit_code(1)
-    end_launched(1)
+    abort_mpiexec(1)
     sys.exit(1)
 
 
@@ -207,7 +207,7 @@ def end_by(number: int) -> None:
     code.
     """
     write_exit_code(128 + number)
-    end_launched(128 + number)
+    abort_mpiexec(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
@@ -226,29 +226,29 @@ def open_streams() -> None:
             os.set_inheritable(file, True)
 
 
-def end_at_once() -> None:
+def end_on_signals() -> None:
     """End the process without a traceback on signals that arrive before the command line handles them."""
-    for number in heard_of():
+    for number in handled_signals():
         signal.signal(number, lambda number, frame: end_by(number))
 
 
-def end_in_libraries_too() -> None:
+def restore_signals() -> None:
     """Restore the default action of signals, which also ends a process inside C code."""
-    for number in heard_of():
+    for number in handled_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def on_end(pid: int, ended: Callable[[], None]) -> None:
+def call_at_end(pid: int, ended: Callable[[], None]) -> None:
     """Start a thread that calls `ended` when the process has ended, or at once if it does not exist."""
-    threading.Thread(target=_wait, args=(pid, ended), name="leash", daemon=True).start()
+    threading.Thread(target=_wait, args=(pid, ended), name="parent watch", daemon=True).start()
 
 
 def _wait(pid: int, ended: Callable[[], None]) -> None:
     try:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError) as error:  # the system does not have this call, or the process does not exist
-        while not isinstance(error, ProcessLookupError) and _there(pid):
-            sleep(LOOK_S)
+        while not isinstance(error, ProcessLookupError) and _exists(pid):
+            sleep(POLL_S)
     else:
         look = select.poll()
         look.register(handle, select.POLLIN)
@@ -257,7 +257,7 @@ def _wait(pid: int, ended: Callable[[], None]) -> None:
     ended()
 
 
-def _there(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

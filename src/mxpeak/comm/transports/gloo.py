@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.shutdown import LEFT, LOOK_S, TOLD_S
+from mxpeak.comm.shutdown import ABORT_SEEN, POLL_S, SIGNAL_S
 
 #: The libraries require a time limit, but none is useful: ranks may sleep for hours while others run a case. A rank
 #: that dies is noticed immediately by the ranks that wait for it, and the watchdog reports a rank that stalls.
@@ -55,9 +55,9 @@ def no_error_of_its_own() -> Iterator[None]:
     try:
         yield
     except RuntimeError:
-        sleep(2 * LOOK_S)
-        if LEFT.is_set():
-            sleep(2 * TOLD_S)
+        sleep(2 * POLL_S)
+        if ABORT_SEEN.is_set():
+            sleep(2 * SIGNAL_S)
         raise
 
 

@@ -17,13 +17,13 @@ import pytest
 
 from mxpeak.runtime import parent_watch
 from mxpeak.runtime.parent_watch import (
-    LAST_WORD,
+    EXIT_CODE_FILE,
     VARIABLE,
+    abort_mpiexec,
+    call_at_end,
     child_environment,
-    end_launched,
-    heard_of,
-    last_word,
-    on_end,
+    first_exit_code,
+    handled_signals,
     parent_pid,
     pass_on,
     terminal_width,
@@ -87,9 +87,9 @@ def test_the_end_of_a_process_is_heard(
 ) -> None:
     if not handles:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
-        monkeypatch.setattr(parent_watch, "LOOK_S", 0.01)
+        monkeypatch.setattr(parent_watch, "POLL_S", 0.01)
     heard = threading.Event()
-    on_end(other.pid, heard.set)
+    call_at_end(other.pid, heard.set)
     assert not heard.wait(0.05)
     other.kill()
     other.wait()
@@ -137,7 +137,7 @@ def test_a_process_that_has_ended_already_is_heard_at_once(other: subprocess.Pop
     other.kill()
     other.wait()
     heard = threading.Event()
-    on_end(other.pid, heard.set)
+    call_at_end(other.pid, heard.set)
     assert heard.wait(60)
 
 
@@ -152,7 +152,7 @@ def test_a_process_that_has_ended_already_is_heard_at_once(other: subprocess.Pop
     ],
 )
 def test_the_first_word_counts(text: str, code: int | None) -> None:
-    assert last_word(text) == code
+    assert first_exit_code(text) == code
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGQUIT"])
@@ -160,12 +160,12 @@ def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
     word, number = tmp_path / "word", getattr(signal, name)
     heard = f"import os, signal; signal.signal({number}, signal.SIG_DFL)"  # whatever a shell in the background ignores
     crash = (
-        f"{heard}; from mxpeak.runtime.parent_watch import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
+        f"{heard}; from mxpeak.runtime.parent_watch import record_crashes as go; go(); os.kill(os.getpid(), {number})"
     )
-    environ = {**child_environment(), LAST_WORD: str(word)}
+    environ = {**child_environment(), EXIT_CODE_FILE: str(word)}
     ended = subprocess.run([sys.executable, "-c", crash], env=environ, capture_output=True, check=False)
     assert ended.returncode == -number
-    assert last_word(word.read_text()) == 128 + number
+    assert first_exit_code(word.read_text()) == 128 + number
 
 
 LOADED = """
@@ -187,11 +187,11 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
 ) -> None:
     """If it ended with a code, MPICH's launcher would leave the other ranks waiting for it."""
     word = tmp_path / "word"
-    environ = {**child_environment(), LAST_WORD: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
+    environ = {**child_environment(), EXIT_CODE_FILE: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
     command = [sys.executable, "-c", LOADED.format(module=module, number=int(number))]
     ended = subprocess.run(command, env=environ, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (-number, b"")
-    assert last_word(word.read_text()) == 128 + number
+    assert first_exit_code(word.read_text()) == 128 + number
 
 
 def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
@@ -199,12 +199,12 @@ def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
 ) -> None:
     told, mine = socket.socketpair()
     with told, mine, (tmp_path / "file").open("w") as file:
-        end_launched(1, {"PMI_FD": str(mine.fileno())})  # somebody else's: not of this process's parent
+        abort_mpiexec(1, {"PMI_FD": str(mine.fileno())})  # somebody else's: not of this process's parent
         monkeypatch.setattr(os, "getppid", os.getpid)
-        end_launched(2, {"PMI_FD": str(mine.fileno())})
+        abort_mpiexec(2, {"PMI_FD": str(mine.fileno())})
         assert told.recv(100) == b"cmd=abort exitcode=2\n"
         for other in (str(file.fileno()), "999999", "x", ""):
-            end_launched(2, {"PMI_FD": other})
+            abort_mpiexec(2, {"PMI_FD": other})
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -227,7 +227,7 @@ def test_all_are_ended_when_the_last_words_have_been_read_or_nobody_reads(
     monkeypatch.setattr(parent_watch, "monotonic", now)
     monkeypatch.setattr(parent_watch, "OUTPUT", (writer,))
     os.write(writer, b"last words")
-    parent_watch.until_read()
+    parent_watch.await_readers()
     assert looks == ([10, 6, 2] if reads else [10] * 6)
     os.close(reader)
     os.close(writer)
@@ -244,9 +244,9 @@ def test_only_pipes_are_waited_for(tmp_path: Path) -> None:
 def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert heard_of() == [signal.SIGINT, signal.SIGTERM]
+        assert handled_signals() == [signal.SIGINT, signal.SIGTERM]
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        assert heard_of() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        assert handled_signals() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
 
