@@ -56,18 +56,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Examine each part, print the verdict first, and return 0 if a run on the CPU is possible."""
+    from mxpeak.cli.output import show
+
     if session.rank != 0:
         return ExitCode.VALID
     sections = {title: _section(facts, remedy) for title, facts, remedy in _parts(args.ranks)}
     verdict = _verdict(sections)
-    if args.json != "-":
-        print(verdict["text"])
-        for title, facts in sections.items():
-            print(f"\n{_part_text(title, facts)}")
-    if args.json is not None:
-        from mxpeak.cli.output import write_json
-
-        write_json({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, args.json)
+    text = "\n\n".join([verdict["text"], *(_part_text(title, facts) for title, facts in sections.items())])
+    show({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, f"{text}\n", args.json)
     return ExitCode.VALID if verdict["cpu"] else ExitCode.RESOURCE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from mxpeak.errors import UsageError
+from mxpeak.errors import ExitCode, UsageError
 from mxpeak.foreign import printable
 from mxpeak.records import to_json
 from mxpeak.runtime.folder_lock import LOCK, check_unlocked
@@ -47,7 +47,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
     folder = _writable_folder(name, flag)
-    if any(one.name != allowed for one in path.iterdir()):
+    if any(entry.name != allowed for entry in path.iterdir()):
         folder.remove_if_empty()
         raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
     return folder
@@ -58,7 +58,7 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
     path = Path(name)
     if os.path.isdir(name):
         check_unlocked(path)
-        if any(one.name != LOCK for one in path.iterdir()):
+        if any(entry.name != LOCK for entry in path.iterdir()):
             raise UsageError(
                 f"--checkpoint {name} is not empty; run mxpeak resume {name} to continue its run, or use another folder"
             )
@@ -117,6 +117,14 @@ def write_json(body: Mapping[str, Any], target: str) -> None:
         return
     check_file(Path(target))
     write_new(Path(target), to_json(body))
+
+
+def show(body: Mapping[str, Any], text: str, target: str | None) -> None:
+    """Print the text unless the target is `-`, and write the body as JSON to the target."""
+    if target != "-":
+        print(printable(text), end="")
+    if target is not None:
+        write_json(body, target)
 
 
 def write_new(path: Path, text: str) -> None:
@@ -239,6 +247,13 @@ class FaultTolerantStream:
         """Write a text and flush it."""
         self.write(text)
         self.flush()
+
+    def exit_code(self, log: Callable[[str], None], instead: str = "") -> int:
+        """Return the exit code for the first error, and log the error unless the reader has closed the pipe."""
+        if self.error is None or isinstance(self.error, BrokenPipeError):
+            return ExitCode.VALID
+        log(f"mxpeak: error: cannot write to stdout: {self.error.strerror}{instead}")
+        return ExitCode.RESOURCE
 
     def _give_up(self, error: OSError) -> None:
         self.error = error

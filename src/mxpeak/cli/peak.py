@@ -12,7 +12,7 @@ from mxpeak.cli.request import add_options
 from mxpeak.configs.run import PlaceConfig, RunConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import resolve
-from mxpeak.records import figure_text, three_digits, to_json
+from mxpeak.records import figure_text, three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -47,36 +47,27 @@ def _config(args: argparse.Namespace) -> RunConfig:
     if args.json not in (None, "-"):
         check_file(Path(args.json))
     settings = resolve(PlaceConfig, vars(args), os.environ, {})
-    return RunConfig(**{name: one.value for name, one in settings.items()})
+    return RunConfig(**{name: setting.value for name, setting in settings.items()})
 
 
 def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Measure, and print or write the rates on rank 0."""
     from mxpeak.bench.peak.run import run
-    from mxpeak.cli.output import write_new
+    from mxpeak.cli.output import show
 
     assert session.comm is not None
     body = run(config, session.comm, argv=argv)
-    if session.rank != 0:
-        return ExitCode.VALID
-    if args.json == "-":
-        print(to_json(body), end="")
-        return ExitCode.VALID
-    if args.json is not None:
-        write_new(Path(args.json), to_json(body))
-    print(text_of(body), end="")
+    if session.rank == 0:
+        show(body, text_of(body), args.json)
     return ExitCode.VALID
-
-
-def _burst_text(rate: dict[str, Any]) -> str:
-    """Return the rate of the best sample as text."""
-    unit = "rate_bytes" if "rate_bytes" in rate else "rate_flops"
-    return figure_text({unit: rate["burst"]})
 
 
 def text_of(body: dict[str, Any]) -> str:
     """Return the sustained rates and their bursts, one per line, and the balance."""
-    lines = [f"{one['name']:<13} {figure_text(one):>13}  burst {_burst_text(one)}" for one in body["rates"]]
+    lines = []
+    for rate in body["rates"]:
+        burst = {"rate_bytes" if "rate_bytes" in rate else "rate_flops": rate["burst"]}
+        lines.append(f"{rate['name']:<13} {figure_text(rate):>13}  burst {figure_text(burst)}")
     balance = body["balance"]["flops_per_byte"]
     lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
     return "\n".join(lines) + "\n"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mxpeak.cli.run_history import results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.foreign import printable
 from mxpeak.options import integer, share
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Compare two runs; all ranks return the same code, and rank 0 prints."""
     if args.rounds is not None:
         return _in_turns(args, session)
+    from mxpeak.cli.output import show
     from mxpeak.report.compare import (
         alone,
         body_of,
@@ -90,7 +90,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
     """Run two commands alternately, and compare the medians."""
-    from mxpeak.cli.output import check_file
+    from mxpeak.cli.output import check_file, show
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
     from mxpeak.verbs.compare.interleaved import EndedError, run_in_turns
     from mxpeak.verbs.compare.interleaved_table import compared_in_turns
@@ -117,13 +117,3 @@ def _merged(differences: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, lis
     """Merge the differences of several cases, without duplicates."""
     names = dict.fromkeys(name for case in differences for name in case)
     return {name: list(dict.fromkeys(line for case in differences for line in case.get(name, ()))) for name in names}
-
-
-def show(body: Mapping[str, Any], text: str, target: str | None) -> None:
-    """Write the body as JSON to the target, and print the text unless the target is `-`."""
-    from mxpeak.cli.output import write_json
-
-    if target is not None:
-        write_json(body, target)
-    if target != "-":
-        print(printable(text), end="")

@@ -14,7 +14,6 @@ from mxpeak.cli.run_history import OUT, read_results, result_files
 from mxpeak.errors import ExitCode
 from mxpeak.options import integer
 from mxpeak.runtime.parent_watch import terminal_width
-from mxpeak.verbs.compare.command import show
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -48,6 +47,7 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print the newest results of past runs."""
     if session.rank != 0:
         return ExitCode.VALID
+    from mxpeak.cli.output import show
     from mxpeak.report.columns import table
     from mxpeak.report.compare import row_of
 
@@ -61,17 +61,14 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
     rows += [row_of(result, _when(result), path.parent.name) for path, result in results]
     kept = ("benchmark", "status", "problem", "result")
-    body = {
-        "schema": "mxpeak.history/1",
-        "results": [
-            {"file": str(path), "start": _when(result), **{k: result.get(k) for k in kept}} for path, result in results
-        ],
-    }
+    listed = [
+        {"file": str(path), "start": _when(result), **{k: result.get(k) for k in kept}} for path, result in results
+    ]
     width = terminal_width(sys.stdout)
     text = table(rows, width=width, least=(6, 4, 5)) if results else f"no results in {OUT}/\n"
     if any(row[4].endswith("*") for row in rows):
         text += "  * uncertain, because the machine's speed changed during the run\n"
-    show(body, text, args.json)
+    show({"schema": "mxpeak.history/1", "results": listed}, text, args.json)
     return ExitCode.VALID
 
 

@@ -1,14 +1,13 @@
-"""Define the flags of `simulate` and `plan`: the machine, the run, its prediction, and the text of run and
-prediction.
-"""
+"""Define what `simulate` and `plan` share: the flags of machine and run, and the text of run and prediction."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpl.config import HplConfig
@@ -25,7 +24,10 @@ if TYPE_CHECKING:
     from mxpeak.layout.stencil import Box
     from mxpeak.perf.simulation.lu import LuForecast, LuRun
     from mxpeak.perf.simulation.machines import Machine
+    from mxpeak.perf.simulation.predict import Prediction
     from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
+
+AnyRun: TypeAlias = "LuRun | SparseRun"
 
 WIDTH = 80
 #: Name of this machine in --machine, after `mxpeak tune` has measured it.
@@ -33,9 +35,7 @@ TUNED = "tuned"
 
 
 def _flags() -> list[Option]:
-    """Return the flags that describe a run; flags of `mxpeak run` accept one value here and have a different help
-    text.
-    """
+    """Return the flags that describe a run: those of `mxpeak run`, with one value and a different help text."""
     of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
 
     def flag(name: str, help: str, **changes: Any) -> Option:
@@ -95,7 +95,7 @@ def _tuned_table(args: argparse.Namespace) -> str:
 
     store = this_store()
     tables, sides = store.tables(), [args.npx, args.npy, args.npz]
-    grid = args.grid[0] * args.grid[1] if args.grid else sides[0] * sides[1] * sides[2] if all(sides) else None
+    grid = prod(args.grid) if args.grid else prod(sides) if all(sides) else None
     ranks = args.ranks or grid or args.ranks_per_node or min((ranks for ranks, _ in tables), default=1)
     layout = max((layout for layout in tables if layout[0] == ranks), default=None)
     if layout is None:
@@ -113,12 +113,13 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
     from mxpeak.perf.simulation.plan import check_ranks
 
     per_node = machine.ranks_per_node
-    given = {"--ranks": args.ranks, "--nodes": None if args.nodes is None else args.nodes * per_node}
-    if args.grid is not None:
-        given["--grid"] = args.grid[0] * args.grid[1]
     sides = [args.npx, args.npy, args.npz]
-    if None not in sides:
-        given["--npx --npy --npz"] = args.npx * args.npy * args.npz
+    given = {
+        "--ranks": args.ranks,
+        "--nodes": None if args.nodes is None else args.nodes * per_node,
+        "--grid": None if args.grid is None else prod(args.grid),
+        "--npx --npy --npz": None if None in sides else prod(sides),
+    }
     numbers = {flag: ranks for flag, ranks in given.items() if ranks is not None}
     if len(set(numbers.values())) > 1:
         raise UsageError(
@@ -264,36 +265,43 @@ def box_bytes(box: Box, benchmark: str, low: str) -> int:
     return int(double + inner + 31 * n * 8)
 
 
-def lu_config(run: LuRun) -> dict[str, Any]:
-    """Return the settings of the run as the JSON result contains them."""
+def predicted(benchmark: str, run: AnyRun, machine: Machine) -> Prediction[Any]:
+    """Return the simulated rate of a run, with its interval."""
+    from mxpeak.perf.simulation.lu import LuRun
+    from mxpeak.perf.simulation.predict import predict, simulate_lu
+    from mxpeak.perf.simulation.sparse import simulate
+
+    if isinstance(run, LuRun):
+        return predict(lambda varied: simulate_lu(benchmark, run, varied), machine)
+    return predict(lambda varied: simulate(run, varied), machine)
+
+
+def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> dict[str, Any]:
+    """Return the settings, the machine and the warnings of a JSON result."""
     return {
-        "n": run.n, "nb": run.nb, "P": run.P, "Q": run.Q, "ranks": run.ranks, "order": run.order,
-        "node_grid": run.node_grid, "bcast": run.bcast, "depth": run.depth, "split": run.split,
-        "precision": run.precision, "gpu_aware": run.aware, "nics": run.nics, "core_sharing": run.core_sharing,
-        "slow": {str(rank): factor for rank, factor in run.slow.items()},
-    }  # fmt: skip
-
-
-def sparse_config(run: SparseRun) -> dict[str, Any]:
-    """Return the settings of the run as the JSON result contains them."""
-    box = run.box
-    return {
-        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz, "ranks": run.ranks,
-        "precision": run.low, "iterations": run.iterations, "counting": run.counting, "penalty": run.penalty,
-        "gpu_aware": run.aware, "slow": {str(rank): factor for rank, factor in run.slow.items()},
-    }  # fmt: skip
-
-
-def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
-    """Return the section of the machine for the JSON result, with the source of each number."""
-    return {
-        "name": machine.name,
-        "title": machine.title,
-        "ranks_per_node": machine.ranks_per_node,
-        "nodes": -(-ranks // machine.ranks_per_node),
-        "memory_bytes": machine.memory_bytes,
-        "sources": dict(machine.sources),
+        "config": _config(run),
+        "machine": {
+            **{name: getattr(machine, name) for name in ("name", "title", "ranks_per_node", "memory_bytes")},
+            "nodes": -(-run.ranks // machine.ranks_per_node),
+            "sources": dict(machine.sources),
+        },
+        "warnings": [asdict(caution) for caution in cautions],
     }
+
+
+def _config(run: AnyRun) -> dict[str, Any]:
+    """Return the settings of a run as the JSON result contains them."""
+    from mxpeak.perf.simulation.lu import LuRun
+
+    shared = {
+        "ranks": run.ranks, "gpu_aware": run.aware, "slow": {str(rank): factor for rank, factor in run.slow.items()},
+    }  # fmt: skip
+    if isinstance(run, LuRun):
+        names = ("n", "nb", "P", "Q", "order", "node_grid", "bcast", "depth", "split", "precision", "nics")
+        return {**{name: getattr(run, name) for name in names}, "core_sharing": run.core_sharing, **shared}
+    box = {name: getattr(run.box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
+    settings = {name: getattr(run, name) for name in ("iterations", "counting", "penalty")}
+    return {**box, "precision": run.low, **settings, **shared}
 
 
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
@@ -321,13 +329,14 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
     ]
 
 
-def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
-    """Return cautions about unusual settings of a run of an LU benchmark."""
+def cautions_of(benchmark: str, run: AnyRun, machine: Machine) -> list[Caution]:
+    """Return cautions about unusual settings of a run."""
+    from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import lu_cautions, part_node_caution
     from mxpeak.precision import precision
 
     entry_bytes = precision("fp64" if benchmark == "hpl" else "fp32").bytes
-    odd = lu_cautions(run.n, run.nb, run.P, run.Q, entry_bytes)
+    odd = lu_cautions(run.n, run.nb, run.P, run.Q, entry_bytes) if isinstance(run, LuRun) else []
     return [*odd, *part_node_caution(run.ranks, machine.ranks_per_node)]
 
 
@@ -339,13 +348,3 @@ def caution_lines(cautions: list[Caution]) -> list[str]:
 def wrapped(head: str, text: str) -> list[str]:
     """Return the lines of a text after a heading, in 80 columns."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def show(body: Mapping[str, Any], lines: list[str], to: str | None) -> None:
-    """Print the lines unless the target is `-`, and write the body as JSON to the target."""
-    if to != "-":
-        print("\n".join(lines))
-    if to is not None:
-        from mxpeak.cli.output import write_json
-
-        write_json(body, to)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, kind_of, load, of_kind
 from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.records import Caution, size_text
+from mxpeak.records import size_text
 from mxpeak.verbs.predict.flags import (
+    AnyRun,
     add_run_flags,
     box_bytes,
     caution_lines,
     cautions_of,
     forecast_lines,
-    lu_config,
     lu_run,
     machine_of,
-    machine_section,
+    predicted,
     prediction_lines,
     refuse_foreign,
-    show,
-    sparse_config,
+    shared_sections,
     sparse_run,
     wrapped,
 )
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.machines import Machine
+    from mxpeak.perf.simulation.sparse import SparseRun
 
 EXAMPLES = """\
 examples:
@@ -75,30 +76,50 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         from mxpeak.cli.output import check_file
 
         check_file(Path(args.write_dat), flag="--write-dat")
-    machine, notes = _machine(args, benchmark)
-    body, lines = _lu(args, benchmark, machine) if kind == "lu" else _sparse(args, benchmark, machine)
-    lines += [line for note in notes for line in wrapped("note      ", note)]
-    show({**body, "notes": notes}, lines, args.json)
+    from mxpeak.cli.output import show
+    from mxpeak.perf.simulation.plan import prime_caution
+
+    machine, notes = (machine_of(args), []) if args.machine is not None else _this_machine(args, benchmark)
+    run: AnyRun
+    if kind == "lu":
+        run, size, bytes_per_rank, command = _lu(args, benchmark, machine)
+    else:
+        run, size, bytes_per_rank, command = _sparse(args, benchmark, machine)
+    section, forecast = _prediction(benchmark, run, machine)
+    cautions = [*(prime_caution(run.ranks) if kind == "sparse" else []), *cautions_of(benchmark, run, machine)]
+    lines = [
+        f"{benchmark} on {machine.title}",
+        *size,
+        *prediction_lines(section, run.ranks),
+        *([] if forecast is None else forecast_lines(forecast)),
+        *caution_lines(cautions),
+        f"\n{command}",
+        *(line for note in notes for line in wrapped("note      ", note)),
+    ]
+    body = {
+        "schema": "mxpeak.plan/1",
+        "benchmark": benchmark,
+        "prediction": section,
+        "memory": {"bytes_per_rank": bytes_per_rank},
+        "command": command,
+        **shared_sections(run, machine, cautions),
+        "notes": notes,
+    }
+    show(body, "\n".join(lines) + "\n", args.json)
     return ExitCode.VALID
 
 
-def _machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
-    """Return the machine of --machine, or this one with unknown rates, and notes to print."""
-    if args.machine is not None:
-        return machine_of(args), []
-    return _this_machine(args, benchmark)
-
-
 def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
+    """Return this machine with unknown rates, and a note to print; set the defaults of `mxpeak run` in `args`."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.perf.simulation.machines import Machine, Network
 
     memory, cores = total_memory_bytes(), len(one_core_each())
     if memory is None:
         raise UsageError("the system does not report its memory; use --machine FILE")
-    here = args.ranks or (args.grid[0] * args.grid[1] if args.grid else 1)
+    here = args.ranks or prod(args.grid or (1,))
     if args.node_grid is not None and args.nodes is None:
-        here = args.node_grid[0] * args.node_grid[1]
+        here = prod(args.node_grid)
     per_node = args.ranks_per_node or (here if args.nodes is None else 1)
     notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks per node"]
     unknown = Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
@@ -116,7 +137,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
     return machine, notes
 
 
-def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuRun, list[str], int, str]:
+    """Return the run of an LU benchmark, its lines, its bytes per rank and its command; write its .dat file."""
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.plan import footprint_of
 
@@ -125,27 +147,19 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
     if machine.gemm:
         run, tried = _best_broadcast(args, benchmark, run, machine)
     parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
-    total = parts["total"]
-    cautions = cautions_of(benchmark, run, machine)
-    section, forecast = _prediction(benchmark, run, machine)
     if args.write_dat is not None:
         _write_dat(args.write_dat, benchmark, run)
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
-    command = _command(args, benchmark, run, machine)
     why = f"  (the best of {', '.join(tried)})" if tried else ""
+    per_rank, matrix = size_text(parts["total"] / run.ranks), size_text(parts["matrix"] / run.ranks)
     lines = [
-        f"{benchmark} on {machine.title}",
         f"N         {run.n}",
         f"NB        {run.nb}",
         f"grid      {run.P}x{run.Q}, {block[0]}x{block[1]} per node, {run.order} order",
         f"bcast     {run.bcast}{why}",
-        f"memory    {size_text(total / run.ranks)} per rank (matrix {size_text(parts['matrix'] / run.ranks)})",
-        *prediction_lines(section, run.ranks),
-        *([] if forecast is None else forecast_lines(forecast)),
-        *caution_lines(cautions),
-        f"\n{command}",
+        f"memory    {per_rank} per rank (matrix {matrix})",
     ]
-    return _body(benchmark, section, lu_config(run), machine, run.ranks, total // run.ranks, cautions, command), lines
+    return run, lines, parts["total"] // run.ranks, _command(args, benchmark, run, machine)
 
 
 def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> tuple[LuRun, list[str]]:
@@ -158,90 +172,45 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
     return max(runs, key=lambda run: simulate_lu(benchmark, run, machine).rate_flops), list(TRIED)
 
 
-def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """Return the simulated prediction if the rates of the machine are known, otherwise the rate of the last similar
-    run.
-    """
+def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str, Any], Any]:
+    """Return the simulated prediction if the machine's rates are known, otherwise that of the last similar LU run."""
     from mxpeak.perf.counts import hpl_flops
-    from mxpeak.perf.simulation.predict import predict, simulate_lu
+    from mxpeak.perf.simulation.lu import LuRun
 
     if machine.gemm:
-        prediction = predict(lambda machine: simulate_lu(benchmark, run, machine), machine)
+        prediction = predicted(benchmark, run, machine)
         return prediction.section(), prediction.forecast
-    rate = last_rate(benchmark, run.ranks)
-    if rate is None:
+    rate = last_rate(benchmark, run.ranks) if isinstance(run, LuRun) else None
+    if rate is None or not isinstance(run, LuRun):
         return dict.fromkeys(("rate_flops", "time_s", "low", "high")), None
     low, high = (1 - LIKE_LAST) * rate, (1 + LIKE_LAST) * rate
     return {"rate_flops": rate, "time_s": hpl_flops(run.n) / rate, "low": low, "high": high}, None
 
 
-def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    from mxpeak.perf.simulation.plan import part_node_caution, prime_caution
-    from mxpeak.perf.simulation.predict import predict
-    from mxpeak.perf.simulation.sparse import simulate
-
+def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[SparseRun, list[str], int, str]:
+    """Return the run of a sparse benchmark, its lines, its bytes per rank and its command."""
     run = sparse_run(args, benchmark, machine)
     box, need = run.box, box_bytes(run.box, benchmark, run.low)
-    section: dict[str, Any] = dict.fromkeys(("rate_flops", "time_s", "low", "high"))
-    forecast = None
-    if machine.gemm:
-        prediction = predict(lambda machine: simulate(run, machine), machine)
-        section, forecast = prediction.section(), prediction.forecast
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
-    command = f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
-    cautions = [*prime_caution(run.ranks), *part_node_caution(run.ranks, machine.ranks_per_node)]
     lines = [
-        f"{benchmark} on {machine.title}",
         f"box       {box.nx}x{box.ny}x{box.nz} per rank, {box.gnx}x{box.gny}x{box.gnz} in total",
         f"ranks     {box.npx}x{box.npy}x{box.npz}",
         f"memory    {size_text(need)} per rank",
-        *prediction_lines(section, run.ranks),
-        *([] if forecast is None else forecast_lines(forecast)),
-        *caution_lines(cautions),
-        f"\n{command}",
     ]
-    return _body(benchmark, section, sparse_config(run), machine, run.ranks, need, cautions, command), lines
-
-
-def _body(
-    benchmark: str,
-    prediction: dict[str, Any],
-    config: dict[str, Any],
-    machine: Machine,
-    ranks: int,
-    bytes_per_rank: int,
-    cautions: list[Caution],
-    command: str,
-) -> dict[str, Any]:
-    return {
-        "schema": "mxpeak.plan/1",
-        "benchmark": benchmark,
-        "prediction": prediction,
-        "config": config,
-        "memory": {"bytes_per_rank": bytes_per_rank},
-        "machine": machine_section(machine, ranks),
-        "command": command,
-        "warnings": [asdict(caution) for caution in cautions],
-    }
+    return run, lines, need, f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
 
 
 def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
     """Return the command that starts the run."""
-    start = _start(run.ranks, machine)
-    if args.write_dat is not None:
-        return f"{start} mxpeak run {benchmark} --dat {args.write_dat}{_beside_dat(benchmark, run)}"
-    flags = (
-        f"-N {run.n} --nb {run.nb} --grid {run.P}x{run.Q} --order {run.order} --bcast {run.bcast} --depth {run.depth}"
-    )
-    return f"{start} mxpeak run {benchmark} {flags}{_beside_dat(benchmark, run)}"
-
-
-def _beside_dat(benchmark: str, run: LuRun) -> str:
-    """Return the flags for settings that a .dat file cannot contain."""
-    node = f" --node-grid {run.node_grid[0]}x{run.node_grid[1]}" if run.node_grid else ""
-    if benchmark == "hpl":
-        return node + (f" --split {run.split:g}" if run.split else "")
-    return f"{node} --precision {run.precision}"
+    size = f"-N {run.n} --nb {run.nb} --grid {run.P}x{run.Q} --order {run.order}"
+    flags = f"--dat {args.write_dat}" if args.write_dat else f"{size} --bcast {run.bcast} --depth {run.depth}"
+    # a .dat file cannot contain the other settings
+    flags += f" --node-grid {run.node_grid[0]}x{run.node_grid[1]}" if run.node_grid else ""
+    if benchmark == "hpl-mxp":
+        flags += f" --precision {run.precision}"
+    elif run.split:
+        flags += f" --split {run.split:g}"
+    return f"{_start(run.ranks, machine)} mxpeak run {benchmark} {flags}"
 
 
 def _start(ranks: int, machine: Machine) -> str:

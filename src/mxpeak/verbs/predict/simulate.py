@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import kind_of, of_kind
 from mxpeak.errors import ExitCode, UsageError
@@ -14,19 +13,20 @@ from mxpeak.verbs.predict.flags import (
     caution_lines,
     cautions_of,
     forecast_lines,
-    lu_config,
     lu_run,
     machine_of,
-    machine_section,
+    predicted,
     prediction_lines,
     refuse_foreign,
-    show,
-    sparse_config,
+    shared_sections,
     sparse_run,
 )
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
+    from mxpeak.perf.simulation.lu import LuRun
+    from mxpeak.perf.simulation.machines import Machine
+    from mxpeak.perf.simulation.sparse import SparseRun
 
 EXAMPLES = """\
 examples:
@@ -35,10 +35,6 @@ examples:
   mxpeak simulate hpg-mxp --machine frontier --nodes 9408 --nx 320 --json -
   mxpeak simulate --table
 """
-
-
-#: A prediction: the body of the JSON file, and the lines of the text.
-Predicted: TypeAlias = "tuple[dict[str, Any], list[str]]"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -81,85 +77,63 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
             f"--machine is missing; use a FILE, one of {', '.join(known_machines())}, or 'tuned' for this "
             "machine after mxpeak tune has measured it"
         )
+    from mxpeak.cli.output import show
+
     body, lines = simulated(args, benchmark)
-    show(body, lines, args.json)
+    show(body, "\n".join(lines) + "\n", args.json)
     return ExitCode.VALID
 
 
-def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
-    """Return the prediction of a run."""
+def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the prediction of a run as the body of the JSON file and the lines of the text."""
     machine = machine_of(args)
-    slow = _slow(args.slow)
+    what_if: dict[str, Any] = {"slow": _slow(args.slow), "aware": not args.staged}
     nics = parsed_by(integer(1, machine.network.nics), args.nics, "--nics")
+    formula: dict[str, float | None] = {}
+    run: LuRun | SparseRun
     if kind_of(benchmark) == "lu":
-        return _lu(args, benchmark, machine, slow, nics)
-    return _sparse(args, benchmark, machine, slow)
+        run = lu = lu_run(args, benchmark, machine, nics=nics, core_sharing=not args.no_core_sharing, **what_if)
+        problem, formula["formula_s"] = _lu(benchmark, lu, machine)
+    else:
+        run = sparse_run(args, benchmark, machine, **what_if)
+        box = run.box
+        problem = f"box {box.nx}x{box.ny}x{box.nz}  ranks {box.npx}x{box.npy}x{box.npz}  {run.low}, one solve"
+    for rank, factor in run.slow.items():
+        if not 0 <= rank < run.ranks:
+            raise UsageError(
+                f"--slow {rank}:{factor:g} names a rank that does not exist; use a rank from 0 to {run.ranks - 1}"
+            )
+    prediction, cautions = predicted(benchmark, run, machine), cautions_of(benchmark, run, machine)
+    forecast, section = prediction.forecast, prediction.section()
+    lines = [
+        f"{benchmark} on {machine.title}",
+        problem,
+        *prediction_lines(section, run.ranks),
+        *forecast_lines(forecast),
+    ]
+    lines += [f"formula   {bound:.4g} s at most (OLCF, eq. 3 and 5)" for bound in formula.values() if bound is not None]
+    body = {
+        "schema": "mxpeak.simulate/1",
+        "benchmark": benchmark,
+        "prediction": {**section, "exposed": forecast.exposed, **formula},
+        "phases": dict(forecast.phases),
+        **shared_sections(run, machine, cautions),
+    }
+    return body, [*lines, *caution_lines(cautions)]
 
 
-def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: int | None) -> Predicted:
+def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None]:
+    """Return the line of an LU run, and for HPL-MxP the seconds by the closed formula."""
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.model import upper_bound
-    from mxpeak.perf.simulation.predict import predict, simulate_lu
 
-    run = lu_run(
-        args, benchmark, machine, slow=slow, nics=nics, aware=not args.staged, core_sharing=not args.no_core_sharing
-    )
-    _check_slow(slow, run.ranks)
-    prediction = predict(lambda one: simulate_lu(benchmark, run, one), machine)
-    cautions = cautions_of(benchmark, run, machine)
-    section = prediction.section()
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
-    bound = None
-    if benchmark == "hpl-mxp":
-        bound = upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
     split = f"  split {run.split:g}" if run.split else ""
     grid = f"grid {run.P}x{run.Q}, {block[0]}x{block[1]} per node"
-    lines = [
-        f"{benchmark} on {machine.title}",
-        f"N {run.n}  NB {run.nb}  {grid}  {run.bcast}  depth {run.depth}{split}  {run.precision}",
-        *prediction_lines(section, run.ranks),
-        *forecast_lines(prediction.forecast),
-    ]
-    if bound is not None:
-        lines.append(f"formula   {bound:.4g} s at most (OLCF, eq. 3 and 5)")
-    body = {
-        "schema": "mxpeak.simulate/1",
-        "benchmark": benchmark,
-        "prediction": {**section, "exposed": prediction.forecast.exposed, "formula_s": bound},
-        "phases": dict(prediction.forecast.phases),
-        "config": lu_config(run),
-        "machine": machine_section(machine, run.ranks),
-        "warnings": [asdict(caution) for caution in cautions],
-    }
-    return body, [*lines, *caution_lines(cautions)]
-
-
-def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> Predicted:
-    from mxpeak.perf.simulation.plan import part_node_caution
-    from mxpeak.perf.simulation.predict import predict
-    from mxpeak.perf.simulation.sparse import simulate as simulate_sparse
-
-    run = sparse_run(args, benchmark, machine, slow=slow, aware=not args.staged)
-    _check_slow(slow, run.ranks)
-    prediction = predict(lambda one: simulate_sparse(run, one), machine)
-    section, box = prediction.section(), run.box
-    lines = [
-        f"{benchmark} on {machine.title}",
-        f"box {box.nx}x{box.ny}x{box.nz}  ranks {box.npx}x{box.npy}x{box.npz}  {run.low}, one solve",
-        *prediction_lines(section, run.ranks),
-        *forecast_lines(prediction.forecast),
-    ]
-    cautions = part_node_caution(run.ranks, machine.ranks_per_node)
-    body = {
-        "schema": "mxpeak.simulate/1",
-        "benchmark": benchmark,
-        "prediction": {**section, "exposed": prediction.forecast.exposed},
-        "phases": dict(prediction.forecast.phases),
-        "config": sparse_config(run),
-        "machine": machine_section(machine, run.ranks),
-        "warnings": [asdict(caution) for caution in cautions],
-    }
-    return body, [*lines, *caution_lines(cautions)]
+    line = f"N {run.n}  NB {run.nb}  {grid}  {run.bcast}  depth {run.depth}{split}  {run.precision}"
+    if benchmark != "hpl-mxp":
+        return line, None
+    return line, upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
 
 
 def _slow(text: str | None) -> dict[int, float]:
@@ -178,11 +152,3 @@ def _slow(text: str | None) -> dict[int, float]:
                 f"--slow {part}: the relative speed of a rank must be above 0 and at most 10; use, for example, 17:0.9"
             )
     return speeds
-
-
-def _check_slow(slow: dict[int, float], ranks: int) -> None:
-    for rank in slow:
-        if not 0 <= rank < ranks:
-            raise UsageError(
-                f"--slow {rank}:{slow[rank]:g} names a rank that does not exist; use a rank from 0 to {ranks - 1}"
-            )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
-from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import Run, options, resolve, run_of
 from mxpeak.records import to_json
@@ -69,26 +68,21 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Scan the ranks of a launcher, or those of this host. Collective after the ranks have started."""
     wanted = read_on_root(args, session, lambda: scan_settings(args, os.environ))
-    code = join_ranks(wanted.config, argv, session, local_ranks=_parts_here)
-    return _scan(wanted, argv, session) if code is None else code
-
-
-def _parts_here(config: PlaceConfig) -> int:
     from mxpeak.runtime.placement import parts_here
 
-    return parts_here(config)
+    code = join_ranks(wanted.config, argv, session, local_ranks=parts_here)
+    return _scan(wanted, argv, session) if code is None else code
 
 
 def _check_files(output: ScanOutput) -> None:
     """Raise before the scan if its files cannot be written."""
     from mxpeak.cli.output import check_file
 
-    taken = []
-    if output.json not in (None, "-"):
-        check_file(Path(output.json or ""))
-        taken.append(Path(output.json or ""))
+    written = [Path(output.json)] if output.json and output.json != "-" else []
+    for path in written:
+        check_file(path)
     if output.write_exclude is not None:
-        check_file(Path(output.write_exclude), taken, "--write-exclude")
+        check_file(Path(output.write_exclude), written, "--write-exclude")
 
 
 def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
@@ -122,16 +116,14 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
             text = verdict(body) if output.quiet else scan_text(body)
             stdout.say(to_json(body) if output.json == "-" else text)
             if not output.quiet:
-                session.log(cautions([Caution(**one) for one in body["warnings"]]).rstrip("\n"))
+                session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))
         if output.write_exclude is not None:
             write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
     except OSError as error:
         session.log(f"mxpeak: error: cannot write {error.filename}: {error.strerror}")
         return ExitCode.RESOURCE
-    if stdout.error is not None and not isinstance(stdout.error, BrokenPipeError):
-        session.log(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}")
-        return ExitCode.RESOURCE
-    return ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
+    failed = ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
+    return stdout.exit_code(session.log) or failed
 
 
 def excluded(body: Mapping[str, Any], form: str) -> str:

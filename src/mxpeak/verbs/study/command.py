@@ -115,11 +115,7 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
         )
         return ExitCode.RESOURCE
     session.log(folder.location(args.json or ""))
-    if stdout.error is None or isinstance(stdout.error, BrokenPipeError):
-        return ExitCode.VALID
-    instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
-    session.log(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
-    return ExitCode.RESOURCE
+    return stdout.exit_code(session.log, "" if folder.missing else f"; see {folder.path}/{RESULT}")
 
 
 class _Progress:
