@@ -110,67 +110,70 @@ def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> No
     """Raise for a flag that the run would reject, before the job waits in a queue."""
     verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
     accepted = flags_after(top, verb)
-    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in accepted]
+    named = {word: word.split("=")[0] if word.startswith("--") else word[:2] for word in flags}  # --nb=64, -N1000
+    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and named[word] not in accepted]
     if unknown:
         raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, accepted)}")
 
 
-def _name(word: str) -> str:
-    """Return the flag of a word that may include a value: --nb=64, -N1000."""
-    return word.split("=")[0] if word.startswith("--") else word[:2]
+#: The job script; a line whose field is empty is omitted.
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=mxpeak-{job.benchmark}
+#SBATCH --nodes={job.nodes}
+#SBATCH --ntasks-per-node={job.ranks_per_node}
+#SBATCH --cpus-per-task={job.cores_per_rank}
+#SBATCH --gpus-per-node={job.gpus_per_node}
+#SBATCH --time={job.time}
+#SBATCH --partition={job.partition}
+#SBATCH --account={job.account}
+# Exclude other jobs from these nodes, because a rate is that of whole nodes.
+#SBATCH --exclusive
+# SIGTERM two minutes before the end, so that mxpeak can write its results so far.
+#SBATCH --signal=TERM@120
+
+set -euo pipefail
+# Load the site's MPI and activate the environment that has mxpeak, for example:
+#   module load openmpi && source "$HOME/mxpeak/bin/activate"
+
+# Store compiled kernels on each node's own disk, not on a file system that thousands of ranks share.
+export MXPEAK_CACHE_DIR="${{TMPDIR:-/tmp}}/mxpeak-cache-$USER"
+
+{launch}
+"""
+MPIEXEC = """\
+# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.
+# mxpeak binds each rank, so Open MPI must not.
+mpiexec -n {job.ranks} --bind-to none mxpeak {command}"""
+TORCHRUN = """\
+# One torchrun per node starts its ranks, which connect to the first node.  mxpeak binds them to cores:
+# srun would bind torchrun, and so all ranks of a node, to the cores of one task.
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\
+  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_per_node} \\
+  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\
+  -m mxpeak {command} --comm torch"""
 
 
 def script(job: SlurmJob) -> str:
     """Return the job script."""
-    return "\n".join([*_header(job), "", *_environment(), "", *_launch(job)]) + "\n"
+    lines = SCRIPT.format(job=job, launch=_launch(job)).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.endswith("=None\n"))
 
 
-def _header(job: SlurmJob) -> list[str]:
-    lines = [
-        "#!/bin/bash",
-        f"#SBATCH --job-name=mxpeak-{job.benchmark}",
-        f"#SBATCH --nodes={job.nodes}",
-        f"#SBATCH --ntasks-per-node={job.ranks_per_node}",
-    ]
-    lines += [f"#SBATCH --cpus-per-task={job.cores_per_rank}"] if job.cores_per_rank else []
-    lines += [f"#SBATCH --gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []
-    lines += [f"#SBATCH --time={job.time}"]
-    lines += [f"#SBATCH --partition={job.partition}"] if job.partition else []
-    lines += [f"#SBATCH --account={job.account}"] if job.account else []
-    return [
-        *lines,
-        "# Exclude other jobs from these nodes, because a rate is that of whole nodes.",
-        "#SBATCH --exclusive",
-        "# SIGTERM two minutes before the end, so that mxpeak can write its results so far.",
-        "#SBATCH --signal=TERM@120",
-    ]
-
-
-def _environment() -> list[str]:
-    return [
-        "set -euo pipefail",
-        "# Load the site's MPI and activate the environment that has mxpeak, for example:",
-        '#   module load openmpi && source "$HOME/mxpeak/bin/activate"',
-        "",
-        "# Store compiled kernels on each node's own disk, not on a file system that thousands of ranks share.",
-        'export MXPEAK_CACHE_DIR="${TMPDIR:-/tmp}/mxpeak-cache-$USER"',
-    ]
-
-
-def _launch(job: SlurmJob) -> list[str]:
-    verb = job.benchmark if job.benchmark in OTHERS else f"run {job.benchmark}"
-    own = list(job.flags)
-    if job.gpus_per_node and not any(word.split("=")[0] == "--device" for word in own):
-        own += ["--device", "cuda"]
-    if job.benchmark not in OTHERS and not any(word.split("=")[0] == "--out" for word in own):
-        out = f' --out "mxpeak-out/$SLURM_JOB_ID-{job.benchmark}"'
-    else:
-        out = ""
-    command = " ".join([verb, *map(shlex.quote, own)]) + out
-    return {"srun": _srun, "mpiexec": _mpiexec, "torchrun": _torchrun}[job.launcher](job, command)
-
-
-def _srun(job: SlurmJob, command: str) -> list[str]:
+def _launch(job: SlurmJob) -> str:
+    """Return the lines that start the ranks."""
+    words, own = [job.benchmark] if job.benchmark in OTHERS else ["run", job.benchmark], list(job.flags)
+    given = {word.split("=")[0] for word in own}
+    own += ["--device", "cuda"] if job.gpus_per_node and "--device" not in given else []
+    command = " ".join([*words, *map(shlex.quote, own)])
+    if job.benchmark not in OTHERS and "--out" not in given:
+        command += f' --out "mxpeak-out/$SLURM_JOB_ID-{job.benchmark}"'
+    if job.launcher == "mpiexec":
+        return MPIEXEC.format(job=job, command=command)
+    if job.launcher == "torchrun":
+        cores = f" --cpus-per-task={job.ranks_per_node * job.cores_per_rank}" if job.cores_per_rank else ""
+        return TORCHRUN.format(job=job, command=command, cores=cores)
     flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
     lines = []
     if job.cores_per_rank:
@@ -179,29 +182,7 @@ def _srun(job: SlurmJob, command: str) -> list[str]:
     lines.append("# mxpeak binds each rank to its cores, but keeps a binding by srun.  --dry-run on a node shows them.")
     flags.append("--cpu-bind=none")
     if job.gpus_per_node:
-        lines.append(
-            "# Each rank sees all GPUs: rank r of a node uses GPU r, and cores near that GPU if Linux lists them."
-        )
+        rule = "rank r of a node uses GPU r, and cores near that GPU if Linux lists them."
+        lines.append(f"# Each rank sees all GPUs: {rule}")
         flags.append("--gpu-bind=none")
-    return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
-
-
-def _mpiexec(job: SlurmJob, command: str) -> list[str]:
-    return [
-        "# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.",
-        "# mxpeak binds each rank, so Open MPI must not.",
-        f"mpiexec -n {job.ranks} --bind-to none mxpeak {command}",
-    ]
-
-
-def _torchrun(job: SlurmJob, command: str) -> list[str]:
-    cores = f" --cpus-per-task={job.ranks_per_node * job.cores_per_rank}" if job.cores_per_rank else ""
-    return [
-        "# One torchrun per node starts its ranks, which connect to the first node.  mxpeak binds them to cores:",
-        "# srun would bind torchrun, and so all ranks of a node, to the cores of one task.",
-        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\",
-        f"  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_per_node} \\",
-        '  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\',
-        f"  -m mxpeak {command} --comm torch",
-    ]
+    return "\n".join([*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from mxpeak.layout.stencil import Box, process_grid
 from mxpeak.perf.counts import hpl_flops, lu_flops_done
@@ -16,8 +16,7 @@ from mxpeak.perf.simulation.lu import LuForecast, LuRun, node_block
 from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.perf.simulation.model import upper_bound
 from mxpeak.perf.simulation.predict import simulate_lu
-from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun
-from mxpeak.perf.simulation.sparse import simulate as simulate_sparse
+from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, simulate
 
 RINGS = ("1ring", "1ringM", "2ringM")
 #: Machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
@@ -48,13 +47,10 @@ class Figure:
         """Return the row of the table."""
         value = self.simulated()
         formula = "" if self.formula is None else shown(self.formula(), self.unit)
-        if self.unit == "%":
-            error = f"{value - self.printed:+.1f} points"
-        else:
-            error = f"{100 * (value / self.printed - 1):+.1f} %"
-        error += ", set by it" if self.set_by else ""
-        printed = shown(self.printed, self.unit)
-        return f"| {self.what} | {self.source} | {printed} | {formula} | {shown(value, self.unit)} | {error} |"
+        relative = f"{100 * (value / self.printed - 1):+.1f} %"
+        error = f"{value - self.printed:+.1f} points" if self.unit == "%" else relative
+        cells = [self.what, self.source, shown(self.printed, self.unit), formula, shown(value, self.unit)]
+        return f"| {' | '.join([*cells, error + ', set by it' * self.set_by])} |"
 
 
 def shown(value: float, unit: str) -> str:
@@ -82,18 +78,9 @@ def openmxp(P: int, Q: int, n: int) -> LuRun:
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """Return the HPL run on Crusher: NB = 512, N = 256000 on one node, the same memory per node on more (rocHPL,
-    IV).
-    """
+    """Return the HPL run on Crusher: NB = 512, the memory per node of N = 256000 on one node (rocHPL, IV)."""
     n = int(256000 * nodes**0.5) // 512 * 512
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
-
-
-def sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseRun:
-    """Return the HPG-MxP run on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
-    box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
-    iterations = 50 if benchmark == "hpcg" else 300
-    return SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
 
 
 #: Simulations that several rows share.
@@ -110,8 +97,11 @@ def of(machine: str, run: LuRun) -> LuForecast:
 
 @cache
 def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseForecast:
-    """Simulate a sparse solve on Frontier."""
-    return simulate_sparse(sparse(nodes, low, benchmark), find_machine("frontier"))
+    """Simulate a solve on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
+    box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
+    iterations = 50 if benchmark == "hpcg" else 300
+    run = SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
+    return simulate(run, find_machine("frontier"))
 
 
 def rank_rate(machine: str, run: LuRun) -> float:
@@ -132,6 +122,11 @@ def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse
     return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
 
 
+def ring(choose: Callable[[list[float]], float], machine: str, rings: list[LuRun], broadcast: LuRun) -> float:
+    """Return the largest or smallest gain in percent of a ring over the library's broadcast."""
+    return choose([gain(rank_rate, machine, run, broadcast) for run in rings])
+
+
 def rows() -> list[Figure]:
     """Return all rows by machine."""
     return [*_summit_rows(), *_frontier_rows(), *_crusher_rows(), *_sparse_rows()]
@@ -140,42 +135,29 @@ def rows() -> list[Figure]:
 def _gain_row(
     what: str, printed: float, machine: str, better: LuRun, worse: LuRun, formula: bool = False, quick: bool = True
 ) -> Figure:
-    by_formula = (lambda: gain(formula_rate, machine, better, worse)) if formula else None
-    where = "OLCF V-E"
-    return Figure(what, where, printed, "%", lambda: gain(rank_rate, machine, better, worse), by_formula, quick=quick)
+    simulated, by_formula = (partial(gain, rate, machine, better, worse) for rate in (rank_rate, formula_rate))
+    return Figure(what, "OLCF V-E", printed, "%", simulated, by_formula if formula else None, quick=quick)
 
 
 def _efficiency_row(what: str, printed: float, machine: str, large: LuRun, small: LuRun) -> Figure:
-    return Figure(
-        what,
-        "OLCF VI-A",
-        printed,
-        "% of",
-        lambda: 100 * rank_rate(machine, large) / rank_rate(machine, small),
-        lambda: 100 * formula_rate(machine, large) / formula_rate(machine, small),
-        quick=False,
-    )
+    def of_small(rate: Callable[[str, LuRun], float]) -> Callable[[], float]:
+        return lambda: 100 * rate(machine, large) / rate(machine, small)
+
+    return Figure(what, "OLCF VI-A", printed, "% of", of_small(rank_rate), of_small(formula_rate), quick=False)
 
 
-def _full(what: str, printed: float, machine: str, run: LuRun, set_by: bool) -> Figure:
+def _full(
+    what: str, printed: float, machine: str, run: LuRun, set_by: bool = False, source: str = "OLCF VI-B"
+) -> Figure:
     return Figure(
-        what,
-        "OLCF VI-B",
-        printed,
-        "EFLOP/s",
-        lambda: of(machine, run).rate_flops / 1e18,
-        lambda: formula_rate(machine, run) * run.ranks / 1e18,
-        set_by=set_by,
-        quick=False,
-    )
+        what, source, printed, "EFLOP/s", lambda: of(machine, run).rate_flops / 1e18,
+        lambda: formula_rate(machine, run) * run.ranks / 1e18, set_by, quick=False,
+    )  # fmt: skip
 
 
 def _summit_rows() -> list[Figure]:
     best, column, side = summit(54), summit(54, (6, 1)), 54
-    rings = [summit(side, bcast=name) for name in RINGS]
-
-    def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
-        return lambda: choose([gain(rank_rate, "summit", run, best) for run in rings])
+    rings = "summit", [summit(side, bcast=name) for name in RINGS], best
 
     def port(bcast: str) -> tuple[LuRun, LuRun]:
         return summit(side, bcast=bcast), summit(side, bcast=bcast, nics=1)
@@ -183,11 +165,11 @@ def _summit_rows() -> list[Figure]:
     poorest = summit(side, (6, 1), "ilib", nics=1)
     return [
         _full("Summit, 162², N = 9,953,280, which fits", 1.411, "summit", summit(162), set_by=True),
-        _full("Summit, 162², N = 13,685,760, as printed", 1.411, "summit", summit(162, local=84480), set_by=False),
+        _full("Summit, 162², N = 13,685,760, as printed", 1.411, "summit", summit(162, local=84480)),
         _efficiency_row("Summit, 2916 over 36 GPUs, column-major", 91.4, "summit", column, summit(6, (6, 1))),
         _efficiency_row("Summit, 2916 over 36 GPUs, 3×2 per node", 104.6, "summit", best, summit(6)),
-        Figure("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", ring(max), quick=False),
-        Figure("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", ring(min), quick=False),
+        Figure("Summit, best ring over broadcast", "OLCF V-E", -2.3, "%", partial(ring, max, *rings), quick=False),
+        Figure("Summit, poorest ring over broadcast", "OLCF V-E", -11.5, "%", partial(ring, min, *rings), quick=False),
         _gain_row("Summit, port binding, broadcast", 35.6, "summit", *port("lib"), formula=True, quick=False),
         _gain_row("Summit, port binding, 1ringM", 59.7, "summit", *port("1ringM"), formula=True, quick=False),
         _gain_row("Summit, 3×2 over 6×1 per node", 14.1, "summit", best, column, formula=True, quick=False),
@@ -197,9 +179,7 @@ def _summit_rows() -> list[Figure]:
 
 def _frontier_rows() -> list[Figure]:
     column = {name: frontier(32, (8, 1), name) for name in (*RINGS, "lib")}
-
-    def ring(choose: Callable[[list[float]], float]) -> Callable[[], float]:
-        return lambda: choose([gain(rank_rate, SC22, column[name], column["lib"]) for name in RINGS])
+    rings = SC22, [column[name] for name in RINGS], column["lib"]
 
     def staged(bcast: str) -> tuple[LuRun, LuRun]:
         return frontier(32, (2, 4), bcast), frontier(32, (2, 4), bcast, aware=False)
@@ -213,21 +193,13 @@ def _frontier_rows() -> list[Figure]:
         _efficiency_row(
             "Frontier, 16384 over 64 GCDs, column-major", 92.2, SC22, frontier(128, (8, 1)), frontier(8, (8, 1))
         ),
-        Figure("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", ring(max)),
-        Figure("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", ring(min)),
+        Figure("Frontier, best ring over broadcast", "OLCF V-E", 34.4, "%", partial(ring, max, *rings)),
+        Figure("Frontier, poorest ring over broadcast", "OLCF V-E", 20.0, "%", partial(ring, min, *rings)),
         _gain_row("Frontier, GPU-aware MPI, 2ringM", 40.3, SC22, *staged("2ringM")),
         _gain_row("Frontier, GPU-aware MPI, broadcast", 56.6, SC22, *staged("lib")),
         _gain_row("Frontier, 2×4 over 8×1 per node", 2.7, SC22, best, column["2ringM"], formula=True),
         _gain_row("Frontier, best over poorest settings", 94.6, SC22, best, poorest),
-        Figure(
-            "Frontier, 9216 nodes, list of June 2023",
-            "TOP500",
-            9.95,
-            "EFLOP/s",
-            lambda: of("frontier", whole).rate_flops / 1e18,
-            lambda: formula_rate("frontier", whole) * whole.ranks / 1e18,
-            quick=False,
-        ),
+        _full("Frontier, 9216 nodes, list of June 2023", 9.95, "frontier", whole, source="TOP500"),
     ]
 
 
@@ -241,13 +213,11 @@ def _crusher_rows() -> list[Figure]:
         half = len(done.step_s) // 2
         return lu_flops_done(node.n, node.n - half * node.nb) / float(done.step_s[half]) / 1e12
 
-    def hidden_steps() -> float:
-        done = of("crusher", node)
-        return 100 * done.hidden_until() / len(done.step_s)
+    def hidden(share: Callable[[LuForecast], float]) -> Callable[[], float]:
+        return lambda: 100 * share(of("crusher", node))
 
-    def hidden_time() -> float:
-        done = of("crusher", node)
-        return 100 * float(done.step_s[done.hidden_until()]) / done.time_s
+    steps = hidden(lambda done: done.hidden_until() / len(done.step_s))
+    time = hidden(lambda done: float(done.step_s[done.hidden_until()]) / done.time_s)
 
     return [
         Figure(
@@ -259,8 +229,8 @@ def _crusher_rows() -> list[Figure]:
             lambda: of("crusher", node).rate_flops / 1e12, set_by=True,
         ),
         Figure("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running, set_by=True),
-        Figure("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps, set_by=True),
-        Figure("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time, set_by=True),
+        Figure("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", steps, set_by=True),
+        Figure("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", time, set_by=True),
         Figure(
             "Crusher, HPL on 128 nodes", "rocHPL IV-B", 17.75, "PFLOP/s",
             lambda: of("crusher", many).rate_flops / 1e15, quick=False,
