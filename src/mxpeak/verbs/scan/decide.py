@@ -32,6 +32,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
 #: For a normal distribution, the median of |x| is 1/1.4826 of the standard deviation.
@@ -164,9 +165,8 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
     wrong: list[WrongBits] = []
     undecided: list[UndecidedBits | UndecidedRates] = []
     for kind, members in by_kind.items():
-        spreads = {
-            measure: spread([rank.rates[measure] for rank in members], tolerance) for measure in members[0].rates
-        }
+        measures = members[0].rates
+        spreads = {name: spread([rank.rates[name] for rank in members], tolerance) for name in measures}
         groups.append(PeerGroup(kind, tuple(rank.rank for rank in members), spreads))
         for measure, measured in spreads.items():
             slow_here = slow_ranks(members, measure, measured)
@@ -176,12 +176,8 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
             odd, open_question = odd_bits(members, result)
             wrong += odd
             undecided += open_question
-    return Verdict(
-        groups,
-        sorted(slow, key=lambda finding: finding.rank),
-        sorted(wrong, key=lambda finding: finding.rank),
-        undecided,
-    )
+    by_rank = attrgetter("rank")
+    return Verdict(groups, sorted(slow, key=by_rank), sorted(wrong, key=by_rank), undecided)
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:

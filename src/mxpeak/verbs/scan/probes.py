@@ -1,6 +1,4 @@
-"""Define the measures of a round: an LU, matrix products and memory reads, on each rank individually with equal
-inputs.
-"""
+"""Define the measures of a round: an LU, matrix products and memory reads, on each rank with equal inputs."""
 
 from __future__ import annotations
 
@@ -85,6 +83,9 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
     product = gemm_probe(kernels, size.side, size.side, size.nb, size.precision)
     tile = Tile(A.local, consecutive(size.n), consecutive(size.n), 0, 0)
 
+    def factor() -> None:
+        factorize(A, options, kernels, Spans())
+
     def clear() -> None:
         product.C[:] = 0.0
 
@@ -97,13 +98,7 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
             kernels.norms.read_all([tile])
 
     return [
-        Probe(
-            "lu",
-            lu_flops(size.n),
-            lambda: system.store(A),
-            lambda: factorize(A, options, kernels, Spans()),
-            lambda: kernels.digest(A.local),
-        ),
+        Probe("lu", lu_flops(size.n), lambda: system.store(A), factor, lambda: kernels.digest(A.local)),
         Probe("gemm", size.product_flops, clear, multiply, lambda: kernels.digest(product.C)),
         Probe("read", float(size.read_bytes), lambda: None, read),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from mxpeak.layout.cores import short_list
@@ -46,8 +47,8 @@ def verdict(body: Body) -> str:
             return "one rank: bitwise identical in all rounds, and no other rank to compare it with\n"
         note = f"not compared, because no other rank is of the same kind: {_count(alone, 'rank')}\n" if alone else ""
         return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{note}"
-    parts = [f"{_ranks(len(slow))} slow"] if slow else []
-    parts += [f"{_ranks(len(wrong))} wrong"] if wrong else []
+    counts = {"slow": len(slow), "wrong": len(wrong)}
+    parts = [f"{count} {'is' if count == 1 else 'are'} {defect}" for defect, count in counts.items() if count]
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
     named = f"of {_count(ranks, 'rank')}, {' and '.join(parts)}\n" if parts else ""
     return f"{named}{_open_questions(body)}{exclude}"
@@ -63,10 +64,6 @@ def _open_questions(body: Body) -> str:
         return ""
     advice = "use more ranks or --rounds, or compare the table with that of a healthy machine"
     return _wrapped(f"undecided: {' and '.join(questions)}; {advice}", "  ") + "\n"
-
-
-def _ranks(count: int) -> str:
-    return f"{count} {'is' if count == 1 else 'are'}"
 
 
 def _heading(body: Body) -> str:
@@ -113,32 +110,22 @@ def _rows(body: Body) -> list[Body]:
 def _table(rows: Sequence[Body]) -> str:
     """Return the table of each rank's medians over the rounds, in the units of the fastest one."""
     measures = list(rows[0]["rates"])
-    median = {row["rank"]: {name: _median(row["rates"][name]) for name in measures} for row in rows}
-    scales = {name: _scale(max(rates[name] for rates in median.values()), UNITS[name]) for name in measures}
+    medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
+    scales = {name: _scale(max(rates[name] for rates in medians.values()), UNITS[name]) for name in measures}
     heads = "".join(f"{TITLES[name] + ' ' + scales[name][1]:>13}" for name in measures)
     lines = [f"{'rank':>6}  {'computes on':<14}{heads}  host"]
     for row in rows:
-        rates = "".join(f"{three_digits(median[row['rank']][name] / scales[name][0]):>13}" for name in measures)
+        rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
         line = f"{row['rank']:>6}  {_cores(row):<14}{rates}  "
-        lines.append(line + _fitted(row["host"], WIDTH - len(line)))
+        host, width = row["host"], WIDTH - len(line)  # the findings and the JSON contain the whole name
+        lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"
-
-
-def _median(rates: Sequence[float]) -> float:
-    from statistics import median
-
-    return median(rates)
 
 
 def _cores(rank: Body) -> str:
     if rank["device"] != "cpu":
         return str(rank["device"])
     return f"core{'s' * (not rank['cores'].isdecimal())} {rank['cores']}"
-
-
-def _fitted(name: str, width: int) -> str:
-    """Return a name shortened to a column; the findings and the JSON contain it in full."""
-    return name if len(name) <= width else name[: width - 1] + "…"
 
 
 def _finding(body: Body, rank: int) -> str:
@@ -186,15 +173,14 @@ def health(record: Body) -> list[str]:
 
 def _undecided(body: Body, finding: Body) -> str:
     """Return the reason why a measure or the bits of some ranks are undecided."""
-    text = _unclear_rate(body, finding) if "measure" in finding else _unclear_bits(finding)
+    if "measure" in finding:
+        text = _unclear_rate(body, finding)
+    elif finding["reason"] == "change":
+        title = TITLES[finding["result"]]
+        text = f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
+    else:
+        text = f"the results of {TITLES[finding['result']]} differ, and no majority of the ranks agrees"
     return _wrapped(f"UNDECIDED  {_listed(finding['ranks'])}: {text}", "    ")
-
-
-def _unclear_bits(finding: Body) -> str:
-    title = TITLES[finding["result"]]
-    if finding["reason"] == "change":
-        return f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
-    return f"the results of {title} differ, and no majority of the ranks agrees"
 
 
 def _unclear_rate(body: Body, finding: Body) -> str:

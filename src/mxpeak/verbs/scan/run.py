@@ -137,9 +137,15 @@ def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
 def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
     """Compile the kernels of the measures. Collective."""
     kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
-    compile_in_turn(
-        comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), "", bench.placement.before, kernels
-    )
+
+    def use() -> None:
+        for probe in probes(kernels, comm.transport, tiny):
+            probe.prepare()
+            probe.work()
+            if probe.bits is not None:
+                probe.bits()
+
+    compile_in_turn(comm, "scan", use, "", bench.placement.before, kernels)
 
 
 def measure(
@@ -147,7 +153,9 @@ def measure(
 ) -> None:
     """Warm up this rank's kernels, then measure all rounds into `record`. Collective over comm."""
     each = probes(kernels, comm.transport, size)
-    _warm_up(each, config.warmup, kernels, comm)
+    for probe in each:
+        if config.warmup in ("full", probe.name):
+            timed(probe, kernels, comm, lambda: None)
     count = config.rounds * len(each)
     spans.start(f"scan of {comm.size} rank{'s' * (comm.size > 1)}", float(count))
     looks = [watch.read()]
@@ -179,22 +187,6 @@ def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[],
     return rate
 
 
-def _use(each: list[Probe]) -> None:
-    for probe in each:
-        probe.prepare()
-        probe.work()
-        if probe.bits is not None:
-            probe.bits()
-
-
-def _warm_up(each: list[Probe], how: str, kernels: Kernels, comm: Communicator) -> None:
-    """Warm up with no work, the products of a round, or a whole round. Collective."""
-    names = {"none": (), "gemm": ("gemm",), "full": [probe.name for probe in each]}[how]
-    for probe in each:
-        if probe.name in names:
-            timed(probe, kernels, comm, lambda: None)
-
-
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
     """Return the section of the result file that is computed from the records of all ranks."""
     measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
@@ -210,19 +202,13 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
         "median": {name: median(median(record.rates[name]) for record in records) for name in records[0].rates},
         "groups": [asdict(group) for group in verdict.groups],
         "exclude": {"hosts": hosts, "slurm": host_list(hosts)},
-        "problem": _problem(size, config),
+        "problem": {
+            **asdict(size),
+            **{name: getattr(config, name) for name in ("rounds", "warmup", "tolerance")},
+            "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
+            "read_bytes": size.read_bytes,
+        },
         "ranks": [_of_rank(record) for record in records],
-    }
-
-
-def _problem(size: Size, config: ScanConfig) -> dict[str, Any]:
-    return {
-        **asdict(size),
-        "rounds": config.rounds,
-        "warmup": config.warmup,
-        "tolerance": config.tolerance,
-        "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
-        "read_bytes": size.read_bytes,
     }
 
 

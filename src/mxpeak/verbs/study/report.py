@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from mxpeak.records import three_digits
 from mxpeak.report import style
+from mxpeak.report.columns import table
 from mxpeak.report.plots import Series, loglog
 
 Row = Sequence[str]
@@ -16,12 +18,10 @@ Row = Sequence[str]
 def tables(body: Mapping[str, Any]) -> str:
     """Return a table with one row per order or c, and a summary, for each study."""
     parts = []
-    for name, table in TABLES.items():
+    for name, rows_of in TABLES.items():
         if name in body:
-            rows, words = table(body[name])
-            widths = [max(map(len, column)) for column in zip(*rows)]
-            lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-            parts.append(f"{name}: {words}\n" + "".join(f"  {line}\n" for line in lines))
+            rows, words = rows_of(body[name])
+            parts.append(f"{name}: {words}\n{table(rows, left=False)}")
     return "\n".join(parts)
 
 
@@ -34,11 +34,8 @@ def _by_order(cases: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str,
 
 def _middle(cases: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """Return the median of a key over the cases that have a number for it."""
-    values = sorted(case[key] for case in cases if case[key] is not None)
-    if not values:
-        return None
-    half = len(values) // 2
-    return float(values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2)
+    values = [case[key] for case in cases if case[key] is not None]
+    return float(median(values)) if values else None
 
 
 def _percent(share: float) -> str:
@@ -78,8 +75,8 @@ def _norm_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         "  passed: matrices that pass HPL's check without pivoting"
     )
     if lost is not None:
-        least, median, largest = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
-        words += f"\n  without pivoting, the inf-norm is 10^{median} times as large (10^{least} to 10^{largest})"
+        least, middle, largest = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
+        words += f"\n  without pivoting, the inf-norm is 10^{middle} times as large (10^{least} to 10^{largest})"
     return rows, words
 
 
@@ -91,14 +88,9 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         steps = [_middle([case for case in cases if case["diagonal_scale"] == c], "steps") for cases in groups.values()]
         last = [case for case in largest if case["diagonal_scale"] == c]
         predicted = _middle(last, "predicted_steps")
-        rows.append(
-            (
-                f"{c:g}",
-                *(f"{s:g}" if s is not None else "> N" for s in steps),
-                three_digits(last[0]["predicted_factor"]),
-                f"{predicted:.0f}" if predicted is not None else "none",
-            )
-        )
+        counts = [f"{s:g}" if s is not None else "> N" for s in steps]
+        expected = "none" if predicted is None else f"{predicted:.0f}"
+        rows.append((f"{c:g}", *counts, three_digits(last[0]["predicted_factor"]), expected))
     return rows, (
         "steps of GMRES without a preconditioner until HPL's check passes; the diagonal is c*sqrt(N)\n"
         "  predicted: by the circular law, at the largest N, counted as in the HPL-MxP rules"
@@ -117,39 +109,23 @@ def page(body: Mapping[str, Any]) -> str:
     drawn = {name: figure(body[name]) for name, figure in FIGURES.items() if name in body}
     parts = [f'<h2>{name}</h2><div class="figures">{figures}</div>' for name, figures in drawn.items()]
     machine, software = body["machine"], body["software"]
-    facts = ", ".join(
-        str(fact)
-        for fact in (
-            machine["cpu_model"],
-            f"{machine['logical_cores_allowed']} cores",
-            f"Python {software['python']}",
-            f"NumPy {software['numpy']}",
-            f"SciPy {software['scipy']}",
-        )
-        if fact
-    )
-    shown = "\n".join(
-        [
-            "<h1>The basis of HPL-MxP's rules</h1>",
-            f'<p class="faint">{html.escape(facts)}; fp64, entries U[-1, 1]</p>',
-            *parts,
-            f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
-        ]
-    )
-    return style.page("mxpeak study", shown)
+    versions = [f"{name} {software[name.lower()]}" for name in ("Python", "NumPy", "SciPy")]
+    facts = ", ".join(filter(None, (machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", *versions)))
+    shown = [
+        "<h1>The basis of HPL-MxP's rules</h1>",
+        f'<p class="faint">{html.escape(facts)}; fp64, entries U[-1, 1]</p>',
+        *parts,
+        f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
+    ]
+    return style.page("mxpeak study", "\n".join(shown))
 
 
 def _pivot_figure(part: Mapping[str, Any]) -> str:
-    orders = list(_by_order(part["cases"]))
+    orders = _by_order(part["cases"])
+    late = [(n, (_middle(cases, "late_over_sqrt_n") or 0.0) * n**0.5) for n, cases in orders.items()]
     series = [
         Series("largest pivot", [(case["n"], case["largest"]) for case in part["cases"]]),
-        Series(
-            "late, median",
-            [
-                (n, (_middle(cases, "late_over_sqrt_n") or 0.0) * n**0.5)
-                for n, cases in _by_order(part["cases"]).items()
-            ],
-        ),
+        Series("late, median", late),
         Series("√N", [(n, n**0.5) for n in orders], joined=True),
         Series("5/8·√N", [(n, 0.625 * n**0.5) for n in orders], joined=True),
         Series("N^0.45", [(n, n**0.45) for n in orders], joined=True),

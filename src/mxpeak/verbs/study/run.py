@@ -160,14 +160,12 @@ def largest_pivot(A: Array) -> dict[str, Any]:
 def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     over = [case["over_sqrt_n"] for case in cases]
     exponent, spread = _trend([(case["n"], case["largest"]) for case in cases])
+    names = ("over_sqrt_n", "median_over_sqrt_n", "late_over_sqrt_n", "position")
     return {
-        "over_sqrt_n": _range(over),
+        **{name: _range([case[name] for case in cases]) for name in names},
         "above_sqrt_n": sum(ratio > 1.0 for ratio in over) / len(over),
         "exponent": exponent,
         "spread_decades": spread,
-        "median_over_sqrt_n": _range([case["median_over_sqrt_n"] for case in cases]),
-        "late_over_sqrt_n": _range([case["late_over_sqrt_n"] for case in cases]),
-        "position": _range([case["position"] for case in cases]),
         "last_percent": sum(case["position"] > 0.99 for case in cases) / len(cases),
         "last_tenth": sum(case["position"] > 0.9 for case in cases) / len(cases),
     }

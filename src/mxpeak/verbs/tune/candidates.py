@@ -16,6 +16,7 @@ from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import divisors, node_grids
 from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
+from mxpeak.options import grid_shape
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
@@ -78,7 +79,9 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
         bcasts = (SHORT if longest == 2 else ALL) if longest > 1 else ("1ringM",)
         splits = SPLITS if benchmark == "hpl" and P > 1 else ("0",)
         blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * LEAST_BLOCKS * max(P, Q) <= n] or [default_nb]
-        for node, split, bcast, nb in product(_node_grids(P, Q, layout), splits, bcasts, blocks):
+        parts = node_grids(P, Q, layout.ranks // layout.nodes) if layout.nodes > 1 else []
+        nodes = ["", *(f"{p}x{q}" for p, q in parts)]  # "": the order of ranks decides
+        for node, split, bcast, nb in product(nodes, splits, bcasts, blocks):
             settings = {
                 **({"nb": str(nb)} if on_gpu or nb != default_nb else {}),
                 **({"grid": f"{P}x{Q}"} if squarest(layout.ranks) != (P, Q) else {}),
@@ -98,14 +101,6 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
     return sorted(grids, key=lambda pair: (max(pair), pair[0]))
 
 
-def _node_grids(P: int, Q: int, layout: RankLayout) -> list[str]:
-    """Return the parts of the grid per node; "" means that the order of ranks decides."""
-    if layout.nodes == 1:
-        return [""]
-    ranks = layout.ranks // layout.nodes
-    return ["", *(f"{p}x{q}" for p, q in node_grids(P, Q, ranks))]
-
-
 def ordered(
     candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
 ) -> list[Candidate]:
@@ -115,11 +110,8 @@ def ordered(
     """
     defaults = [candidate for candidate in candidates if not candidate.settings]
     rest = [candidate for candidate in candidates if candidate.settings]
-    seconds, turns, seen = (
-        {candidate.key: seconds_of(candidate) for candidate in rest},
-        dict[str, int](),
-        dict[RankLayout, int](),
-    )
+    seconds = {candidate.key: seconds_of(candidate) for candidate in rest}
+    turns, seen = dict[str, int](), dict[RankLayout, int]()
     for candidate in rest:
         turns[candidate.key] = seen[candidate.layout] = seen.get(candidate.layout, 0) + 1
     simulated = [candidate for candidate in rest if seconds[candidate.key] is not None]
@@ -135,9 +127,8 @@ def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
     front: list[Candidate] = []
     back: list[Candidate] = []
     for candidate in candidates:
-        key = Candidate(
-            candidate.layout, {name: text for name, text in candidate.settings.items() if name != "bcast"}
-        ).key
+        others = {name: text for name, text in candidate.settings.items() if name != "bcast"}
+        key = Candidate(candidate.layout, others).key
         seen[key] = seen.get(key, 0) + 1
         (front if seen[key] <= ALIKE else back).append(candidate)
     return front + back
@@ -149,19 +140,13 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
     from mxpeak.perf.simulation.predict import simulate_lu
 
     settings = candidate.settings
-    P, Q = map(int, settings["grid"].split("x")) if "grid" in settings else squarest(candidate.layout.ranks)
+    P, Q = grid_shape(settings["grid"]) if "grid" in settings else squarest(candidate.layout.ranks)
     node = settings.get("node_grid")
     run = LuRun(
-        n=n,
-        nb=min(n, int(settings.get("nb", nb))),
-        P=P,
-        Q=Q,
-        precision="fp64" if benchmark == "hpl" else low,
-        order="row",
-        node_grid=tuple(map(int, node.split("x"))) if node else None,  # type: ignore[arg-type]
-        bcast=settings.get("bcast", "1ringM"),
+        n=n, nb=min(n, int(settings.get("nb", nb))), P=P, Q=Q, precision="fp64" if benchmark == "hpl" else low,
+        order="row", node_grid=grid_shape(node) if node else None, bcast=settings.get("bcast", "1ringM"),
         split=float(settings.get("split", "0")),
-    )
+    )  # fmt: skip
     return simulate_lu(benchmark, run, machine).time_s
 
 
@@ -173,10 +158,7 @@ def sparse_candidates(
     In official mode, only official settings compete; packed storage needs --mode explore.
     """
     default = _default_form(benchmark, mode, on_gpu=on_gpu)
-    storages = [
-        *(name for name in PLAIN if not (on_gpu and name == "rows")),
-        *(["packed"] if mode == "explore" else []),
-    ]
+    storages = [name for name in PLAIN if not (on_gpu and name == "rows")] + ["packed"] * (mode == "explore")
     choices: list[dict[str, str]] = [{}]
     forms = [(name, order) for name in storages for order in ("natural", "coloured")]
     choices += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]

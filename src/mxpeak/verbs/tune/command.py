@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mxpeak.runtime.tuned import Store
     from mxpeak.verbs.tune.candidates import RankLayout
     from mxpeak.verbs.tune.groups import LaunchedRanks
+    from mxpeak.verbs.tune.job import TuneJob
     from mxpeak.verbs.tune.plan import TunePlan
 
 EXAMPLES = """\
@@ -102,12 +104,14 @@ def _parse(args: argparse.Namespace) -> None:
     args.benchmarks = [name for name in tunable if name in (names or tunable)]
     args.budget_s = parsed_by(budget_seconds, args.budget, "--budget")
     args.mode = parsed_by(one_of("official", "explore"), args.mode, "--mode")
-    args.ranks, args.threads = (
-        parsed_by(integer(1, 4096), getattr(args, name), f"--{name}") for name in ("ranks", "threads")
-    )
-    args.device = parsed_by(device, args.device, "--device")
-    args.kernels = parsed_by(one_of("auto", "host", "torch"), args.kernels, "--kernels")
-    args.comm = parsed_by(one_of("auto", "solo", "mpi", "torch"), args.comm, "--comm")
+    parsers: dict[str, Callable[[str], Any]] = {
+        **dict.fromkeys(("ranks", "threads"), integer(1, 4096)),
+        "device": device,
+        "kernels": one_of("auto", "host", "torch"),
+        "comm": one_of("auto", "solo", "mpi", "torch"),
+    }
+    for name, parse in parsers.items():
+        setattr(args, name, parsed_by(parse, getattr(args, name), f"--{name}"))
     for flag, given, kind in (("-N", args.n, "lu"), ("--nx", args.nx, "sparse")):
         if given is not None and not set(args.benchmarks) & set(of_kind(kind)):
             raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
@@ -131,6 +135,11 @@ def budget_seconds(text: str) -> float:
     return time_s
 
 
+def _say(settings: argparse.Namespace | TuneJob, session: Session) -> Callable[[str], None]:
+    """Return the function that prints a line of progress, unless --quiet is set."""
+    return (lambda text: None) if settings.quiet else session.log
+
+
 def _job(file: str, session: Session) -> int:
     """Perform a job as one of its ranks."""
     from mxpeak.runtime.launch import start
@@ -141,12 +150,8 @@ def _job(file: str, session: Session) -> int:
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"--job {file} is reserved for ranks that mxpeak tune starts: {error}; remove --job") from None
     session.comm = start(job.comm)
-    perform(job, session.comm, _silent if job.quiet else session.log)
+    perform(job, session.comm, _say(job, session))
     return ExitCode.VALID
-
-
-def _silent(text: str) -> None:
-    """Ignore a line of progress."""
 
 
 def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
@@ -159,7 +164,7 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
     confirm(args.comm, args.ranks, comm)
     layout = RankLayout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
-    group = LaunchedRanks(comm, _silent if args.quiet else session.log)
+    group = LaunchedRanks(comm, _say(args, session))
     if comm.rank != 0:
         group.serve()
         return int(comm.bcast_object(None))
@@ -188,7 +193,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
     if args.fresh:
         store.clear()
     plan = _plan(args, layout)
-    say = _silent if args.quiet else session.log
+    say = _say(args, session)
     say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
     try:
         body = Tuner(plan, store, standing or StartedRanks(), say).run()
@@ -215,20 +220,9 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
     else:
         chosen = layouts(cores, several=can_start_ranks())
     size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}
-    memory = total_memory_bytes()
-    return TunePlan(
-        benchmarks=args.benchmarks,
-        layouts=chosen,
-        budget_s=args.budget_s,
-        mode=args.mode,
-        device=where,
-        kernels=args.kernels,
-        comm=args.comm,
-        quiet=args.quiet,
-        size=size,
-        cores=cores,
-        memory_bytes=float(memory or 2**30),
-    )
+    given = {name: getattr(args, name) for name in ("benchmarks", "budget_s", "mode", "kernels", "comm", "quiet")}
+    memory_bytes = float(total_memory_bytes() or 2**30)
+    return TunePlan(layouts=chosen, device=where, size=size, cores=cores, memory_bytes=memory_bytes, **given)
 
 
 def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:
@@ -237,16 +231,10 @@ def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Sto
     from mxpeak.verbs.tune.report import tables
 
     tables_of = {f"{ranks}x{threads}": str(path) for (ranks, threads), path in store.tables().items()}
+    config = {name: getattr(plan, name) for name in ("benchmarks", "mode", "budget_s", "device")}
     whole = {
         "schema": SCHEMA,
-        "config": {
-            "benchmarks": list(plan.benchmarks),
-            "mode": plan.mode,
-            "budget_s": plan.budget_s,
-            "device": plan.device,
-            "layouts": [str(layout) for layout in plan.layouts],
-            **plan.size,
-        },
+        "config": {**config, "layouts": list(map(str, plan.layouts)), **plan.size},
         "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
         "store": str(store.book_file),
         **body,

@@ -55,14 +55,10 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
-            while _time_left(job, comm) and (record := next(steps, None)) is not None:
+            while comm.bcast_object(time.time() < job.until_unix) and (record := next(steps, None)) is not None:
                 if comm.rank == 0:
                     append(Path(job.journal), [record])
                     say(line(record))
-
-
-def _time_left(job: TuneJob, comm: Communicator) -> bool:
-    return bool(comm.bcast_object(time.time() < job.until_unix))
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
@@ -74,10 +70,8 @@ def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
     try:
         kernels, comm = load_kernels(config, placement, comm)
         bench = Bench[RunConfig](run, comm, placement, kernels, {})
-        todo = probes(
-            comm.size, native(kernels, on_gpu=config.on_gpu), on_gpu=config.on_gpu, scale=task.get("scale", 1)
-        )
-        for probe in todo:
+        low = native(kernels, on_gpu=config.on_gpu)
+        for probe in probes(comm.size, low, on_gpu=config.on_gpu, scale=task.get("scale", 1)):
             if probe not in task["known"]:
                 yield {"kind": "kernel", **_layout(job), **measured(bench, probe)}
         yield {"kind": "complete", **_layout(job)}
@@ -125,11 +119,12 @@ def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
     except MxpeakError as error:
         yield {**record, "rate_flops": 0.0, "passed": False, "failed": str(error)}
         return
-    passed = bool(results) and all(result.passed for result in results)
-    first = results[0] if results else None
-    rate = (first.result.get("rate_flops") or 0.0) if first is not None and passed else 0.0
-    steps = first.validation.get("iterations") if first is not None else None
-    low = first.problem.get("precision", "") if first is not None else ""
+    if not results:
+        yield {**record, "rate_flops": 0.0, "passed": False, "iterations": None, "precision": ""}
+        return
+    first, passed = results[0], all(result.passed for result in results)
+    rate = (first.result.get("rate_flops") or 0.0) if passed else 0.0
+    low, steps = first.problem.get("precision", ""), first.validation.get("iterations")
     yield {**record, "rate_flops": rate, "passed": passed, "iterations": steps, "precision": low}
 
 

@@ -219,13 +219,12 @@ def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m, k = probe["m"], GPU_AT if on_gpu else AT
     low = next(iter(native(kernels, on_gpu=on_gpu)), "fp32")
     source = filled(kernels, kernels.matrix(m, PLACES * k, "fp32"), 1)
-    targets = [
-        kernels.operand_matrix(kernels.operand_buffer(m, k, low, "left"), m, k, low, "left") for _ in range(PLACES)
-    ]
-    places = [(source[:, j * k : (j + 1) * k], target) for j, target in enumerate(targets)]
-    return _in_turn(lambda place: kernels.cast(place[0], place[1], low), places), float(
-        m * k * (4 + precision(low).bytes)
-    )
+    places = []
+    for j in range(PLACES):
+        target = kernels.operand_matrix(kernels.operand_buffer(m, k, low, "left"), m, k, low, "left")
+        places.append((source[:, j * k : (j + 1) * k], target))
+    cast = _in_turn(lambda place: kernels.cast(place[0], place[1], low), places)
+    return cast, float(m * k * (4 + precision(low).bytes))
 
 
 def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
@@ -279,19 +278,9 @@ def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
-    "gemm": _gemm,
-    "ld": _ld,
-    "trsm": _trsm,
-    "factor": _factor,
-    "fact": _fact,
-    "read": _read,
-    "cast": _cast,
-    "copy": _copy,
-    "rows": _rows,
-    "generate": _generate,
-    "solve": _solve,
-    "sweep": _sweep,
-}
+    "gemm": _gemm, "ld": _ld, "trsm": _trsm, "factor": _factor, "fact": _fact, "read": _read, "cast": _cast,
+    "copy": _copy, "rows": _rows, "generate": _generate, "solve": _solve, "sweep": _sweep,
+}  # fmt: skip
 
 
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
@@ -348,9 +337,8 @@ def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
     try:
         ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
         share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
-        rounds = [
-            [_usual(bench, way) for way in ways] for _ in range(LEAST)
-        ]  # alternately, because cores change their speed
+        # alternately, because cores change their speed
+        rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]
         more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
         return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))
     finally:

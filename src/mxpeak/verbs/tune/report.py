@@ -8,15 +8,21 @@ from typing import Any
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
 
 Record = Mapping[str, Any]
+VERDICTS = {
+    "faster": "faster than the defaults",
+    "equal": "no slower than the defaults, within the noise",
+    "slower": "no faster than the defaults, which stay in use",
+    "failed": "a run failed, so the defaults stay in use",
+}
 NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
 
 def tables(body: Mapping[str, Any]) -> str:
     """Return the text of a result in 80 columns."""
-    layouts = dict.fromkeys((r["ranks"], r["threads"]) for r in body["curves"])
-    parts = [
-        _layout([r for r in body["curves"] if (r["ranks"], r["threads"]) == layout], *layout) for layout in layouts
-    ]
+    layouts: dict[tuple[int, int], list[Record]] = {}
+    for record in body["curves"]:
+        layouts.setdefault((record["ranks"], record["threads"]), []).append(record)
+    parts = [_layout(records, *layout) for layout, records in layouts.items()]
     parts += [_check(name, check) for name, check in body["check"].items()]
     parts.append(_stored(body))
     return "\n".join(filter(None, parts))
@@ -105,7 +111,9 @@ def _row(head: str, name: object, *cells: object) -> str:
 def _check(name: str, check: Mapping[str, Any]) -> str:
     """Return the check of one benchmark: all rates, medians, spread, and the verdict."""
     candidate = check.get("candidate_text", "the winner")
-    lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, alternately"]
+    size = check["size"]
+    problem = f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
+    lines = [f"check of {name}, {problem}: the defaults and {candidate}, alternately"]
     for name in ("defaults", "tuned"):
         rates_of = check[name]
         rates = " ".join(three_digits(rate / 1e9) for rate in rates_of["rates_flops"])
@@ -113,21 +121,8 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
         lines.append(f"  {name:<8}  {rates}  median {rate_text(rates_of['median'])}, spread {spread}")
     gain = check["gain"]
     change = "" if gain is None else f"{100 * gain:+.1f} %, noise {100 * (check['noise'] or 0):.1f} %: "
-    lines.append(f"  {change}{_verdict(check['verdict'])}; stored: {check['stored']}")
+    lines.append(f"  {change}{VERDICTS[check['verdict']]}; stored: {check['stored']}")
     return "\n".join(lines) + "\n"
-
-
-def _verdict(verdict: str) -> str:
-    return {
-        "faster": "faster than the defaults",
-        "equal": "no slower than the defaults, within the noise",
-        "slower": "no faster than the defaults, which stay in use",
-        "failed": "a run failed, so the defaults stay in use",
-    }[verdict]
-
-
-def _size(size: Mapping[str, int]) -> str:
-    return f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
 
 
 def _stored(body: Mapping[str, Any]) -> str:

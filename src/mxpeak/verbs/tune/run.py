@@ -28,7 +28,7 @@ from mxpeak.verbs.tune.groups import RankPool
 from mxpeak.verbs.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.verbs.tune.plan import TunePlan, plan_search
 from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, next_turn
-from mxpeak.verbs.tune.trials import Trials
+from mxpeak.verbs.tune.trials import Trials, has
 
 #: Share of the budget for kernels, and share of a benchmark's part for its search.
 KERNELS, SEARCH = 0.2, 0.55
@@ -83,9 +83,9 @@ class Tuner:
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
         if here not in self.trials.records:
             share = KERNELS * self.plan.budget_s / len(self.plan.layouts)
-            known = [probe_of(record) for record in records]
             try:
-                tasks: list[Task] = [{"do": "probes", "known": known, "scale": self.plan.scale}]
+                measured = [probe_of(record) for record in records]
+                tasks: list[Task] = [{"do": "probes", "known": measured, "scale": self.plan.scale}]
                 self.trials.do(layout, tasks, time.time() + share)
             except UsageError as error:
                 if layout == self.plan.layouts[0]:
@@ -98,24 +98,15 @@ class Tuner:
     def make_table(self, layout: RankLayout) -> None:
         """Write the machine table of a layout for `mxpeak simulate --machine tuned`."""
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
-        steps = [
-            r["iterations"]
-            for r in self.trials.records
-            if r["kind"] == "trial"
-            and r["benchmark"] == "hpl-mxp"
-            and (r["ranks"], r["threads"]) == (layout.ranks, layout.threads)
-            and r["iterations"]
-        ]
+        here = {"kind": "trial", "benchmark": "hpl-mxp", "ranks": layout.ranks, "threads": layout.threads}
+        steps = [r["iterations"] for r in self.trials.records if has(r, here) and r["iterations"]]
         per_node = -(-layout.ranks // layout.nodes)
+        title = f"this machine, {counted(layout.ranks, 'rank')} of {counted(layout.threads, 'thread')}"
+        memory_bytes = self.plan.memory_bytes / (1 if self.plan.on_gpu else per_node)
         measured = Layout(
-            title=f"this machine, {counted(layout.ranks, 'rank')} of {counted(layout.threads, 'thread')}",
-            ranks=layout.ranks,
-            threads=layout.threads,
-            ranks_per_node=per_node,
-            cores=self.plan.cores,
-            memory_bytes=self.plan.memory_bytes / (1 if self.plan.on_gpu else per_node),
-            steps=max(steps, default=None),
-        )
+            title=title, ranks=layout.ranks, threads=layout.threads, ranks_per_node=per_node, cores=self.plan.cores,
+            memory_bytes=memory_bytes, steps=max(steps, default=None),
+        )  # fmt: skip
         try:
             table = machine_table(records, measured)
             self.machines[layout] = machine_from("tuned", {"tuned": table}, "mxpeak tune")
@@ -139,17 +130,15 @@ class Tuner:
 
     def key(self, benchmark: str) -> str:
         """Return the key of the benchmark's search."""
-        layout = self.plan.layouts[0]
+        return self.winner(benchmark, Candidate(self.plan.layouts[0], {}), {}).key
+
+    def winner(self, benchmark: str, candidate: Candidate, size: dict[str, int], **check: Any) -> Winner:
+        """Return the candidate of a search as a winner."""
         return Winner(
-            benchmark=benchmark,
-            mode=self.trials.mode(benchmark),
-            device=self.plan.device,
-            ranks=layout.ranks,
-            threads=layout.threads,
-            any_layout=len(self.plan.layouts) > 1,
-            size={},
-            settings={},
-        ).key
+            benchmark=benchmark, mode=self.trials.mode(benchmark), device=self.plan.device,
+            ranks=candidate.layout.ranks, threads=candidate.layout.threads,
+            any_layout=len(self.plan.layouts) > 1, size=size, settings=dict(candidate.settings), **check,
+        )  # fmt: skip
 
     def planned(self, benchmark: str) -> Record | None:
         """Return the plan of an earlier call if it is valid for this call."""
@@ -199,9 +188,7 @@ class Tuner:
         return plan
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """Search for the fastest candidate other than the defaults; return it, if any, and whether the search has
-        ended.
-        """
+        """Return the fastest candidate other than the defaults, if any, and whether the search has ended."""
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
@@ -219,11 +206,8 @@ class Tuner:
     def candidates(self, plan: Record) -> list[Candidate]:
         """Return the candidates of a plan whose layouts can start here."""
         layouts = {(layout.ranks, layout.threads): layout for layout in self.layouts}
-        return [
-            Candidate(layouts[candidate["ranks"], candidate["threads"]], candidate["settings"])
-            for candidate in plan["candidates"]
-            if (candidate["ranks"], candidate["threads"]) in layouts
-        ]
+        recorded = [((each["ranks"], each["threads"]), each["settings"]) for each in plan["candidates"]]
+        return [Candidate(layouts[layout], settings) for layout, settings in recorded if layout in layouts]
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
         """Run the defaults and the candidate alternately, in as many pairs as the time allows, and return the check."""
@@ -231,9 +215,7 @@ class Tuner:
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
             both = (default, challenger)
-            turns = [
-                candidate for pair in range(done, done + pairs) for candidate in (both if pair % 2 == 0 else both[::-1])
-            ]
+            turns = [each for pair in range(done, done + pairs) for each in (both if pair % 2 == 0 else both[::-1])]
             if time.time() >= until or not self.trials.run(benchmark, plan, turns, "check", until):
                 break
         return self.check_of(benchmark, plan, challenger)
@@ -242,9 +224,7 @@ class Tuner:
         """Return the check that follows from the pairs of runs completed so far."""
         candidates = self.candidates(plan)
         if challenger is None:  # the candidate that was checked
-            checked = [
-                candidate for candidate in candidates[1:] if self.trials.rates(benchmark, plan, candidate, "check")
-            ]
+            checked = [each for each in candidates[1:] if self.trials.rates(benchmark, plan, each, "check")]
             challenger = checked[-1] if checked else candidates[0]
         rates = [self.trials.rates(benchmark, plan, candidate, "check") for candidate in (candidates[0], challenger)]
         pairs = min(map(len, rates))
@@ -253,23 +233,12 @@ class Tuner:
     def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck) -> None:
         """Store the winner, and print the check."""
         candidate = challenger if check.taken else self.candidates(plan)[0]
-        low = next(
-            (
-                r["precision"]
-                for r in reversed(self.trials.records)
-                if r["kind"] == "trial" and r["benchmark"] == benchmark and r["passed"]
-            ),
-            "",
-        )
-        winner = Winner(
-            benchmark=benchmark,
-            mode=self.trials.mode(benchmark),
-            device=self.plan.device,
-            ranks=candidate.layout.ranks,
-            threads=candidate.layout.threads,
-            any_layout=len(self.plan.layouts) > 1,
-            size=plan["size"],
-            settings=dict(candidate.settings),
+        passed = {"kind": "trial", "benchmark": benchmark, "passed": True}
+        low = next((r["precision"] for r in reversed(self.trials.records) if has(r, passed)), "")
+        winner = self.winner(
+            benchmark,
+            candidate,
+            plan["size"],
             precision=str(low) if benchmark == "hpl-mxp" else "",
             rate_flops=check.medians[1 if check.taken else 0],
             gain=check.gain if check.taken else 0.0,

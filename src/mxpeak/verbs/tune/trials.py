@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mxpeak.runtime.tuned import Store
 from mxpeak.verbs.tune.candidates import Candidate, RankLayout
 from mxpeak.verbs.tune.groups import RankPool
 from mxpeak.verbs.tune.job import Record, Task, TuneJob
 from mxpeak.verbs.tune.plan import TunePlan
+
+
+def has(record: Record, values: Mapping[str, object]) -> bool:
+    """Return whether a record has these values."""
+    return all(record.get(name) == value for name, value in values.items())
 
 
 class Trials:
@@ -25,18 +30,10 @@ class Trials:
 
     def rates(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> list[float]:
         """Return the rates of all runs of a candidate in a phase."""
-        wanted = {
-            **self.task(benchmark, plan, candidate, phase),
-            "ranks": candidate.layout.ranks,
-            "threads": candidate.layout.threads,
-            "device": self.plan.device,
-        }
+        layout = {"ranks": candidate.layout.ranks, "threads": candidate.layout.threads, "device": self.plan.device}
+        wanted = {**self.task(benchmark, plan, candidate, phase), **layout, "kind": "trial"}
         del wanted["do"]
-        return [
-            r["rate_flops"]
-            for r in self.records
-            if r["kind"] == "trial" and all(r.get(name) == value for name, value in wanted.items())
-        ]
+        return [r["rate_flops"] for r in self.records if has(r, wanted)]
 
     def task(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> Task:
         """Return the task of a trial."""
@@ -71,18 +68,7 @@ class Trials:
 
     def do(self, layout: RankLayout, tasks: list[Task], until: float) -> None:
         """Perform tasks on ranks of a layout, and read the new records."""
-        plan = self.plan
-        self.group.do(
-            TuneJob(
-                ranks=layout.ranks,
-                threads=layout.threads,
-                device=plan.device,
-                kernels=plan.kernels,
-                tasks=tasks,
-                journal=str(self.store.journal_file),
-                until_unix=until,
-                comm=plan.comm,
-                quiet=plan.quiet,
-            )
-        )
+        place = {name: getattr(self.plan, name) for name in ("device", "kernels", "comm", "quiet")}
+        journal, ranks, threads = str(self.store.journal_file), layout.ranks, layout.threads
+        self.group.do(TuneJob(ranks=ranks, threads=threads, tasks=tasks, journal=journal, until_unix=until, **place))
         self.records, _ = self.store.journal()
