@@ -42,8 +42,7 @@ def simulated(
     layouts = measured_layouts() if comm.rank == 0 else {}
     if not comm.bcast_object(bool(layouts)):
         return lambda case: None
-    file = layouts.get((comm.size, request.config.threads or threads_of(comm)))
-    if file is None:
+    if (file := layouts.get((comm.size, request.config.threads or threads_of(comm)))) is None:
         return lambda case: None
     try:
         machine, name = find_machine(str(file)), request.benchmark.name
@@ -60,23 +59,21 @@ def simulated(
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, ProgressForecast]:
     """Return the forecast of every case from a file, or from the newest run in mxpeak-out/ (`last`)."""
-    path = _newest(benchmark) if text == "last" else Path(text)
-    recorded = [
-        result for result in _results(path) if result.get("benchmark") == benchmark and result.get("status") in PASSED
-    ]
-    if not recorded:
+    path: Path | None = Path(text)
+    if text == "last":
+        path = next((file for file, result in past_results() if _is_valid(result, benchmark)), None)
+    if path is None:
+        raise UsageError(
+            f"--baseline last: no folder in mxpeak-out/ contains a valid result of {benchmark}; use --baseline FILE"
+        )
+    valid = [result for result in _results(path) if _is_valid(result, benchmark)]
+    if not valid:
         raise UsageError(f"--baseline {path} contains no valid result of {benchmark}; use another FILE")
-    return {case: _forecast(path, recorded, case, ranks) for case in cases}
+    return {case: _forecast(path, valid, case, ranks) for case in cases}
 
 
-def _newest(benchmark: str) -> Path:
-    """Return the result file of the newest valid run of a benchmark."""
-    for file, result in past_results():
-        if result.get("benchmark") == benchmark and result.get("status") in PASSED:
-            return file
-    raise UsageError(
-        f"--baseline last: no folder in mxpeak-out/ contains a valid result of {benchmark}; use --baseline FILE"
-    )
+def _is_valid(result: Mapping[str, Any], benchmark: str) -> bool:
+    return result.get("benchmark") == benchmark and result.get("status") in PASSED
 
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
@@ -116,17 +113,9 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
     """Return the differences as text, for example: n is 1000 in the file and 2000 in this run."""
-    problem, launch = (_table(result, name) for name in ("problem", "launch"))
+    sections = (result.get(name) for name in ("problem", "launch"))
+    problem, launch = (section if isinstance(section, dict) else {} for section in sections)
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
-    return [
-        f"{name} is {there[name]} in the file and {here[name]} in this run"
-        for name in here
-        if there[name] != here[name]
-    ]
-
-
-def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a result, or an empty section if the value is not a table."""
-    section = result.get(name)
-    return section if isinstance(section, dict) else {}
+    different = [name for name in here if there[name] != here[name]]
+    return [f"{name} is {there[name]} in the file and {here[name]} in this run" for name in different]

@@ -57,25 +57,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def completion(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print the script of a shell."""
     if session.rank == 0:
-        words = dict(known_after(args.full_parser()))
-        print(_fish(words) if args.shell == "fish" else _bash(words, zsh=args.shell == "zsh"), end="")
+        words = dict(words_after(args.full_parser()))
+        cases = "\n".join(f"    '{way}'*) known='{' '.join(followers)}' ;;" for way, followers in words.items())
+        bash = BASH.format(cases=cases)
+        print({"bash": bash, "zsh": ZSH + bash, "fish": _fish(words)}[args.shell], end="")
     return ExitCode.VALID
 
 
-def known_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
+def words_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield each beginning of a command line with the words that may follow, the longest beginnings first."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():
-            yield from known_after(sub, f"{way}{name} ")
+            yield from words_after(sub, f"{way}{name} ")
     names = [str(name) for action in inner for name in action.choices]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     yield way, [*names, *flags]
-
-
-def _bash(words: dict[str, list[str]], *, zsh: bool) -> str:
-    cases = "\n".join(f"    '{way}'*) known='{' '.join(followers)}' ;;" for way, followers in words.items())
-    return (ZSH if zsh else "") + BASH.format(cases=cases)
 
 
 def _fish(words: dict[str, list[str]]) -> str:

@@ -10,8 +10,7 @@ from mxpeak.options import closest
 
 #: Flags of other codes, with those of mxpeak; rocHPL's -p and -q are a node's part of the grid.
 SPELLINGS = {
-    "-p": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
-    "-q": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
+    **dict.fromkeys(("-p", "-q"), "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)"),
     "-n": "-N",
     "-f": "--split",
     "-i": "--dat",
@@ -47,8 +46,8 @@ def of_flags(
         if name in elsewhere and name not in flags:
             foreign.append(f"; {name} is for {', '.join(elsewhere[name])}")
             continue
-        if name.startswith("-") and not _is_number(name):
-            meant = SPELLINGS.get(name) or closest(name, [one for one in flags if one.startswith("--")])
+        if name.startswith("-") and not name.lstrip("-").replace(".", "", 1).isdigit():
+            meant = SPELLINGS.get(name) or closest(name, [flag for flag in flags if flag.startswith("--")])
         else:
             meant = f"--dat {word}" if word.endswith(".dat") and "--dat" in flags else None
         if meant is not None:
@@ -59,18 +58,12 @@ def of_flags(
 def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
     """Return the flags of the benchmarks of a verb, each with the benchmarks that have it."""
     owners: dict[str, list[str]] = {}
-    for name in benchmarks_of(top, words[0]) if len(words) > 1 else ():
-        if name == "all":
-            continue
-        for flag in flags_after(top, [words[0], name]):
+    (verbs,) = _choices(top)
+    names = [name for choices in _choices(verbs[words[0]]) for name in choices] if len(words) > 1 else []
+    for name in names:
+        for flag in flags_after(top, [words[0], name]) if name != "all" else ():
             owners.setdefault(flag, []).append(name)
     return owners
-
-
-def benchmarks_of(top: argparse.ArgumentParser, verb: str) -> list[str]:
-    """Return the names that may follow a verb."""
-    (verbs,) = _choices(top)
-    return [name for choices in _choices(verbs[verb]) for name in choices]
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[dict[str, argparse.ArgumentParser]]:
@@ -85,8 +78,3 @@ def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]
         inner = [choices[word] for choices in _choices(parser) if word in choices]
         parser = inner[0] if inner else parser
     return list(parser._option_string_actions)
-
-
-def _is_number(word: str) -> bool:
-    """Return whether a word is a number."""
-    return word.lstrip("-").replace(".", "", 1).isdigit()

@@ -71,7 +71,10 @@ class Display:
         if not self._texts:
             self._open_texts(case)
         if result is None:
-            self._skip(case)
+            self.skipped += 1
+            self.stderr.say(f"mxpeak: skipped {case.size}: it does not fit into memory\n")
+            for text in self._texts:
+                text.skipped()
         else:
             if self.request.benchmark.in_flops:
                 label = result.telemetry.get("computation")  # the computation that determines the rate
@@ -107,30 +110,21 @@ class Display:
             streams.append(self.stderr)
         return streams
 
-    def _skip(self, case: Any) -> None:
-        self.skipped += 1
-        self.stderr.say(f"mxpeak: skipped {case.size}: it does not fit into memory\n")
-        for text in self._texts:
-            text.skipped()
-
     def _show(self, result: Result) -> None:
         output = self.request.output
         if output.json != "-" and self.request.stdout_format == "text" and not self.rows_only:
             one_line = f"{headline(result)}  {case_text(result)}\n"
             text = one_line if output.quiet else folded(verdict(result, verbose=output.verbose), self.width)
             self.stdout.say(printable(text).replace(result.mark, painted(result.mark, self.color), 1))
-        if not output.quiet and not output.verbose and result.problem.get("node_grid"):
-            self._once(result.launch["grid"])  # ranks were remapped: show where they went
+        grid = result.launch.get("grid") if result.problem.get("node_grid") else None
+        if grid and not output.quiet and not output.verbose and grid not in self._warned:
+            self._warned.add(grid)  # ranks were remapped: show where they went
+            self.stderr.say(printable(grid) + "\n")
         # A quiet run still prints "slow": it explains exit code 4.
-        warnings = [one for one in result.warnings if not output.quiet or one.code == "slow"]
-        if self.rows_only:
-            warnings = [one for one in warnings if one.code != "drift"]  # the scoreboard lists these rows itself
+        warnings = [warning for warning in result.warnings if not output.quiet or warning.code == "slow"]
+        if self.rows_only:  # the scoreboard lists rows with a drift itself
+            warnings = [warning for warning in warnings if warning.code != "drift"]
         if warnings:
             new = [warning for warning in warnings if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
             self.stderr.say(folded(cautions(new), self.width))
-
-    def _once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            self.stderr.say(printable(text) + "\n")

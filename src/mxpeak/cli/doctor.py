@@ -60,7 +60,12 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
     if session.rank != 0:
         return ExitCode.VALID
-    sections = {title: _section(facts, remedy) for title, facts, remedy in _parts(args.ranks)}
+    sections: dict[str, Mapping[str, Any]] = {}
+    for title, facts, remedy in _parts(args.ranks):
+        try:
+            sections[title] = facts()
+        except (ImportError, OSError, MxpeakError) as error:
+            sections[title] = {"missing": str(error), "fix": remedy}
     verdict = _verdict(sections)
     text = "\n\n".join([verdict["text"], *(_part_text(title, facts) for title, facts in sections.items())])
     show({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, f"{text}\n", args.json)
@@ -69,22 +74,16 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
     """Return each part's title, the function that finds its facts, and the fix if that function fails."""
+    from mxpeak.runtime.launch import mpi_facts
+
     return [
         ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
         ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
-        ("MPI", _mpi_facts, f"{install_command('mpich')}"),
+        ("MPI", mpi_facts, install_command("mpich")),
         ("GPU", _gpu_facts, f"install a GPU driver and {install_command('gpu')}"),
         ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
     ]
-
-
-def _section(facts: Callable[[], Mapping[str, Any]], remedy: str) -> dict[str, Any]:
-    """Return the facts of one part, or the missing component and its fix."""
-    try:
-        return dict(facts())
-    except (ImportError, OSError, MxpeakError) as error:
-        return {"missing": str(error), "fix": remedy}
 
 
 def _part_text(title: str, facts: Mapping[str, Any]) -> str:
@@ -145,18 +144,10 @@ def _unit_facts() -> Mapping[str, Any]:
     from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
-    facts = {
-        name: unit.name if unit else "emulated: rounded in software, at the speed of fp32"
-        for name, unit in used.items()
-    }
+    emulated = "emulated: rounded in software, at the speed of fp32"
+    facts = {name: unit.name if unit else emulated for name, unit in used.items()}
     slower = [unit.name for unit in present() if unit not in chosen()]
     return facts | ({"not used": f"{', '.join(slower)}: slower than fp32 here"} if slower else {})
-
-
-def _mpi_facts() -> Mapping[str, Any]:
-    from mxpeak.runtime.launch import mpi_facts
-
-    return mpi_facts()
 
 
 def _gpu_facts() -> Mapping[str, Any]:

@@ -37,18 +37,14 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
         if session.rank == 0:
             verdict = "fits in memory" if plan.fits else "does not fit in memory"
             lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, plan, comm.size)]
-            lines += [f"warning: {one.text}; {one.hint}" for one in cautions]
-            lines += [plan.text.rstrip("\n"), *_placement(ranks), "settings (the others have their defaults):"]
+            lines += [f"warning: {caution.text}; {caution.hint}" for caution in cautions]
+            more = len(ranks) - 1 - MOST_RANKS
+            ranks = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
+            lines += [plan.text.rstrip("\n"), "ranks of a node:", *(f"  {line}" for line in ranks)]
+            lines.append("settings (the others have their defaults):")
             print("\n".join(line for line in lines if line))
             print(settings_table(plan.run or request), end="")
     return ExitCode.VALID if fits else ExitCode.RESOURCE
-
-
-def _placement(ranks: list[str]) -> list[str]:
-    """Return lines with the cores of the ranks of a node; at most MOST_RANKS of them."""
-    more = len(ranks) - 1 - MOST_RANKS
-    shown = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
-    return ["ranks of a node:", *(f"  {line}" for line in shown)]
 
 
 def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:

@@ -69,10 +69,11 @@ def usage(parser: argparse.ArgumentParser) -> str:
 def short_help(parser: argparse.ArgumentParser) -> str:
     """Return at most 25 lines: usage, purpose, the common flags and an example."""
     if commands := commands_of(parser):
-        return _overview(parser, commands)
+        return _commands(parser, commands, "\n".join((parser.epilog or "").rstrip().splitlines()[:3]))
     flags = [action for action in parser._actions if action.option_strings and not isinstance(action, HelpAction)]
     flags = [action for action in flags if action.help != argparse.SUPPRESS]
-    example = _example(parser)
+    match = re.search(r"^  (.+)$", parser.epilog or "", re.MULTILINE)
+    example = [f"example: {match[1]}"] if match else []
     room = LINES - 7 - len(example)
     shown = flags if len(flags) <= room else [a for a in flags if set(a.option_strings) & set(COMMON)]
     shown = sorted(shown, key=_place)[:room]
@@ -87,7 +88,7 @@ def short_help(parser: argparse.ArgumentParser) -> str:
 
 def _place(action: argparse.Action) -> int:
     """Return the position of a flag in COMMON; flags outside of COMMON come last."""
-    places = [COMMON.index(one) for one in action.option_strings if one in COMMON]
+    places = [COMMON.index(flag) for flag in action.option_strings if flag in COMMON]
     return min(places, default=len(COMMON))
 
 
@@ -105,23 +106,12 @@ def _short(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     return re.sub(r":(?: [^ ,]+,){3,}.*$", "", text)
 
 
-def _example(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the first example of a command as a line."""
-    match = re.search(r"^  (.+)$", parser.epilog or "", re.MULTILINE)
-    return [f"example: {match[1]}"] if match else []
-
-
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     """Return the help of each command below a parser, by name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return {str(one.dest): one.help or "" for one in action._choices_actions}
+            return {str(choice.dest): choice.help or "" for choice in action._choices_actions}
     return {}
-
-
-def _overview(parser: argparse.ArgumentParser, commands: dict[str, str]) -> str:
-    """Return the commands below a parser, with the first lines of its epilog."""
-    return _commands(parser, commands, "\n".join((parser.epilog or "").rstrip().splitlines()[:3]))
 
 
 def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
@@ -184,7 +174,5 @@ def _settings() -> str:
     lines = ["sources of a setting, in order of precedence:"]
     lines += ["  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default", ""]
     lines.append(f"{'flag':<24}{'variable':<26}key")
-    lines += [
-        f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in sorted(by_name.values(), key=lambda o: o.name.lower())
-    ]
-    return "\n".join(lines) + "\n"
+    ordered = sorted(by_name.values(), key=lambda o: o.name.lower())
+    return "\n".join([*lines, *(f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in ordered)]) + "\n"

@@ -55,19 +55,19 @@ class RunObservers:
     def end(self, result: Result | None) -> None:
         """Record the end of a case; None: it did not fit into memory."""
         if self.log:
-            self.log.write("case skipped") if result is None else self.log.write(
-                "case finished", **_finished_event(result)
-            )
+            event, about = ("case skipped", {}) if result is None else ("case finished", _finished_event(result))
+            self.log.write(event, **about)
         if self.metrics and result is not None:
             self.metrics.case(result, case_text(result))
 
     def trouble(self, session: Session) -> int:
         """Print the errors of the files and return the exit code."""
-        lost = [(flag, one) for flag, one in (("--events", self.log), ("--prometheus", self.metrics)) if one]
-        lost = [(flag, one) for flag, one in lost if one.error is not None]
-        for flag, one in lost:
-            session.log(f"mxpeak: error: cannot write {flag} {one.path}: {one.error.strerror if one.error else ''}")
-        return ExitCode.RESOURCE if lost else ExitCode.VALID
+        code = ExitCode.VALID
+        for flag, file in (("--events", self.log), ("--prometheus", self.metrics)):
+            if file and file.error is not None:
+                session.log(f"mxpeak: error: cannot write {flag} {file.path}: {file.error.strerror}")
+                code = ExitCode.RESOURCE
+        return code
 
     def close(self, code: int) -> None:
         """Record the end of the run with its exit code."""
@@ -90,11 +90,9 @@ class Watched:
 
     @property
     def observers(self) -> list[Observer]:
-        """Return the observers of each step. The guard comes last, so that the others record the step at which it ends
-        the run.
-        """
+        """Return the observers of each step; the guard comes last, so that the others record its last step."""
         candidates: tuple[Observer | None, ...] = (self.progress, self.files.log, self.files.metrics, self.guard)
-        return [one for one in candidates if one is not None]
+        return [observer for observer in candidates if observer is not None]
 
     def begin(self, case: Any) -> None:
         """Record the beginning of a case, and set its forecast."""
@@ -139,9 +137,7 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
 
 
 def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
-    """Return the processes that a signal or a debugger has stopped, as Linux reports; unknown processes are not
-    stopped.
-    """
+    """Return the processes that a signal or a debugger has stopped, as Linux reports."""
     names = []
     for name, pid in processes.items():
         with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -157,25 +153,17 @@ def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session
     try:
         yield observers
     except BaseException as error:
-        observers.close(_code(error))
+        code = error.code if isinstance(error, Interrupted) else ExitCode.BUG
+        observers.close(int(error.exit_code if isinstance(error, MxpeakError) else code))
         raise
 
 
 def status_of(code: int) -> str:
     """Return the status of a run with an exit code; `error` if it has no result."""
-    statuses = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
-    return (
-        "aborted"
-        if code > 128 or code == ExitCode.GUARD
-        else {int(key): word for key, word in statuses.items()}.get(code, "error")
-    )
-
-
-def _code(error: BaseException) -> int:
-    """Return the exit code of an error or a signal."""
-    if isinstance(error, Interrupted):
-        return error.code
-    return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
+    if code > 128 or code == ExitCode.GUARD:
+        return "aborted"
+    statuses = {int(ExitCode.VALID): "valid", int(ExitCode.FAILED): "invalid", int(ExitCode.BELOW_TARGET): "slow"}
+    return statuses.get(code, "error")
 
 
 def _finished_event(result: Result) -> dict[str, Any]:

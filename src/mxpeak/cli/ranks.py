@@ -27,9 +27,7 @@ WHY: dict[int, str] = {
 
 
 def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], T]) -> T:
-    """Join the ranks of a launcher and read on rank 0, whose errors all ranks raise; without a launcher, read in this
-    process.
-    """
+    """Join the ranks of a launcher, if there is one, and read on rank 0, whose errors all ranks raise."""
     from mxpeak.runtime.launch import launched, start
 
     if not launched():
@@ -81,11 +79,8 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
             f"mxpeak selected {ranks} ranks for this host, but could not start them: {error}, or use --ranks 1"
         ) from None
     if code > 128 and code - 128 not in ENDING:
-        session.log(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
+        number = code - 128
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        advice = WHY.get(number, LOG)
+        session.log(f"mxpeak: error: a rank was ended by {name}, which ended all ranks{advice}")
     return code
-
-
-def _ended_by(number: int) -> str:
-    """Return the name of the signal that ended a rank, with advice for finding the cause."""
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"{name}, which ended all ranks{WHY.get(number, LOG)}"

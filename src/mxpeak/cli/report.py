@@ -62,7 +62,7 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     if target != "-":
         check_file(Path(target), flag="--out")
     paths = [run_file(name) for name in args.files]
-    text = _text(args.format, [(_name(path), one) for path in paths for one in results_in(path)])
+    text = _text(args.format, [(_name(path), result) for path in paths for result in results_in(path)])
     if session.rank != 0:
         return ExitCode.VALID
     if target == "-":
@@ -77,22 +77,22 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     if form == "html":
         from mxpeak.report.html import html_report
 
-        body = {"schema": SCHEMA_RESULTS, "results": [one for _, one in results]}
+        body = {"schema": SCHEMA_RESULTS, "results": [result for _, result in results]}
         return html_report(body, [name for name, _ in results])
     if form in TARGETS:
         from mxpeak.report.tables import comma_separated, markdown
 
         return {"markdown": markdown, "csv": comma_separated}[form](results)
-    return _native_report(form, [one for _, one in results])
+    return _native_report(form, [result for _, result in results])
 
 
 def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Return the native report of these results of one benchmark, as `mxpeak run --format` prints it."""
-    names = dict.fromkeys(str(one.get("benchmark")) for one in results)
+    names = dict.fromkeys(str(result.get("benchmark")) for result in results)
     benchmark = BENCHMARKS.get(next(iter(names), ""))
     if benchmark is None or benchmark.report is None or len(names) > 1 or benchmark.report.format != form:
         raise UsageError(f"--format {form} does not apply to results of {', '.join(names)}; use {', '.join(TARGETS)}")
-    cases = [Result.from_dict(one) for one in results]
+    cases = list(map(Result.from_dict, results))
     if not cases[0].config:
         raise UsageError(f"--format {form} needs the settings of the run, but FILE has none; use {', '.join(TARGETS)}")
     try:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mxpeak.bench.registry import BENCHMARKS, Benchmark, InputFile, load
+from mxpeak.bench.registry import BENCHMARKS, Benchmark, load
 from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import OutputConfig, RunConfig
@@ -20,15 +20,8 @@ from mxpeak.options import Option, Run, Setting, options, resolve, run_of, sugge
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
 #: Variables that do not set an option, such as MXPEAK_CONFIG.
 OTHER_VARIABLES = (
-    "CONFIG",
-    "DAT",
-    "CACHE_DIR",
-    "GPU_AWARE_MPI",
-    "IMPORT",
-    "STARTED_BY",
-    "EXIT_CODE_FILE",
-    "SIGNAL_FILE",
-    "COLUMNS",
+    *("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT"),
+    *("STARTED_BY", "EXIT_CODE_FILE", "SIGNAL_FILE", "COLUMNS"),
 )
 
 
@@ -104,17 +97,15 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
     form = BENCHMARKS[names[0]].input if len(names) == 1 else None
     dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if form else None)
     file = read_config(config_file, names) if config_file else {}
-    dat = _read_dat(form, dat_file) if form and dat_file else None
+    dat = load(form.reader)(read_text(dat_file, "--dat", errors="replace"), dat_file) if form and dat_file else None
     wanted = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     if len(names) > 1 and wanted[0].config.study is not None:
         raise UsageError(f"--scaling-study runs only one benchmark; use one of {', '.join(names)} instead of all")
     wanted = [_with_tuned(_with_counts(request), alone=len(names) == 1) for request in wanted]
-    wanted = [
-        _without_flops(request) if len(names) > 1 and not request.benchmark.in_flops else request for request in wanted
-    ]
-    _check_streams(wanted[0].output)
-    _check_format(args.benchmark, wanted)
-    _check_floors(wanted)
+    if len(names) > 1:  # --min-gflops applies to the other benchmarks
+        floorless = {"min_gflops": None}
+        wanted = [each if each.benchmark.in_flops else each.with_values(floorless, "default") for each in wanted]
+    _check(args.benchmark, wanted)
     return [replace(request, among=args.benchmark == "all") for request in wanted]
 
 
@@ -122,9 +113,8 @@ def check_variables(environ: Mapping[str, str]) -> None:
     """Raise a UsageError for an MXPEAK_* variable that mxpeak does not use."""
     configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
     configs += [load(name) for verb in VERBS.values() for name in verb.configs]
-    variables = {o.variable for config in configs for o in options(config)} | {
-        f"MXPEAK_{name}" for name in OTHER_VARIABLES
-    }
+    variables = {o.variable for config in configs for o in options(config)}
+    variables |= {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in variables:
             raise UsageError(f"the variable {name} is unknown; {suggestion(name, variables, 'mxpeak help settings')}")
@@ -181,43 +171,23 @@ def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
     return replace(tuned, notes=notes)
 
 
-def _without_flops(request: RunRequest) -> RunRequest:
-    """Return the request without --min-gflops, which applies to the rates of the other benchmarks."""
-    return request.with_values({"min_gflops": None}, "default")
-
-
-def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
-    """Return the settings in an input file."""
-    values: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
-    return values
-
-
-def _check_streams(output: OutputConfig) -> None:
-    """Raise a UsageError if two outputs use stdout, or if a dry run has no result to write."""
+def _check(name: str, wanted: Sequence[RunRequest]) -> None:
+    """Raise a UsageError for outputs and limits that conflict, or that a benchmark does not have."""
+    output = wanted[0].output
     if output.dry_run and output.json is not None:
         raise UsageError("--dry-run does not produce a result to write; remove --json")
     if output.json == "-" and output.format is not None:
         raise UsageError(
             f"--json - and --format {output.format} both write to stdout; use --json FILE, or remove --format"
         )
-
-
-def _check_floors(wanted: Sequence[RunRequest]) -> None:
-    """Raise a UsageError for --min-share if the limit is not measured."""
-    for request in wanted:
-        if request.config.min_share is not None and request.config.warmup == "none":
-            raise UsageError(
-                "--min-share needs the measured limit, but --warmup none skips this measurement; remove one of "
-                "the two flags"
-            )
-
-
-def _check_format(name: str, requests: Sequence[RunRequest]) -> None:
-    """Raise a UsageError if a benchmark does not have the report of --format."""
-    wanted = requests[0].output.format
-    if wanted not in (None, "text") and any(request.own_format != wanted for request in requests):
-        fits = f"text or {requests[0].own_format}" if len(requests) == 1 and requests[0].own_format else "text"
-        raise UsageError(f"mxpeak run {name} does not support --format {wanted}; use {fits}")
+    if output.format not in (None, "text") and any(request.own_format != output.format for request in wanted):
+        fits = f"text or {wanted[0].own_format}" if len(wanted) == 1 and wanted[0].own_format else "text"
+        raise UsageError(f"mxpeak run {name} does not support --format {output.format}; use {fits}")
+    if any(request.config.min_share is not None and request.config.warmup == "none" for request in wanted):
+        raise UsageError(
+            "--min-share needs the measured limit, but --warmup none skips this measurement; remove one of the "
+            "two flags"
+        )
 
 
 def settings_table(run: Run[Any]) -> str:

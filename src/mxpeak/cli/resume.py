@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _with_checkpoints() -> list[Benchmark]:
     """Return the benchmarks that can write checkpoints."""
-    return [one for one in BENCHMARKS.values() if any(o.name == "checkpoint" for o in options(one.config))]
+    return [each for each in BENCHMARKS.values() if any(o.name == "checkpoint" for o in options(each.config))]
 
 
 def _paths(benchmark: Benchmark) -> list[Option]:
@@ -73,11 +73,11 @@ def wanted(args: argparse.Namespace) -> RunRequest:
 
     folder = Path(args.folder)
     check_unlocked(folder)
-    record = read_run(folder, {one.name: one.config for one in _with_checkpoints()})
+    record = read_run(folder, {each.name: each.config for each in _with_checkpoints()})
     check_resumable(folder, record)
     benchmark = BENCHMARKS[record.benchmark]
     own = {name: value for name, value in vars(args).items() if name not in OWN}
-    for o in {o.name: o for one in _with_checkpoints() for o in _paths(one)}.values():
+    for o in {o.name: o for each in _with_checkpoints() for o in _paths(each)}.values():
         if o.name in own and o.name not in {option.name for option in options(benchmark.config)}:
             raise UsageError(
                 f"{args.folder} contains a run of {benchmark.name}, which does not have the flag {o.flags[-1]}; "

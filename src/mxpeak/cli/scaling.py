@@ -64,11 +64,8 @@ def _turn(
     if group is not None:
         sizes = scaling.sized(request.config, counts, ranks, problem)
         if not request.output.quiet:
-            shown = ", ".join(
-                f"{name} {value[0] if isinstance(value, tuple) else value}" for name, value in sizes.items()
-            )
-            at = f"study: {counts.index(ranks) + 1} of {len(counts)}: {_ranks(ranks)}"
-            session.log(f"{at}, {shown}" if shown else at)
+            shown = [f"{name} {value[0] if isinstance(value, tuple) else value}" for name, value in sizes.items()]
+            session.log(", ".join([f"study: {counts.index(ranks) + 1} of {len(counts)}: {_ranks(ranks)}", *shown]))
         yield request.with_choices(sizes), group
     meet_asleep(world)
 

@@ -150,11 +150,10 @@ class Session:
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
-        self.ending = False  # a signal has asked for the end, and a last checkpoint may come first
-        self.grace_s = 0.0  # seconds that the last checkpoint may take
-        self.heard = threading.Event()  # set when this process must end
-        self.failed: str | None = None  # the error from the time before the ranks have connected, not yet printed
-        self.alone = False  # the parent process has ended, and another process may have its number
+        self.ending = self.alone = False
+        self.grace_s = 0.0
+        self.heard = threading.Event()
+        self.failed: str | None = None
 
     @property
     def rank(self) -> int:
@@ -196,9 +195,7 @@ class Session:
         return code
 
     def refuse(self, text: str, code: int) -> int:
-        """Print an error that all ranks have; ranks that have not connected yet may fail individually, see
-        `abort_unjoined`.
-        """
+        """Print an error that all ranks have; `abort_unjoined` handles a rank that fails before it has connected."""
         self.log(text)
         if self.comm is None:
             self.failed = text if self.rank else ""
