@@ -15,7 +15,7 @@ import pytest
 from mxpeak.bench import checkpointing
 from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.cli import main as cli
-from mxpeak.runtime.checkpoint import PAGE, SLOTS, read_part
+from mxpeak.runtime.checkpoint import PAGE, SLOTS, Writer, read_part
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
 from tests.support.result_file import VALIDATOR
 
@@ -30,13 +30,13 @@ def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def every_checkpoint_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast run waits for the disk: how many checkpoints there are is certain."""
-    usual = FolderCheckpointer._write
+    usual = Writer.write
 
-    def written(checkpointing: FolderCheckpointer, *what: Any) -> None:
-        usual(checkpointing, *what)
-        checkpointing._writer.wait()
+    def written(writer: Writer, *part: Any) -> None:
+        usual(writer, *part)
+        writer.wait()
 
-    monkeypatch.setattr(FolderCheckpointer, "_write", written)
+    monkeypatch.setattr(Writer, "write", written)
 
 
 KEPT = ["-N", "420", "--nb", "32", "--ranks", "1", "--threads", "1", "--warmup", "none"]

@@ -33,17 +33,21 @@ def check_abft(bench: Bench[Any]) -> None:
 
 def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]) -> None:
     """Record the faults of LU runs in a result; an uncorrected fault makes it invalid."""
-    checks = [one for one in checked if one is not None]
+    checks = [of_run for of_run in checked if of_run is not None]
     if not checks:
         return
-    faults = [fault for one in checks for fault in one.faults]
-    result.telemetry["abft"] = _as_json(checks, faults)
-    for fault in faults:
-        result.warnings.append(Caution("abft", fault_text(fault, case), HINT))
-    if not all(one.passed for one in checks):
-        uncorrected = next(fault for fault in faults if not fault.corrected)
-        result.validation["outcome"] = fault_text(uncorrected, case)
-        _left_wrong(result, fault_text(uncorrected, case))
+    faults = [fault for of_run in checks for fault in of_run.faults]
+    result.telemetry["abft"] = {
+        **{name: sum(getattr(of_run, name) for of_run in checks) for name in ("checks", "found", "corrected")},
+        "seconds": max(of_run.seconds for of_run in checks),
+        "seconds_after": max(of_run.after_s for of_run in checks),
+        "faults": [fault.as_json() for fault in faults],
+    }
+    passed = all(of_run.passed for of_run in checks)
+    wrong = None if passed else fault_text(next(fault for fault in faults if not fault.corrected), case)
+    if wrong is not None:
+        result.validation["outcome"] = wrong
+    _record(result, [fault_text(fault, case) for fault in faults], wrong)
 
 
 def about_solves(result: Result, checks: SolveChecks | None) -> None:
@@ -57,30 +61,18 @@ def about_solves(result: Result, checks: SolveChecks | None) -> None:
         "seconds": checks.seconds,
         "faults": [fault.as_json() for fault in checks.faults],
     }
-    for fault in checks.faults:
-        result.warnings.append(Caution("abft", solve_fault_text(fault), HINT))
-    if checks.faults:
-        _left_wrong(result, solve_fault_text(checks.faults[0]))
+    texts = list(map(solve_fault_text, checks.faults))
+    _record(result, texts, texts[0] if texts else None)
 
 
-def _left_wrong(result: Result, text: str) -> None:
-    """Make a result invalid because of a fault."""
-    result.status = "invalid"
-    result.validation["passed"] = False
-    if result.rules:
-        break_rule(result.rules, Violation("abft", text))
-
-
-def _as_json(checks: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return the section of a result that lists the checks and the faults."""
-    return {
-        "checks": sum(one.checks for one in checks),
-        "found": sum(one.found for one in checks),
-        "corrected": sum(one.corrected for one in checks),
-        "seconds": max(one.seconds for one in checks),
-        "seconds_after": max(one.after_s for one in checks),
-        "faults": [fault.as_json() for fault in faults],
-    }
+def _record(result: Result, texts: Sequence[str], wrong: str | None) -> None:
+    """Add a warning for each fault; `wrong` is the fault that makes the result invalid, if there is one."""
+    result.warnings += [Caution("abft", text, HINT) for text in texts]
+    if wrong is not None:
+        result.status = "invalid"
+        result.validation["passed"] = False
+        if result.rules:
+            break_rule(result.rules, Violation("abft", wrong))
 
 
 def fault_text(fault: Fault, case: LuCase) -> str:

@@ -7,9 +7,11 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,9 @@ class RunRecord:
         names = dict.fromkeys((*self.settings, *there))
         pairs += [(name, there.get(name), self.settings.get(name), "problem") for name in names]
         pairs.append(("run", part.about.get("run"), self.name, "run"))
-        for name, one, two, what in pairs:
-            if one != two:
-                return f"another {what} ({name!r:.40} is {one!r:.40}, but {two!r:.40} in {RUN})"
+        for name, of_part, of_run, what in pairs:
+            if of_part != of_run:
+                return f"another {what} ({name!r:.40} is {of_part!r:.40}, but {of_run!r:.40} in {RUN})"
         if (str(part.m), str(part.nb)) != (self.settings.get("n"), self.settings.get("nb")):
             return f"another matrix ({part.m} rows in blocks of {part.nb})"
         return ""
@@ -123,21 +125,20 @@ def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
 
 def _changed(folder: Path, record: RunRecord) -> UsageError:
     """Return the error for a run.json that has been changed: it may describe another problem."""
-    for name in SLOTS:
-        try:
-            part, _ = read_part(folder / name, 0, 0, whole=False)
-        except (OSError, ValueError):
-            continue
+    text, advice = "its digest differs", "use another --checkpoint folder to start again"
+    for name, part in _intact_heads(folder):
         defect = record.difference(part)
-        text = f"{name}/0-0 belongs to {defect}" if defect else "its digest differs"
-        return UsageError(
-            f"{folder / RUN} has been changed or damaged: {text}; remove {RUN} to continue with the "
-            f"settings in {name}/0-0"
-        )
-    return UsageError(
-        f"{folder / RUN} has been changed or damaged: its digest differs; use another --checkpoint folder to "
-        "start again"
-    )
+        text = f"{name}/0-0 belongs to {defect}" if defect else text
+        advice = f"remove {RUN} to continue with the settings in {name}/0-0"
+        break
+    return UsageError(f"{folder / RUN} has been changed or damaged: {text}; {advice}")
+
+
+def _intact_heads(folder: Path) -> Iterator[tuple[str, Part]]:
+    """Yield the name of each slot whose first part has an intact head, with that part."""
+    for name in SLOTS:
+        with suppress(OSError, ValueError):
+            yield name, read_part(folder / name, 0, 0, whole=False)[0]
 
 
 def _json_in(path: Path) -> Mapping[str, Any]:
@@ -184,32 +185,27 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
 def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
     """Return the record in the head of the newest intact part; `error` is the error of run.json."""
     records: list[tuple[int, RunRecord]] = []
-    for name in SLOTS:
-        try:
-            part, _ = read_part(folder / name, 0, 0, whole=False)
+    for _, part in _intact_heads(folder):
+        with suppress(OSError, ValueError):
             records.append((part.number, _record(part.about, configs)))
-        except (OSError, ValueError):
-            continue
     if not records and isinstance(error, FileNotFoundError):
         raise UsageError(
             f"{folder} contains no checkpoints, because it has no {RUN}; use the folder that --checkpoint named"
         ) from None
-    reason = getattr(error, "strerror", None) or str(error)
     if not records:
         raise UsageError(
-            f"{folder / RUN} is not usable ({reason}), and no part of a checkpoint describes the run; use "
+            f"{folder / RUN} is not usable ({_reason(error)}), and no part of a checkpoint describes the run; use "
             "another --checkpoint folder to start again"
         ) from None
-    _, record = max(records, key=lambda one: one[0])
-    note = f"{folder / RUN} cannot be used: {reason}; the settings come from a part of the checkpoint"
-    return RunRecord(record.name, record.benchmark, record.version, record.settings, (*record.notes, note))
+    _, record = max(records, key=itemgetter(0))
+    note = f"{folder / RUN} cannot be used: {_reason(error)}; the settings come from a part of the checkpoint"
+    return replace(record, notes=(*record.notes, note))
 
 
 def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
     """Return the record of a new run: every setting that is not a default, and all settings of its case."""
-    recorded = [
-        o for o in options(type(config)) if o.name in recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
-    ]
+    names = recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
+    recorded = [o for o in options(type(config)) if o.name in names]
     content = {o.name: value for o in recorded if (value := getattr(config, o.name)) != o.default}
     content |= {o.name: getattr(case, o.name) for o in recorded if hasattr(case, o.name)}
     texts = {name: as_text(value) for name, value in content.items() if value is not None}
@@ -238,9 +234,7 @@ class Checkpoint:
 
 
 def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
-    """Return the slots whose first head is intact and belongs to this run, newest first, and the defects of other
-    slots.
-    """
+    """Return the slots whose first head is intact and of this run, newest first, and the defects of the others."""
     slots, defects = [], []
     for name in SLOTS:
         slot = folder / name
@@ -252,11 +246,11 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]
                 raise ValueError(f"checkpoint {part.number} is in the wrong slot")
             slots.append((slot, part))
         except FileNotFoundError:
-            if slot.is_dir() and any(not one.name.startswith(".") for one in slot.iterdir()):
+            if slot.is_dir() and any(not file.name.startswith(".") for file in slot.iterdir()):
                 defects.append(f"{slot}/0-0 is missing")
         except (OSError, ValueError) as error:
             defects.append(f"{slot}/0-0: {_reason(error)}")
-    return sorted(slots, key=lambda one: -one[1].number), defects
+    return sorted(slots, key=lambda slot: -slot[1].number), defects
 
 
 def check_resumable(folder: Path, record: RunRecord) -> None:
@@ -317,10 +311,10 @@ def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float,
     if text := next(filter(None, defects), ""):
         return str(text)
     merged: Notes = first.notes
-    for one in filter(None, notes):
-        if set(one) != set(merged):
+    for of_rank in filter(None, notes):
+        if set(of_rank) != set(merged):
             return f"{slot}: its parts have different notes"
-        merged = _largest(merged, one)
+        merged = _largest(merged, of_rank)
     return Checkpoint(slot, first, max(elapsed_s), max(unix), merged)
 
 
@@ -337,13 +331,13 @@ def _check_notes(part: Part) -> None:
         raise ValueError("the number of its first singular column is out of range")
 
 
-def _largest(one: Notes, two: Notes) -> Notes:
+def _largest(first: Notes, second: Notes) -> Notes:
     """Return the elementwise maximum of two notes, with NaN if either element is NaN."""
-    return {name: [max(pair, key=_size) for pair in zip(one[name], two[name])] for name in one}
 
+    def order(value: float) -> float:
+        return float("inf") if value != value else value
 
-def _size(value: float) -> float:
-    return float("inf") if value != value else value
+    return {name: [max(pair, key=order) for pair in zip(first[name], second[name])] for name in first}
 
 
 @dataclass(slots=True)
@@ -371,9 +365,7 @@ class CheckpointedRun:
             self.lock.release()
 
     def about(self, result: Result) -> None:
-        """Record in a result that it belongs to a resumed run, and that its time includes the time of earlier
-        processes.
-        """
+        """Record in a result that it belongs to a resumed run, with the time of its earlier processes."""
         if self.resumed_from is None:
             return
         after_s = result.result["time_s"] - self.before_s
@@ -398,11 +390,20 @@ def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchma
 
     def begin() -> tuple[RunRecord, str, str]:
         if not config.resumed:
-            _make(folder)
-        locks.append(_locked(folder))
-        record = (
-            read_run(folder, {benchmark: type(config)}) if config.resumed else _begun(folder, config, case, benchmark)
-        )
+            with _writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        try:
+            locks.append(FolderLock(folder))
+        except OSError as error:
+            raise UsageError(
+                f"cannot use the checkpoint folder {folder}: {error.strerror}; use another folder"
+            ) from None
+        if config.resumed:
+            record = read_run(folder, {benchmark: type(config)})
+        else:
+            record = record_of(config, case, benchmark)
+            with _writing(folder):
+                _begin(folder, record)
         return record, secrets.token_hex(8), locks[0].missing
 
     try:
@@ -415,9 +416,8 @@ def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchma
             run.cautions += [Caution("checkpoint-run", note) for note in record.notes]
             run.resumed_from, wrong = newest(folder, record, comm)
             run.gap_s = comm.bcast_object(max(0.0, time.time() - run.resumed_from.unix))
-            run.cautions += [
-                Caution("checkpoint-damaged", f"a damaged checkpoint was not used: {text}") for text in wrong
-            ]
+            damaged = "a damaged checkpoint was not used: {}"
+            run.cautions += [Caution("checkpoint-damaged", damaged.format(text)) for text in wrong]
     except BaseException:
         for lock in locks:
             lock.release()
@@ -425,37 +425,22 @@ def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchma
     return run
 
 
-def _make(folder: Path) -> None:
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise a UsageError if the folder of --checkpoint cannot be written to."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise _not_writable(folder, error) from None
+        raise UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; use another folder") from None
 
 
-def _not_writable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; use another folder")
-
-
-def _locked(folder: Path) -> FolderLock:
-    try:
-        return FolderLock(folder)
-    except OSError as error:
-        raise UsageError(f"cannot use the checkpoint folder {folder}: {error.strerror}; use another folder") from None
-
-
-def _begun(folder: Path, config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
+def _begin(folder: Path, record: RunRecord) -> None:
     """Write the record of a run into its folder, which must be empty otherwise."""
-    record = record_of(config, case, benchmark)
-    try:
-        if any(one.name != LOCK and not one.name.startswith(".mxpeak-") for one in folder.iterdir()):
-            raise UsageError(
-                f"--checkpoint {folder} is not empty; run mxpeak resume {folder} to continue its run, or use "
-                "another folder"
-            )
-        write_run(folder, record)
-    except OSError as error:
-        raise _not_writable(folder, error) from None
-    return record
+    if any(file.name != LOCK and not file.name.startswith(".mxpeak-") for file in folder.iterdir()):
+        raise UsageError(
+            f"--checkpoint {folder} is not empty; run mxpeak resume {folder} to continue its run, or use another folder"
+        )
+    write_run(folder, record)
 
 
 class FolderCheckpointer:
@@ -476,13 +461,12 @@ class FolderCheckpointer:
         self.first = 0
         self.notes: Notes = {}
         if run.resumed_from is not None:
-            first = run.resumed_from.first
+            first, slot = run.resumed_from.first, run.resumed_from.slot
             there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, A.local.dtype.name)
             if there != here:
                 raise UsageError(
-                    f"the checkpoint in {run.resumed_from.slot} belongs to the matrix {there}, but this run has "
-                    f"{here}; use "
-                    f"another --checkpoint folder"
+                    f"the checkpoint in {slot} belongs to the matrix {there}, but this run has {here}; use another "
+                    "--checkpoint folder"
                 )
             self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
 
@@ -528,34 +512,19 @@ class FolderCheckpointer:
     def keep(self, done: int, notes: Notes) -> None:
         """Copy the part of this rank, and begin to write it."""
         with self._spans("keep"):
-            self._write(done, notes)
+            A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s
+            self._number, self._kept_s = self._number + 1, elapsed_s
+            part = Part(
+                about=self._run.record.about(), generation=self._run.generation, number=self._number, steps=done,
+                m=A.rows.n, n=A.cols.n, nb=A.nb, P=grid.P, Q=grid.Q, p=grid.p, q=grid.q, dtype=A.local.dtype.name,
+                elapsed_s=elapsed_s + self._run.before_s, unix=time.time(),
+                notes={name: list(values) for name, values in notes.items()},
+            )  # fmt: skip
+            self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
         if self._last:
             self._writer.wait()
-            self._A.grid.all.barrier()
+            grid.all.barrier()
             end()
-
-    def _write(self, done: int, notes: Notes) -> None:
-        """Begin to write the part of this rank."""
-        A, elapsed_s = self._A, self._spans.active_s
-        self._number, self._kept_s = self._number + 1, elapsed_s
-        part = Part(
-            about=self._run.record.about(),
-            generation=self._run.generation,
-            number=self._number,
-            steps=done,
-            m=A.rows.n,
-            n=A.cols.n,
-            nb=A.nb,
-            P=A.grid.P,
-            Q=A.grid.Q,
-            p=A.grid.p,
-            q=A.grid.q,
-            dtype=A.local.dtype.name,
-            elapsed_s=elapsed_s + self._run.before_s,
-            unix=time.time(),
-            notes={name: list(values) for name, values in notes.items()},
-        )
-        self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
 
     def finish(self) -> list[Caution]:
         """Wait until the last part is written; return the warnings about checkpoints. Collective over the grid."""

@@ -16,6 +16,9 @@ from mxpeak.perf.simulation.sparse import SparseRun, simulate
 from mxpeak.records import Result
 from mxpeak.runtime.tuned import store_folder, this_store
 
+#: Settings that a simulated run has under the same name as a case and a result.
+OF_RUN = ("n", "nb", "P", "Q", "order", "node_grid")
+
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
     """Return the machine files of this machine by ranks and threads.
@@ -33,7 +36,7 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     The rates are simulated if this machine was measured with as many threads per rank. Otherwise the rate of the first
     result is multiplied by the growth in ranks.
     """
-    first, ranks = results[0], [_ranks(one) for one in results]
+    first, ranks = results[0], [int(result.launch["ranks"]) for result in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
     ideal = [rate * R / ranks[0] for R in ranks]
     description = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
@@ -46,19 +49,12 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     largest = max(tables)
     try:
         machines = {R: find_machine(str(tables.get(R, tables[largest]))) for R in ranks}
-        rates = [rate_of(one, machines[R]) for one, R in zip(results, ranks)]
+        rates = [rate_of(result, machines[R]) for result, R in zip(results, ranks)]
     except UsageError as error:
         return "measured", f"{description}; no simulation: {error}", ideal
     layouts = sorted({R if R in tables else largest for R in ranks})
-    return "tuned", f"simulated with the rates that mxpeak tune measured on {_listed(layouts)} ranks", rates
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _ranks(result: Result) -> int:
-    return int(result.launch["ranks"])
+    on = ", ".join(map(str, layouts))
+    return "tuned", f"simulated with the rates that mxpeak tune measured on {on} ranks", rates
 
 
 def rate_of(result: Result, machine: Machine) -> float:
@@ -73,18 +69,9 @@ def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float
 
     Returns None if the machine was not measured in the precision of the case.
     """
-    run = LuRun(
-        n=case.n,
-        nb=case.nb,
-        P=case.P,
-        Q=case.Q,
-        precision=getattr(case, "precision", "fp64"),
-        order=case.order,
-        node_grid=case.node_grid,
-        bcast=case.bcast,
-        depth=min(case.depth, 1),
-        split=getattr(case, "split", 0.0),
-    )
+    settings = {name: getattr(case, name) for name in (*OF_RUN, "bcast")}
+    low, split = getattr(case, "precision", "fp64"), getattr(case, "split", 0.0)
+    run = LuRun(precision=low, depth=min(case.depth, 1), split=split, **settings)
     try:
         forecast = simulate_lu(benchmark, run, machine)
     except UsageError:
@@ -97,18 +84,9 @@ def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float
 def lu_run(result: Result) -> LuRun:
     """Return the simulated run that corresponds to a result of an LU benchmark."""
     problem, bcast = result.problem, result.config["bcast"]["value"]
-    return LuRun(
-        n=problem["n"],
-        nb=problem["nb"],
-        P=problem["P"],
-        Q=problem["Q"],
-        precision="fp64" if result.benchmark == "hpl" else problem["precision"],
-        order=problem["order"],
-        node_grid=problem["node_grid"],
-        bcast=bcast[0],
-        depth=problem["lookahead"],
-        split=problem.get("split", 0.0),
-    )
+    low, settings = problem["precision"] if result.benchmark != "hpl" else "fp64", {n: problem[n] for n in OF_RUN}
+    split = problem.get("split", 0.0)
+    return LuRun(precision=low, bcast=bcast[0], depth=problem["lookahead"], split=split, **settings)
 
 
 def sparse_run(result: Result) -> SparseRun:

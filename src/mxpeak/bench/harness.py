@@ -94,7 +94,11 @@ class Bench(Generic[AnyConfig]):
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
         self._gpu = NvmlCounter(bus) if bus else None
-        self._meter = EnergyMeter(self._packages or [], self._gpu, doing=self._phase)
+
+        def phase() -> str:
+            return next((spans.place for spans in self._spans if spans.place), "")
+
+        self._meter = EnergyMeter(self._packages or [], self._gpu, doing=phase)
 
     def begin(self, case: Any) -> None:
         """Record the beginning of a case."""
@@ -117,10 +121,6 @@ class Bench(Generic[AnyConfig]):
         if watched and (follow := self._hooks.get("follow")):
             follow(spans)
         return spans
-
-    def _phase(self) -> str:
-        """Return the name of the current phase."""
-        return next((spans.place for spans in self._spans if spans.place), "")
 
     def announce(self, text: str) -> None:
         """Show the observers an activity outside the observed computations."""
@@ -159,9 +159,7 @@ class Bench(Generic[AnyConfig]):
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Run `work` after a barrier, and return the time of the slowest rank in seconds. Collective over comm, or all
-        ranks.
-        """
+        """Return the seconds of the slowest rank for `work` after a barrier. Collective over comm, or all ranks."""
         comm = comm or self.comm
         self.kernels.wait()
         comm.barrier()
@@ -306,14 +304,8 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
     for name in dict.fromkeys(name for phases in ranks or [] for name in phases):
         parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in ranks or []]
         times, flops, moved, calls = zip(*parts)
-        table[name] = {
-            "time_s": sum(times) / len(times),
-            "max_s": max(times),
-            "min_s": min(times),
-            "flops": sum(flops),
-            "bytes": sum(moved),
-            "calls": sum(calls),
-        }
+        seconds = {"time_s": sum(times) / len(times), "max_s": max(times), "min_s": min(times)}
+        table[name] = {**seconds, "flops": sum(flops), "bytes": sum(moved), "calls": sum(calls)}
     return table
 
 
@@ -349,11 +341,10 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
         shape = ProcessGrid(P, Q, config.order, config.node_grid)
         if (count := _node_grids_a_node(shape, comm)) > 1:
             ranks = count * p * q
-            text = (
-                f"--node-grid {p}x{q} means {p}*{q} = {p * q} ranks per node, but a node has {ranks} ranks of the grid"
-            )
+            means = f"--node-grid {p}x{q} means {p}*{q} = {p * q} ranks per node"
             others = " or ".join(fitting_node_grids(shape, ranks)[:2])
-            cautions.append(Caution("node-grid", text, f"start {p * q} ranks per node, or use {others}"))
+            text, advice = f"{means}, but a node has {ranks} ranks of the grid", f"start {p * q} ranks per node"
+            cautions.append(Caution("node-grid", text, f"{advice}, or use {others}"))
     return cautions
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -62,7 +63,7 @@ def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], 
     while len(samples) < LEAST_SAMPLES or sum(samples) < seconds:
         samples.append(timed())
     total, begins = sum(samples), accumulate(samples, initial=0.0)
-    later = [one for one, begin in zip(samples, begins) if begin >= total / 2]
+    later = [sample for sample, begin in zip(samples, begins) if begin >= total / 2]
     sustained = median(later or samples[-1:])
     return Reading(amount / sustained, amount / min(samples), total, time.monotonic())
 
@@ -123,19 +124,19 @@ class Limit:
     @property
     def rate(self) -> float | None:
         """Return the largest of the readings and the reached rates; None if nothing was measured."""
-        readings = self._readings
-        return max([*readings, *(rate for _, rate in self.reached)]) if readings else None
+        rates = [reading.rate for reading in self._readings]
+        return max([*rates, *(rate for _, rate in self.reached)]) if rates else None
 
     @property
     def drift(self) -> float | None:
         """Return the relative difference between the rate of the limit and the smallest reading."""
-        readings, rate = self._readings, self.rate
-        return None if rate is None or not min(readings) else rate / min(readings) - 1.0
+        least, rate = min((reading.rate for reading in self._readings), default=0.0), self.rate
+        return None if rate is None or not least else rate / least - 1.0
 
     @property
     def drifted(self) -> bool:
         """Return whether the machine's speed changed so much that the share is uncertain."""
-        telling = all(one.took_s >= TELLING_S for one in (self.before, self.after) if one is not None)
+        telling = all(reading.took_s >= TELLING_S for reading in self._readings)
         return telling and self.drift is not None and self.drift > DRIFT
 
     def share(self, rate: float) -> float | None:
@@ -146,14 +147,14 @@ class Limit:
         """Return the section of a result that describes the limit."""
         if self.before is None:
             return None
-        fastest = max(self.reached, key=lambda one: one[1], default=None)
+        fastest = max(self.reached, key=itemgetter(1), default=None)
         return {
             "name": self.name,
             self.unit: self.rate,
             "rate": self.rate,
             "before": self.before.rate,
             "after": None if self.after is None else self.after.rate,
-            "burst": max(one.burst for one in (self.before, self.after) if one is not None),
+            "burst": max(reading.burst for reading in self._readings),
             "reached": None if fastest is None else {"name": fastest[0], "rate": fastest[1]},
             "drift": self.drift,
             "drifted": self.drifted,
@@ -164,16 +165,14 @@ class Limit:
         return [Caution("drift", DRIFTED, "stop other programs, and run again")] if self.drifted else []
 
     @property
-    def _readings(self) -> list[float]:
-        return [one.rate for one in (self.before, self.after) if one is not None]
+    def _readings(self) -> list[Reading]:
+        return [reading for reading in (self.before, self.after) if reading is not None]
 
 
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit of reading `touched` bytes on all nodes: the memory bandwidth, or that of the caches if all
-    bytes fit.
-    """
+    """Return the limit of reading `touched` bytes on all nodes: the bandwidth of the memory, or of caches that fit."""
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 
@@ -186,8 +185,8 @@ def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> boo
 
 def node_caches(machine: Mapping[str, Any]) -> int:
     """Return the bytes of all last-level caches of a node; 0 if the system does not report the caches."""
-    one = int(machine.get("l3_bytes") or machine.get("l2_bytes") or 0)
-    return one * len(core_groups(affinity=range(os.cpu_count() or 1)))
+    cache_bytes = int(machine.get("l3_bytes") or machine.get("l2_bytes") or 0)
+    return cache_bytes * len(core_groups(affinity=range(os.cpu_count() or 1)))
 
 
 def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: int, *, on_gpu: bool) -> int:

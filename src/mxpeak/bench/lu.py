@@ -186,13 +186,8 @@ class LuBench(Bench[LuConfig]):
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
-    def _probed(self, P: int, Q: int, nb: int, n: int, precision: str) -> Probed:
-        """Return the matrix product that represents the updates of a case; cases of similar size share a product."""
-        return P, Q, nb, min(1 << n.bit_length(), self.gemm_block * max(P, Q)), precision
-
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
-        """Measure GEMM on all ranks of the grid at once, and return the flops of all ranks over the time of the
-        slowest rank.
+        """Measure the GEMM rate of all ranks of the grid at once, by the time of the slowest rank.
 
         The order bounds the blocks, so a small case is measured with small blocks. Collective over the grid.
         """
@@ -219,7 +214,8 @@ class LuBench(Bench[LuConfig]):
         if self.config.warmup == "none":
             run()
             return None, None
-        probed = self._probed(case.P, case.Q, case.nb, case.n, precision)
+        largest = min(1 << case.n.bit_length(), self.gemm_block * max(case.P, case.Q))
+        probed = (case.P, case.Q, case.nb, largest, precision)  # which cases of similar size share
 
         def measure() -> Reading:
             return self._gemm_reading(grid, probed, lambda rate: self.config.repeat * hpl_flops(case.n) / rate)
@@ -229,9 +225,9 @@ class LuBench(Bench[LuConfig]):
         return before, self._readings.after(probed, grid.all, measure, last=last)
 
 
-def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of an LU benchmark; mistakes raise on every rank before the first run.  Collective over comm."""
-    return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **told)
+def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
+    """Run every case of an LU benchmark; usage errors raise on every rank before any case. Collective over comm."""
+    return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **hooks)
 
 
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
@@ -240,16 +236,10 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
     _check_checkpoint(bench, len(cases))
     check_abft(bench)
 
-    def footprint(case: AnyCase) -> Footprint:
-        return footprint_of(problem, bench.config, case)
-
-    def fits(case: AnyCase) -> bool:
-        return bench.budget.fits(footprint(case), case.n, case.nb, case.P, case.Q)
-
-    fitting = [fits(case) for case in cases]
+    needs = [(footprint_of(problem, bench.config, case), case.n, case.nb, case.P, case.Q) for case in cases]
+    fitting = [bench.budget.fits(*need) for need in needs]
     if not any(fitting):
-        first = cases[0]
-        raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
+        raise ResourceError(bench.budget.too_large(*needs[0]))
     for k, case in enumerate(cases):
         grid = bench.grid(case.P, case.Q) if fitting[k] else None
         last = not any(fitting[k + 1 :])
@@ -281,8 +271,8 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
         return need
 
     def with_copy(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
-        found = need(n, nb, P, Q)
-        return {**found, **{key: found[key] + found["matrix"] for key in ("buffers", "total")}}
+        parts = need(n, nb, P, Q)
+        return {**parts, **{name: parts[name] + parts["matrix"] for name in ("buffers", "total")}}
 
     return with_copy
 
@@ -292,13 +282,12 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     if bench.config.n is not None:
         return None
 
-    def footprint(case: LuCase) -> Footprint:
-        return footprint_of(problem, bench.config, case)
+    def total(model: LuCase) -> int:
+        return footprint_of(problem, bench.config, model)(10**4, model.nb, model.P, model.Q)["total"]
 
-    models = list(bench.config.cases(bench.comm.size, [1]))
-    largest = max(models, key=lambda model: footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
-    nb = max(bench.config.nb)
-    return [bench.default_n(footprint(largest), largest, nb, problem.precision(largest))]
+    largest = max(bench.config.cases(bench.comm.size, [1]), key=total)
+    footprint, nb = footprint_of(problem, bench.config, largest), max(bench.config.nb)
+    return [bench.default_n(footprint, largest, nb, problem.precision(largest))]
 
 
 def _quick_machine(
@@ -379,9 +368,9 @@ def _result(
         bench.announce(f"N={case.n}: measuring the limit, generating the matrix")
         readings = bench.limits(case, problem.precision(case), grid, solve_all, last=last)
     except StoppedError as stop:
-        known = bench.aborted(str(stop))
-        return known[1] if known and grid.all.rank == 0 else None
-    best = min(solves, key=lambda one: one.time_s)
+        stopped = bench.aborted(str(stop))
+        return stopped[1] if stopped and grid.all.rank == 0 else None
+    best = min(solves, key=lambda solve: solve.time_s)
     measured = Measured(*readings, _gemm_rate(grid.all, own_gemm))
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)
@@ -394,12 +383,12 @@ def _result(
     result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
-    result.warnings += not_finite([one.witness for one in solves], case)
+    result.warnings += not_finite([solve.witness for solve in solves], case)
     if kept is not None:
         kept.about(result)
     if soak is not None:
         soak.about(result)
-    about_checks(result, case, [one.checked for one in solves])
+    about_checks(result, case, [solve.checked for solve in solves])
     if trace is not None:
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
@@ -416,10 +405,7 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
     """Replace the spans of a solve by the spans of the fastest solve so far, which limits the memory of many solves."""
     best = min(before, key=lambda other: other.time_s, default=solve)
-    if solve.time_s <= best.time_s:
-        return solve
-    lighter: AnySolve = replace(cast(Any, solve), spans=best.spans)
-    return lighter
+    return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
@@ -456,7 +442,7 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
             machine = _quick_machine(config, comm, first, precision, threads_a_rank(config, comm), native)
             n, caution = _quick_n(machine, budget, footprint, nb, first)
             sizes = (n,)
-            lines += [one.text for one in caution]
+            lines += [each.text for each in caution]
     fits, cases = True, list(config.cases(comm.size, sizes))
     for case in cases:
         footprint = footprint_of(problem, config, case)
@@ -470,8 +456,8 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB per rank; {hpl_flops(case.n):.3g} flops"
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
-    known = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
-    return DryRun("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
+    settled = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
+    return DryRun("\n".join(lines), fits, settled, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,18 +240,14 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
     for name, word in zip(("row", "column"), words):
         if not word.isdecimal():
-            yield f"has a {name} that is not an integer" + (
-                "; use comments only above the line of sizes" if "%" in word else ""
-            )
+            advice = "; use comments only above the line of sizes" * ("%" in word)
+            yield f"has a {name} that is not an integer{advice}"
         elif len(word) > DIGITS or not 1 <= int(word) <= header.n:
             yield f"is in {name} {quoted(word)[1:-1]}, but the {name}s are numbered from 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
-        fortran = (
-            "; use the letter e in exponents"
-            if "d" in words[2].lower() and _is_number(words[2].lower().replace("d", "e"), whole=False)
-            else ""
-        )
-        yield f"has a value that is not {'an integer' if header.field == 'integer' else 'a real number'}{fortran}"
+        fortran = "d" in words[2].lower() and _is_number(words[2].lower().replace("d", "e"), whole=False)
+        number = "an integer" if header.field == "integer" else "a real number"
+        yield f"has a value that is not {number}{'; use the letter e in exponents' * fortran}"
     if header.symmetry == "skew-symmetric" and words[0] == words[1]:
         yield "is on the diagonal, which is zero in a skew-symmetric matrix; use the symmetry general"
 
@@ -280,11 +276,8 @@ def _check(path: Path, header: Header, A: Any) -> None:
         _refuse_empty_row(path, header, empty[0], empty.size)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size:
-        always = (
-            " (in a skew-symmetric matrix, all diagonal entries are zero)"
-            if header.symmetry == "skew-symmetric"
-            else ""
-        )
+        skew = header.symmetry == "skew-symmetric"
+        always = " (in a skew-symmetric matrix, all diagonal entries are zero)" * skew
         raise UsageError(
             f"{path}: {zeros.size} of {header.n} diagonal entries are zero or missing, the first in row "
             f"{zeros[0] + 1}, but Gauss-Seidel divides by them{always}; reorder the rows with "

@@ -53,13 +53,10 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
         status="aborted",
         **facts.sections(under_way.begun_unix, time.time()),
         problem=_parameters(under_way.case),
-        result={"rate_flops": None, "time_s": None, "fraction_of_limit": None, "limit": None},
+        result=dict.fromkeys(("rate_flops", "time_s", "fraction_of_limit", "limit")),
         validation={
-            "passed": None,
-            "residual": None,
-            "threshold": None,
+            **dict.fromkeys(("passed", "residual", "threshold", "iterations")),
             "formula": "none: the run did not finish",
-            "iterations": None,
             "outcome": why,
         },
         samples_s=list(under_way.samples_s),
@@ -71,12 +68,8 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
 
 def _parameters(case: Any) -> dict[str, Any]:
     """Return the parameters of a case that JSON can represent."""
-    parameters = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
-    return {
-        name: value
-        for name, value in parameters.items()
-        if isinstance(value, int | float | str | tuple) and value != "auto"
-    }
+    values = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
+    return {k: v for k, v in values.items() if isinstance(v, int | float | str | tuple) and v != "auto"}
 
 
 def _phase(phase: Any) -> dict[str, Any]:

@@ -25,11 +25,11 @@ class Violation:
 
 def ruling(broken: Sequence[Violation]) -> dict[str, Any]:
     """Return the section `rules`: whether a result is admissible and meaningful, and which rules it breaks."""
-    sources = {one.source for one in broken}
+    sources = {violation.source for violation in broken}
     return {
         "admissible": PUBLISHED not in sources,
         "meaningful": OWN not in sources,
-        "violations": [asdict(one) for one in broken],
+        "violations": list(map(asdict, broken)),
     }
 
 

@@ -48,14 +48,12 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
 
 def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
-    """Return the rank counts in ascending order: the given ones, or the powers of two up to `largest` and `largest`
-    itself.
-    """
+    """Return the given rank counts in ascending order, or `largest` and the powers of two up to it."""
     if given is None:
         given = sorted({largest, *(2**k for k in range(largest.bit_length()) if 2**k <= largest)})
     text = ",".join(map(str, given))
     if len(set(given)) < len(given):
-        twice = next(one for one in given if list(given).count(one) > 1)
+        twice = next(count for count in given if list(given).count(count) > 1)
         raise UsageError(f"--ranks-list {text} contains {twice} twice; use each rank count once")
     if len(given) < 2:
         raise UsageError(
@@ -79,10 +77,14 @@ def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
                 f"--scaling-study runs several rank counts and sizes, but {flag} applies to a single run; "
                 "remove one of the two flags"
             )
-    if isinstance(config, SparseConfig):
-        _check_sparse(config, counts)
-    else:
+    if isinstance(config, GridConfig):
         _check_grid(config, counts)
+    elif getattr(config, "matrix", None) is None:
+        boxes(config, counts)
+    elif config.study == "weak":
+        raise UsageError(
+            "--scaling-study weak changes the problem size, but --matrix fixes it; use --scaling-study strong"
+        )
 
 
 def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
@@ -99,17 +101,6 @@ def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
                 f"--scaling-study runs one case per rank count, but the lists of values define {cases} "
                 "cases; use one value per option"
             )
-
-
-def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
-    """Raise a UsageError if a benchmark of the 27-point problem does not allow a study."""
-    if getattr(config, "matrix", None) is not None:
-        if config.study == "weak":
-            raise UsageError(
-                "--scaling-study weak changes the problem size, but --matrix fixes it; use --scaling-study strong"
-            )
-        return
-    boxes(config, counts)
 
 
 def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -179,9 +170,8 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
         if n % p:
             return f"{head}: {n} / {p} leaves a remainder of {n % p}"
         if n // p % STEP:
-            return (
-                f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, but {LEVELS} levels of multigrid need one"
-            )
+            need = f"{LEVELS} levels of multigrid need one"
+            return f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, but {need}"
     try:
         check_box(Box.of(0, _divided(whole, grid), grid), rules=rules)
     except UsageError as error:
@@ -217,9 +207,9 @@ def study(
     """Return the section `study` of a result file: a point per rank count with its expected rate."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
-    source, description, curve = (
-        expected(valid) if valid and points[0]["rate"] else ("none", "no rate on the fewest ranks", [])
-    )
+    source, description, curve = "none", "no rate on the fewest ranks", list[float]()
+    if valid and points[0]["rate"]:
+        source, description, curve = expected(valid)
     for point, rate in zip([p for p in points if p["rate"]], curve):
         point["expected_rate"] = rate
     for name in ("", "expected_"):
@@ -232,7 +222,7 @@ def study(
         "kind": config.study,
         "ranks_list": [ranks for ranks, _ in runs],
         "threads": threads,
-        "unit": "byte/s" if any("rate_bytes" in one.result for one in valid) else "flop/s",
+        "unit": "byte/s" if any("rate_bytes" in result.result for result in valid) else "flop/s",
         "expected": {"source": source, "text": description},
         "points": points,
     }
@@ -249,7 +239,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
     return {
         **point,
         "problem": {name: problem[name] for name in sizes if name in problem},
-        "oversubscribed": result is not None and any(one.code == "oversubscribed" for one in result.warnings),
+        "oversubscribed": result is not None and any(warning.code == "oversubscribed" for warning in result.warnings),
         "bytes_per_rank": None if held is None else held // ranks,
         "time_s": figures.get("time_s"),
         "rate": rate,

@@ -53,18 +53,17 @@ class Soak:
         spent = time.monotonic() - self._begin
         result.telemetry["soak"] = {"runs": len(self._bits), "seconds": spent, "differ": differ}
         if differ:
+            text, hint = _difference_text(differ, len(self._bits)), "test these hosts with mxpeak scan, and remove them"
             result.status = "invalid"
-            result.validation.update(passed=False, outcome=_difference_text(differ, len(self._bits)))
-            hint = "test these hosts with mxpeak scan, and remove them"
-            result.warnings.append(Caution("soak", _difference_text(differ, len(self._bits)), hint))
+            result.validation.update(passed=False, outcome=text)
+            result.warnings.append(Caution("soak", text, hint))
 
 
 def _difference_text(differ: list[dict[str, Any]], runs: int) -> str:
     """Return a text about the runs whose results differ from those of most runs."""
-    parts = [
-        f"run {', '.join(map(str, one['runs'][:LISTED]))}{' …' * (len(one['runs']) > LISTED)} on rank {one['rank']} "
-        f"({one['host']})"
-        for one in differ[:LISTED]
-    ]
+    parts = []
+    for rank in differ[:LISTED]:
+        listed = ", ".join(map(str, rank["runs"][:LISTED])) + " …" * (len(rank["runs"]) > LISTED)
+        parts.append(f"run {listed} on rank {rank['rank']} ({rank['host']})")
     more = f" and {len(differ) - LISTED} more ranks" if len(differ) > LISTED else ""
     return f"of {runs} runs of the same case, these are not bitwise identical to most: {'; '.join(parts)}{more}"

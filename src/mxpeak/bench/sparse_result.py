@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from mxpeak.bench.harness import NO_PHASE, with_share
 from mxpeak.bench.limits import Limit
@@ -13,13 +13,6 @@ from mxpeak.layout.stencil import Box
 
 #: Phases that are parts of `mg`, which records their time but not their flops and bytes.
 MG_PARTS = ("gs", "restriction", "prolongation")
-
-
-class SolveOutcome(Protocol):
-    """The outcome of one solve."""
-
-    steps: int
-    residual: float
 
 
 AnySolve = TypeVar("AnySolve")

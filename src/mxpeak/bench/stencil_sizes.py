@@ -106,24 +106,24 @@ def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int
     """
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
     parts = dict.fromkeys(("matrix", "vectors", "halo"), 0)
-    for one in hierarchies:
-        for level, value_bytes in zip(box.levels(len(one.value_bytes)), one.value_bytes):
-            entries = STENCIL * level.rows + (points_entries(level, one) if one.points_apart else 0)
-            parts["matrix"] += entries * (value_bytes + one.index_bytes)
-            parts["vectors"] += 3 * (level.rows + level.halo) * one.vector_bytes
-            parts["halo"] += 2 * level.halo * one.vector_bytes
+    for size in hierarchies:
+        for level, value_bytes in zip(box.levels(len(size.value_bytes)), size.value_bytes):
+            entries = STENCIL * level.rows + (points_entries(level, size) if size.points_apart else 0)
+            parts["matrix"] += entries * (value_bytes + size.index_bytes)
+            parts["vectors"] += 3 * (level.rows + level.halo) * size.vector_bytes
+            parts["halo"] += 2 * level.halo * size.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
-    basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
+    basis = max(size.basis * size.vector_bytes for size in hierarchies) * box.rows
     entries = STENCIL * box.rows
-    joined = max((one.value_bytes[0] + one.index_bytes for one in hierarchies if one.joined), default=0)
+    joined = max((size.value_bytes[0] + size.index_bytes for size in hierarchies if size.joined), default=0)
     packing = PACKING_BYTES * min(entries, PIECE) if joined else 0
     setup = SETUP_BYTES * entries + max(joined * entries, packing)
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
 
 
-def points_entries(level: Box, one: HierarchySize) -> int:
+def points_entries(level: Box, size: HierarchySize) -> int:
     """Return the number of copied entries of the next level: 2 per row, or 13/8 and the padding of packed groups."""
-    if one.index_bytes != PACKED_BYTES:
+    if size.index_bytes != PACKED_BYTES:
         return POINTS * level.rows
     points = max(1, level.nx // 2)
     lanes = POINTS_GROUP * -(-points // POINTS_GROUP)
@@ -150,7 +150,7 @@ def fitted(
 
 def largest_fitting(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget, node_bytes: int) -> int:
     """Return the side of the largest cubic box that fits into `node_bytes` per node; 0 if none fits."""
-    levels = max(len(one.value_bytes) for one in hierarchies)
+    levels = max(len(size.value_bytes) for size in hierarchies)
     step = 2 ** (levels - 1)
     cubes = (replace(box, nx=n, ny=n, nz=n) for n in range(largest_cube(levels), LEAST_SIDE - 1, -step))
     return next((cube.nx for cube in cubes if _node_need(cube, hierarchies, budget) <= node_bytes), 0)
@@ -179,11 +179,8 @@ def _node_need(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -
 
 def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    advice = (
-        f"use --nx {fitting}, the largest cube that fits"
-        if fitting
-        else f"even --nx {LEAST_SIDE} does not fit, so use more nodes or a larger --mem"
-    )
+    none = f"even --nx {LEAST_SIDE} does not fit, so use more nodes or a larger --mem"
+    advice = f"use --nx {fitting}, the largest cube that fits" if fitting else none
     return (
         f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "
         f"time: the total is {size_text(parts['total'])} per rank and {size_text(need)} per node, but "

@@ -128,12 +128,8 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
     """Return the local and global indices of this rank's rows among the first nine of the matrix."""
     rows = []
     for number in range(SPECIAL):
-        x, y, z = (
-            at - first
-            for at, first in zip(
-                (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny)), box.origin
-            )
-        )
+        place = (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny))
+        x, y, z = (at - first for at, first in zip(place, box.origin))
         if all(0 <= at < n for at, n in zip((x, y, z), box.shape)):
             rows.append(((z * box.ny + y) * box.nx + x, number))
     return rows

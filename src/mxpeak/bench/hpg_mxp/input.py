@@ -74,9 +74,9 @@ class MatrixFile:
         """
         n, nnz = self.n, self.nnz
         parts = {
-            "matrix": sum(self.filled * (one.value_bytes[0] + one.index_bytes) for one in hierarchies),
-            "vectors": 5 * FP64_BYTES * n + sum(3 * n * one.vector_bytes for one in hierarchies),
-            "basis": max(one.basis * n * one.vector_bytes for one in hierarchies),
+            "matrix": sum(self.filled * (size.value_bytes[0] + size.index_bytes) for size in hierarchies),
+            "vectors": 5 * FP64_BYTES * n + sum(3 * n * size.vector_bytes for size in hierarchies),
+            "basis": max(size.basis * n * size.vector_bytes for size in hierarchies),
             "making": MAKING_BYTES * nnz,
             "filling": FILLING_BYTES * nnz if self.filled > nnz else 0,
             "kept": KEPT_BYTES * nnz,

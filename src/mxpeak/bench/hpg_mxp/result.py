@@ -50,9 +50,7 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Return whether the mixed solver reached its residual, and the double solver reached or defined the required
-        one.
-        """
+        """Return whether the mixed solver reached its residual, and the double solver reached or defined its own."""
         double = self.double.solve
         set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED

@@ -87,9 +87,7 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
-    """Return the line of a dry run about the minimum work, which does not depend on --rt because no solve is
-    interrupted.
-    """
+    """Return the line of a dry run about the minimum work, for any --rt, because no solve is interrupted."""
     solvers, m = 2 * len(storages(config)), config.iterations
     measured = solvers + len(_between_expected(config))
     text = f"least work, for any --rt: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"

@@ -50,7 +50,7 @@ class Solve:
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result:
     """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
     best = runs.best
-    worst = max(runs.solves, key=lambda one: sortable_residual(one.scaled))
+    worst = max(runs.solves, key=lambda solve: sortable_residual(solve.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
     passed = worst.scaled < threshold  # a NaN is not below anything
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
@@ -85,7 +85,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result
             "norms": {name: getattr(worst.norms, name) for name in NORMS},
             "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
         },
-        samples_s=[one.time_s for one in runs.solves],
+        samples_s=[solve.time_s for solve in runs.solves],
         phases=runs.phases,
         warnings=[*bench.facts.cautions, *_cautions(bench, case), *limit.cautions()],
     )
@@ -113,14 +113,9 @@ def not_used(case: HplCase, panel_library: str | None) -> list[str]:
         names += ["swap", "swap_threshold"]
     if case.Q == 1:  # no other rank receives a panel
         names.append("bcast")
-    if not _splits(case):
+    if not (case.split > 0 and case.lookahead > 0 and case.P > 1 and _ever_splits(case)):
         names.append("split")
     return names
-
-
-def _splits(case: HplCase) -> bool:
-    """Return whether the split update runs, which hides row exchanges behind the update of the look-ahead columns."""
-    return case.split > 0 and case.lookahead > 0 and case.P > 1 and _ever_splits(case)
 
 
 def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:

@@ -75,19 +75,18 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
     """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
-    worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), sortable_residual(one.check.scaled)))
+
+    def order(solve: MxpSolve) -> tuple[bool, float]:
+        return not solve.passed(case.threshold), sortable_residual(solve.check.scaled)
+
+    worst = max(runs.solves, key=order)
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
     limit = runs.measured.limit(_limit_name(case, emulated), rate)
     broken = violations(
-        case,
-        iterations=worst.iterations,
-        residual=worst.check.scaled,
-        passed=worst.check.scaled < case.threshold,
-        proof_passed=worst.proof.passed,
-        growth=worst.growth,
-        unpreconditioned_steps=worst.unpreconditioned_steps,
-    )
+        case, iterations=worst.iterations, residual=worst.check.scaled, passed=worst.check.scaled < case.threshold,
+        proof_passed=worst.proof.passed, growth=worst.growth, unpreconditioned_steps=worst.unpreconditioned_steps,
+    )  # fmt: skip
     return Result(
         benchmark="hpl-mxp",
         status="valid" if passed else "invalid",
@@ -131,7 +130,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
             "residual_hex": worst.check.scaled.hex() if isfinite(worst.check.scaled) else None,
         },
         rules={"mode": case.mode, **ruling(broken)},
-        samples_s=[one.time_s for one in runs.solves],
+        samples_s=[solve.time_s for solve in runs.solves],
         phases=runs.phases,
         warnings=[*bench.facts.cautions, *_cautions(case, worst, lookahead, emulated=emulated), *limit.cautions()],
     )

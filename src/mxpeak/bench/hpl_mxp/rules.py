@@ -102,7 +102,10 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 def _settled(case: HplMxpCase) -> list[Violation]:
     """Return the rules that a case breaks regardless of its result."""
-    broken = [*_mode(case), *_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
+    broken = [*_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
+    if case.mode != "official":
+        text = f"--mode {case.mode} is for exploration; only --mode official is admissible"
+        broken.insert(0, Violation("mode", text))
     if case.threshold > THRESHOLD:
         text = f"--threshold {case.threshold:g} is looser than the {THRESHOLD:g} of the rules; remove --threshold"
         broken.append(Violation("backward-error", text))
@@ -155,12 +158,6 @@ def refused(case: HplMxpCase) -> None:
     """Raise a UsageError for formats of less than 16 bits, which --mode official does not run."""
     if case.mode == "official" and (broken := _precision(case)):
         raise UsageError(f"--precision {case.precision}: {broken[0].text}; use --mode explore to run it anyway")
-
-
-def _mode(case: HplMxpCase) -> list[Violation]:
-    if case.mode == "official":
-        return []
-    return [Violation("mode", f"--mode {case.mode} is for exploration; only --mode official is admissible")]
 
 
 def _precision(case: HplMxpCase) -> list[Violation]:
@@ -221,18 +218,11 @@ def _remedy(case: HplMxpCase) -> str:
 
 
 def _spectrum(case: HplMxpCase) -> _Spectrum | None:
-    """Return the disc of A's eigenvalues; None if the entries are not independent, or no diagonal is added to the
-    random entries.
-    """
+    """Return the disc of A's eigenvalues; None without independent entries or a diagonal added to them."""
     n, scale = case.n, diagonal_scale(case)
-    mean, deviation = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}.get(
-        case.generator, (0.5, sqrt(1.0 / 3.0))
-    )
-    d = {
-        "sqrt-n": scale * sqrt(n),
-        "gaussian": scale * sqrt(n),
-        "ddd": scale * mean * n,
-        "dominant-n": float(n),
-        "icl": mean * n,
-    }.get(case.generator, 0.0)
+    moments = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}
+    mean, deviation = moments.get(case.generator, (0.5, sqrt(1.0 / 3.0)))
+    root = scale * sqrt(n)
+    diagonals = {"sqrt-n": root, "gaussian": root, "ddd": scale * mean * n, "dominant-n": float(n), "icl": mean * n}
+    d = diagonals.get(case.generator, 0.0)
     return _Spectrum(d, deviation * sqrt(n), mean * n + d) if d > 0.0 else None
