@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import warnings
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from scipy.linalg import LinAlgWarning
@@ -39,33 +39,7 @@ class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
 #: cached, because the lookup of the member takes 1 % of the time of a small solve
 SOLVED = Outcome.SOLVED
 
-AnyInfo = TypeVar("AnyInfo", bound="Warned")
-
-
-class Warned(Protocol):
-    """Attributes of an info object that determine whether mxpeak issues a warning.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        Outcome of the solve.
-    ill_conditioned : bool
-        Whether x may have no correct digits.
-    message : str
-        Notes and advice, one per line, or an empty string.
-    """
-
-    @property
-    def outcome(self) -> Outcome:
-        """Return the outcome of the solve."""
-
-    @property
-    def ill_conditioned(self) -> bool:
-        """Return whether x may have no correct digits."""
-
-    @property
-    def message(self) -> str:
-        """Return the notes and advice, with the reason for a warning in the last line."""
+AnyInfo = TypeVar("AnyInfo", bound="Info")
 
 
 def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
@@ -96,6 +70,8 @@ class Info:
         Whether x has the required accuracy.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A by powers of two.
+    ill_conditioned : bool
+        Whether x may have no correct digits.
     message : str
         Notes and advice, one per line, or an empty string.
     """
@@ -103,6 +79,7 @@ class Info:
     __slots__ = ()
     outcome: Outcome
     scaled: bool
+    ill_conditioned: bool
     message: str
 
     @property

@@ -15,7 +15,7 @@ from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, row_errors
-from mxpeak.solvers.factorization import DOUBT, Factorization, coarser_than_fp32, hints_at_singularity
+from mxpeak.solvers.factorization import DOUBT, Factorization, ScaledEquations, coarser_than_fp32, hints_at_singularity
 from mxpeak.solvers.refine import Columns
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
@@ -111,56 +111,36 @@ class ScaledMatrix:
         )
 
 
-class ArrayEquations:
+class ArrayEquations(ScaledEquations):
     """`refine.Equations` of arrays: A X = B, or A_s Y = B_s."""
 
-    def __init__(self, factors: Any, *, scaled: bool):
+    def __init__(self, factors: ArrayFactors, *, scaled: bool):
         matrix = factors.matrix
-        self._factors, self._matrix, self._kernels, self.xp = factors, matrix, matrix.kernels, matrix.kernels.xp
+        self._factors, self._matrix, self._kernels = factors, matrix, matrix.kernels
+        super().__init__(matrix.kernels.xp, matrix.balance, self._product, self._inverse, scaled=scaled)
         self.n, self.u = len(matrix.A), matrix.u
-        balance = matrix.balance
-        self._of_A_s = balance if scaled else None
-        self._of_factors = None if scaled else balance
-        self.A_inf = matrix.norms.inf if scaled or balance is None else matrix.A_inf
+        self.A_inf = matrix.norms.inf if scaled or matrix.balance is None else matrix.A_inf
         self.unknowns = self.equations = ArraySpace(self.xp, self.xp.empty((self.n, 1), dtype=matrix.A.dtype))
 
-    def multiply(self, X: Block) -> Block:
+    def _product(self, X: Block) -> Block:
         """Return A X."""
-        if self._of_A_s is not None:
-            X = scale_rows(self.xp, self._of_A_s.C, X)
-        zeros = self.xp.zeros(X.shape, dtype=X.dtype)
-        Y = -self._kernels.residual(zeros, self._matrix.A, X)
-        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, Y)
+        return -self._kernels.residual(self.xp.zeros(X.shape, dtype=X.dtype), self._matrix.A, X)
 
     def residual(self, B: Block, X: Block) -> Block:
         """Return B - A X."""
-        if self._of_A_s is None:
-            return self._kernels.residual(B, self._matrix.A, X)
-        return B - self.multiply(X)
+        return self._kernels.residual(B, self._matrix.A, X) if self._of_A_s is None else super().residual(B, X)
 
-    def solve(self, R: Block) -> Block:
-        """Return A^-1 R as a new block in the type of R; columns are scaled to fit the range of the factors."""
-        xp, factors, balance = self.xp, self._factors, self._of_factors
-        if balance is not None:
-            R = scale_rows(xp, balance.R, R)
+    def _inverse(self, R: Block) -> Block:
+        """Return A_s^-1 R as a new block in the type of R; columns are scaled to fit the range of the factors."""
+        xp, factors = self.xp, self._factors
         if R.dtype == factors.dtype:
-            Z = factors.solve(R)
-        else:
-            scale = powers(xp.max(xp.abs(R), axis=0), xp)
-            Z = xp.astype(factors.solve(xp.astype(R * scale, factors.dtype)) / scale, R.dtype, copy=False)
-        return Z if balance is None else scale_rows(xp, balance.C, Z)
+            return factors.solve(R)
+        scale = powers(xp.max(xp.abs(R), axis=0), xp)
+        return xp.astype(factors.solve(xp.astype(R * scale, factors.dtype)) / scale, R.dtype, copy=False)
 
     def column(self, V: Block, j: int) -> Vector:
         """Return column j as a block of one column, in the layout that the kernels multiply."""
         return V[:, j : j + 1]
-
-    def scale(self, B: Block) -> Block:
-        """Return R B."""
-        return B if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, B)
-
-    def unscale(self, Y: Block) -> Block:
-        """Return C Y."""
-        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
 
     def sampled_error(self, B: Block, X: Block) -> float | None:
         """Return eta of B w = A (X w) for random weights w, divided by the scales of the columns.
@@ -247,8 +227,8 @@ class ArrayFactors(Factorization):
         xp = self.xp
         return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
 
-    def transposed(self) -> ArrayFactors:
-        """Return the factors of A^T, which are the same arrays."""
+    def transposed(self) -> ArrayFactors | None:
+        """Return the factors of A^T, which are the same arrays, or None if they are less accurate than plain LU."""
         return ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
 
     @cached_property

@@ -12,88 +12,45 @@ Computing z takes a few residuals and solves, but saves the n³/3 flops of an LU
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from math import inf
 from typing import Any
 
-from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.solvers.accuracy import plain_lu
 from mxpeak.solvers.array_factors import ArrayEquations, ArrayFactors
 from mxpeak.solvers.condition import PROBED
-from mxpeak.solvers.factorization import Factorization
-from mxpeak.solvers.refine import Columns, refine_columns
+from mxpeak.solvers.refine import refine_columns
 
 
-class DeflatedFactors(Factorization):
-    """Factors of A' that solve systems with A_s, or with A' while rho is zero.
+class DeflatedFactors(ArrayFactors):
+    """Factors of A' = A_s + tau e_i e_j^T that solve systems with A_s, or with A' while rho is zero.
 
-    inner        factors of A' = A_s + tau e_i e_j^T
     z, rho       A'^-1 e_i in the type of A, and tau / (1 - tau z_j)
     """
 
+    may_hide_singularity = False  # `deflated` has examined the factors of A'
+    usable_for_gmres = True
+
     def __init__(self, inner: ArrayFactors, i: int, j: int, tau: Any, z: Block, rho: Any = 0.0):
-        self.inner, self.i, self.j, self.tau, self.z, self.rho = inner, i, j, tau, z, rho
-        self.kernels, self.n, self.dtype, self.precision = inner.kernels, inner.n, inner.dtype, inner.precision
-        self.A_inf, self.A_one, self.singular, self.scaled = inner.A_inf, inner.A_one, inner.singular, inner.scaled
-        self.matrix, self.lu, self.emulated = inner.matrix, inner.lu, inner.emulated
-
-    @property
-    def growth(self) -> float:
-        """Return the pivot growth of the factors of A'."""
-        return self.inner.growth
-
-    @property
-    def pivots_balanced(self) -> bool:
-        """Return whether the pivots of A' show no sign of singularity."""
-        return self.inner.pivots_balanced
-
-    @property
-    def row_indices(self) -> Vector:
-        """Return the indices of all rows."""
-        return self.inner.row_indices
-
-    @property
-    def may_hide_singularity(self) -> bool:
-        """Return False, because `deflated` has examined the factors."""
-        return False
-
-    @property
-    def usable_for_gmres(self) -> bool:
-        """Return True: A_s with these factors is A' with its own factors, which `deflated` has examined."""
-        return True
-
-    def computing(self) -> AbstractContextManager[Any]:
-        """Return the context in which the kernels compute."""
-        return self.inner.computing()
-
-    def random(self) -> Vector:
-        """Return random numbers of either sign, with absolute values of 1 to 2."""
-        return self.inner.random()
-
-    def equations(self, *, scaled: bool) -> ArrayEquations:
-        """Return A X = B, or A_s Y = B_s."""
-        return ArrayEquations(self, scaled=scaled)
-
-    def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
-        """Return whether A may be singular to working precision after refinement."""
-        return self.inner.is_doubtful(equations, columns, enough)
+        super().__init__(inner.matrix, inner.lu, inner.precision, emulated=inner.emulated)
+        self.i, self.j, self.tau, self.z, self.rho = i, j, tau, z, rho
 
     def solve(self, B: Block) -> Block:
         """Return (I + ρ z e_j^T) A'^-1 B in the type of z, because ρ z may be large relative to A'^-1 B."""
-        Y = self.inner.solve(self._narrow(B))
+        Y = super().solve(self._narrow(B))
         return Y + (self.z if B.ndim == 2 else self.z[:, 0]) * (self.rho * Y[self.j])
 
     def solve_transposed(self, B: Block) -> Block:
         """Return A'^-T (I + ρ e_j z^T) B."""
         C = self.xp.asarray(B, dtype=self.z.dtype, copy=True)
         C[self.j] += self.rho * self.xp.sum((self.z if B.ndim == 2 else self.z[:, 0]) * C, axis=0)
-        return self.inner.solve_transposed(self._narrow(C))
+        return super().solve_transposed(self._narrow(C))
 
     def transposed(self) -> DeflatedFactors | None:
         """Return the factors of A_s^T with their own z, or None if z is less accurate than plain LU."""
         with self.computing():
-            return _with_z(DeflatedFactors(self.inner.transposed(), self.j, self.i, self.tau, self.z))
+            inner = ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
+            return _with_z(DeflatedFactors(inner, self.j, self.i, self.tau, self.z))
 
     def _narrow(self, B: Block) -> Block:
         return self.xp.astype(B, self.dtype, copy=False)
@@ -101,6 +58,8 @@ class DeflatedFactors(Factorization):
 
 class _DeflatedEquations(ArrayEquations):
     """The equations A' Y = B."""
+
+    _factors: DeflatedFactors
 
     def residual(self, B: Block, X: Block) -> Block:
         """Return B - A_s X - τ e_i x_j."""
@@ -126,8 +85,8 @@ def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
         inner = ArrayFactors(matrix, factors.lu, factors.precision, emulated=factors.emulated)
         if inner.singular_to(2.0**-24):
             return None
-        found = _with_z(DeflatedFactors(inner, i, j, tau, xp.zeros((n, 1), dtype=matrix.A.dtype)))
-        return found if found is not None and found.probe * matrix.u <= PROBED else None
+        safe = _with_z(DeflatedFactors(inner, i, j, tau, xp.zeros((n, 1), dtype=matrix.A.dtype)))
+        return safe if safe is not None and safe.probe * matrix.u <= PROBED else None
 
 
 def _with_z(factors: DeflatedFactors) -> DeflatedFactors | None:
@@ -141,4 +100,4 @@ def _with_z(factors: DeflatedFactors) -> DeflatedFactors | None:
         return None
     pivot = 1.0 - factors.tau * columns.X[factors.j, 0].item()
     rho = factors.tau / pivot if pivot else inf
-    return DeflatedFactors(factors.inner, factors.i, factors.j, factors.tau, columns.X, rho)
+    return DeflatedFactors(factors, factors.i, factors.j, factors.tau, columns.X, rho)

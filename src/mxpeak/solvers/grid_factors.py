@@ -22,11 +22,11 @@ from mxpeak.layout.row_moves import RowOrder
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import row_errors
 from mxpeak.solvers.condition import PROBED, Reductions, reductions_over
-from mxpeak.solvers.factorization import DOUBT, Factorization, hints_at_singularity
+from mxpeak.solvers.factorization import DOUBT, Factorization, ScaledEquations, hints_at_singularity
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.refine import Columns, U, columns_of
-from mxpeak.solvers.scaling import Balance, balance, balanced, scale_rows
+from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.spans import Spans
 
 #: Matrices with a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
@@ -209,49 +209,26 @@ class GridFactors(Factorization):
         return whole
 
 
-class GridEquations:
-    """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other."""
+class GridEquations(ScaledEquations):
+    """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other.
+
+    Systems on a grid are refined without scaling.
+    """
 
     def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):
-        self._factors, self._transposed, self.n, self.u, self.xp = factors, transposed, factors.n, U, factors.xp
-        A, scales = factors.matrix.A, factors.balance
-        self._product, self._inverse = A.multiply, factors.solve
+        self._factors, self._transposed, self.n, self.u = factors, transposed, factors.n, U
+        A, scales, product, inverse = factors.matrix.A, factors.balance, factors.matrix.A.multiply, factors.solve
         self.unknowns, self.equations = factors.over_columns, factors.over_rows
         self.A_inf = factors.A_inf if scaled else factors.norms[int(transposed)]
         if transposed:
-            self._product, self._inverse = A.multiply_transposed, factors.solve_transposed
+            product, inverse = A.multiply_transposed, factors.solve_transposed
             self.unknowns, self.equations = self.equations, self.unknowns
             scales = None if scales is None else Balance(scales.C, scales.R)
-        self._of_A_s = scales if scaled else None
-        self._of_factors = None if scaled else scales
-
-    def multiply(self, X: Matrix) -> Matrix:
-        """Return A X."""
-        if self._of_A_s is None:
-            return self._product(X)
-        return scale_rows(self.xp, self._of_A_s.R, self._product(scale_rows(self.xp, self._of_A_s.C, X)))
-
-    def residual(self, B: Matrix, X: Matrix) -> Matrix:
-        """Return B - A X."""
-        return B - self.multiply(X)
-
-    def solve(self, R: Matrix) -> Matrix:
-        """Return M^-1 R over the unknowns."""
-        if self._of_factors is None:
-            return self._inverse(R)
-        return scale_rows(self.xp, self._of_factors.C, self._inverse(scale_rows(self.xp, self._of_factors.R, R)))
+        super().__init__(factors.xp, scales, product, inverse, scaled=scaled)
 
     def column(self, V: Matrix, j: int) -> Vector:
         """Return column j as a vector."""
         return columns_of(self.xp, V, [j])[:, 0]
-
-    def scale(self, B: Matrix) -> Matrix:
-        """Return B, because systems on a grid are refined without scaling."""
-        return B
-
-    def unscale(self, Y: Matrix) -> Matrix:
-        """Return Y."""
-        return Y
 
     def sampled_error(self, B: Matrix, X: Matrix) -> None:
         """Return None, because the row-wise errors need the residual of every column."""

@@ -30,7 +30,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
 from mxpeak.solvers.array_factors import TINY, ArrayFactors, Backend, factor, factor_in_fp64
-from mxpeak.solvers.deflation import DeflatedFactors, deflated
+from mxpeak.solvers.deflation import deflated
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
 from mxpeak.spans import Spans
@@ -39,8 +39,6 @@ from mxpeak.spans import Spans
 DECAYED = "pivots decay"
 #: Order of the matrix whose factorization compiles the products of a precision; it has several panels.
 COMPILED_ORDER = 100
-
-AnyArrayFactors = ArrayFactors | DeflatedFactors
 
 
 class DenseFactors(ABC):
@@ -118,7 +116,7 @@ class LUFactors(DenseFactors):
         self,
         backend: Backend,
         A: Matrix,
-        factors: AnyArrayFactors,
+        factors: ArrayFactors,
         spans: Spans,
         gmres_steps: int,
         *,
@@ -352,7 +350,7 @@ def low_precision_factors(
     low = factor(backend, M, chosen, spans, unless_decayed=watch_pivots)
     if low is None:
         return None
-    factors: AnyArrayFactors = low
+    factors = low
     if low.precision != chosen:
         why = "its diagonal dominates"
     if low.singular:
@@ -401,17 +399,13 @@ def _prepared(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: 
         return backend_of(kernels, dtype), *raised(kernels.xp, M)
 
 
-def _kept(
-    backend: Backend, A: Matrix, factors: AnyArrayFactors, spans: Spans, precision: str, **facts: Any
-) -> LUFactors:
+def _kept(backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans, precision: str, **facts: Any) -> LUFactors:
     """Return the factors as an `LUFactors` object with the GMRES limit of the requested precision."""
     steps = max_gmres_steps(A.shape[0], precision)
     return LUFactors(backend, A, factors, spans, steps, may_refactor=precision == "auto", **facts)
 
 
-def _deflated(
-    backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans
-) -> tuple[AnyArrayFactors, tuple[str, ...]]:
+def _deflated(backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans) -> tuple[ArrayFactors, tuple[str, ...]]:
     """Deflate the last pivot, or factor A in fp64 if this fails; return the factors and a note with the reason."""
     seen = factors.probe  # `deflated` overwrites the last pivot
     if not seen * PRECISIONS["fp32"].u >= 1.0:
