@@ -14,6 +14,8 @@ from mxpeak.foreign import UNSAFE
 
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
+#: SI prefixes of rates above those of G, the largest first.
+PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12))
 
 
 def three_digits(value: float | None) -> str:
@@ -29,22 +31,20 @@ def three_digits(value: float | None) -> str:
 
 def rate_text(rate_flops: float | None) -> str:
     """Return a rate in GFLOP/s, or in a larger SI unit if it has more than three digits."""
-    if rate_flops is None:
-        return "no rate"
-    for unit, size in (("EFLOP/s", 1e18), ("PFLOP/s", 1e15), ("TFLOP/s", 1e12)):
-        if rate_flops >= 0.9995 * size:
-            return f"{three_digits(rate_flops / size)} {unit}"
-    return f"{three_digits(rate_flops / 1e9)} GFLOP/s"
+    return _scaled(rate_flops, "FLOP/s", PREFIXES)
 
 
 def bytes_rate_text(rate_bytes: float | None) -> str:
     """Return a rate in GB/s, or in a larger SI unit if it has more than three digits."""
-    if rate_bytes is None:
+    return _scaled(rate_bytes, "B/s", PREFIXES[1:])
+
+
+def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
+    """Return a rate with the prefix G, or with a larger SI prefix if it has more than three digits."""
+    if rate is None:
         return "no rate"
-    for unit, size in (("PB/s", 1e15), ("TB/s", 1e12)):
-        if rate_bytes >= 0.9995 * size:
-            return f"{three_digits(rate_bytes / size)} {unit}"
-    return f"{three_digits(rate_bytes / 1e9)} GB/s"
+    prefix, size = next((prefix for prefix in prefixes if rate >= 0.9995 * prefix[1]), ("G", 1e9))
+    return f"{three_digits(rate / size)} {prefix}{unit}"
 
 
 def figure_text(figures: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects, or more than {MOST_ITEMS} items")
     try:
         content = json.loads(
-            text, parse_constant=_no_number, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
+            text, parse_constant=_reject_constant, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
         )
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
@@ -94,7 +94,7 @@ TOO_DEEP = "its brackets are nested too deeply"
 MOST_INTEGER = 2**64 - 1
 
 
-def _no_number(word: str) -> Any:
+def _reject_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a JSON number")
 
 
@@ -121,12 +121,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(value: Any) -> None:
     """Raise a ValueError if arrays and objects are nested too deeply for recursive functions."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
         level = [
             item
-            for one in level
-            for item in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
             if isinstance(item, dict | list)
         ]
         if not level:
@@ -223,26 +223,9 @@ class Result:
     warnings: list[Caution] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        names = (
-            "kind",
-            "structure",
-            "dtype",
-            "m",
-            "n",
-            "nb",
-            "P",
-            "Q",
-            "matrix",
-            "nx",
-            "ny",
-            "nz",
-            "npx",
-            "npy",
-            "npz",
-            "storage",
-            "precision",
-        )
-        sizes = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
+        dense = ("kind", "structure", "dtype", "m", "n", "nb", "P", "Q", "matrix")
+        sparse = ("nx", "ny", "nz", "npx", "npy", "npz", "storage", "precision")
+        sizes = {key: value for key in (*dense, *sparse) if isinstance(value := self.problem.get(key), int | str)}
         size = ", ".join(f"{key}={value}" for key, value in sizes.items())
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
@@ -345,9 +328,9 @@ def results_of(body: Any) -> list[dict[str, Any]]:
     if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise ValueError("its schema is not that of a result file")
     results = body.get("results", [body])
-    if not isinstance(results, list) or not all(isinstance(one, Mapping) for one in results):
+    if not isinstance(results, list) or not all(isinstance(result, Mapping) for result in results):
         raise ValueError("its results are not a list")
-    return [{name: value for name, value in one.items() if value is not None} for one in results]
+    return [{name: value for name, value in result.items() if value is not None} for result in results]
 
 
 def to_json(body: Mapping[str, Any]) -> str:
@@ -355,4 +338,4 @@ def to_json(body: Mapping[str, Any]) -> str:
     UTF-8.
     """
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

@@ -48,6 +48,11 @@ class StepRow:
     done_flops: float
     phases: Mapping[str, float]
 
+    @classmethod
+    def of(cls, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> StepRow:
+        """Return the row with the seconds of these phases."""
+        return cls(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
+
 
 class StepRows:
     """Rows of one computation, at most `MOST_ROWS`: first every row, then every second, every fourth, and so on.
@@ -62,19 +67,11 @@ class StepRows:
     def add(self, step: Step, phases: Mapping[str, Phase]) -> None:
         """Add the row of a finished step."""
         if self._count % self._stride == 0:
-            self.kept.append(_row(step.index, step.elapsed_s, step.done_flops, phases))
+            self.kept.append(StepRow.of(step.index, step.elapsed_s, step.done_flops, phases))
         self._count += 1
         if len(self.kept) >= MOST_ROWS:
             del self.kept[1::2]
             self._stride *= 2
-
-    def end(self, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> None:
-        """Add the row of the end of the computation, which includes the work after the last step."""
-        self.kept.append(_row(index, elapsed_s, done_flops, phases))
-
-
-def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> StepRow:
-    return StepRow(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +166,10 @@ class Spans:
     beats         number of begins and ends so far, by which a thread can check whether the rank makes progress
     place         innermost open span; empty between spans
     longest_s     longest time between two steps of the computation
+    label         name of the computation
+    total_flops   flops of the whole computation
+    started       time by the clock at which the computation, or `record`, began
+    known_phases  totals of each phase that are known without waiting for running work
     """
 
     observers: Sequence[Observer] = ()
@@ -180,8 +181,11 @@ class Spans:
     beats: int = 0
     place: str = ""
     longest_s: float = 0.0
+    label: str = ""
+    total_flops: float = 0.0
+    started: float = 0.0
     clock: Callable[[], float] = perf_counter
-    _phases: dict[str, Phase] = field(default_factory=dict)
+    known_phases: dict[str, Phase] = field(default_factory=dict)
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
     _ended: int = 0
     _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
@@ -189,9 +193,6 @@ class Spans:
     _last: tuple[int, float] = (0, 0.0)
     _stepped_s: float = 0.0
     _most_events: int = MOST_EVENTS
-    _label: str = ""
-    _total_flops: float = 0.0
-    _started: float = 0.0
     _start: Any = 0.0
 
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Span:
@@ -210,9 +211,9 @@ class Spans:
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
         """Count one more call of a phase, and return the phase."""
-        phase = self._phases.get(name)
+        phase = self.known_phases.get(name)
         if phase is None:
-            phase = self._phases[name] = Phase()
+            phase = self.known_phases[name] = Phase()
         phase.flops += flops
         phase.bytes += bytes
         phase.calls += 1
@@ -231,9 +232,9 @@ class Spans:
     def _book(self, name: str, begin: Any, end: Any) -> None:
         """Add the time between two marks to a phase."""
         time_s = self.stopwatch.seconds(begin, end)
-        self._phases[name].time_s += time_s
+        self.known_phases[name].time_s += time_s
         if self.events is not None:
-            at = self._started + self.stopwatch.seconds(self._start, begin)
+            at = self.started + self.stopwatch.seconds(self._start, begin)
             self._note(name, at, at + time_s)
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
@@ -250,12 +251,7 @@ class Spans:
     def phases(self) -> dict[str, Phase]:
         """Return the totals of each phase so far."""
         self._look_up()
-        return self._phases
-
-    @property
-    def label(self) -> str:
-        """Return the name of the computation."""
-        return self._label
+        return self.known_phases
 
     @property
     def index(self) -> int:
@@ -263,30 +259,15 @@ class Spans:
         return self._last[0]
 
     @property
-    def total_flops(self) -> float:
-        """Return the flops of the whole computation."""
-        return self._total_flops
-
-    @property
-    def known_phases(self) -> dict[str, Phase]:
-        """Return the totals of each phase that are known without waiting for running work."""
-        return self._phases
-
-    @property
     def rows(self) -> list[StepRow]:
         """Return the rows of the table of steps, including the row of the end."""
         return self._rows.kept
 
-    @property
-    def started(self) -> float:
-        """Return the time by the clock at which the computation, or `record`, began."""
-        return self._started
-
     def record(self, most: int = MOST_EVENTS) -> float:
         """Begin to record spans as events, at most `most` of them; return the current time of the clock."""
         self.events, self._most_events = [], most
-        self._started, self._start = self.clock(), self.stopwatch.mark()
-        return self._started
+        self.started, self._start = self.clock(), self.stopwatch.mark()
+        return self.started
 
     def recorded(self) -> list[SpanEvent]:
         """Return the events since `record`, and stop recording."""
@@ -307,25 +288,25 @@ class Spans:
     @property
     def active_s(self) -> float:
         """Return the seconds since `start`."""
-        return self.clock() - self._started
+        return self.clock() - self.started
 
     def start(self, label: str, total_flops: float) -> None:
         """Begin a computation of `total_flops`: clear the phases of the previous one and notify the observers."""
         self._waiting.clear()
         self._begun.clear()
-        self._phases.clear()
+        self.known_phases.clear()
         self._ended, self._last, self._rows = 0, (0, 0.0), StepRows()
         self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
         self.computations += 1
         self.beats += 1
-        self._label, self._total_flops, self._started = label, total_flops, self.clock()
+        self.label, self.total_flops, self.started = label, total_flops, self.clock()
         self._start = self.stopwatch.mark()
         for observer in self.observers:
             observer.start(label, total_flops)
 
     def expect(self, total_flops: float) -> None:
         """Replace the total number of flops of the computation."""
-        self._total_flops = total_flops
+        self.total_flops = total_flops
 
     def step(self, index: int, count: int, done_flops: float) -> None:
         """Record the end of step `index` of `count`, notify the observers of finished steps, and store their times.
@@ -341,12 +322,12 @@ class Spans:
             mark, ended, index, count, done_flops = self._begun.pop(0)
             self.stopwatch.seconds(mark, mark)  # wait for the mark
             self._look_up(self._ended - ended)
-            step = Step(self._label, index, count, done_flops, self._total_flops, self.active_s)
+            step = Step(self.label, index, count, done_flops, self.total_flops, self.active_s)
             self._last = index, done_flops
             self.longest_s = max(self.longest_s, step.elapsed_s - self._stepped_s)
             self._stepped_s = step.elapsed_s
             self.beats += 1
-            self._rows.add(step, self._phases)
+            self._rows.add(step, self.known_phases)
             for observer in self.observers:
                 observer.step(step)
             if self.look is not None:
@@ -360,6 +341,7 @@ class Spans:
         elapsed_s = self.active_s
         self.running = False
         self._look_up()
-        self._rows.end(self._last[0], elapsed_s, self._last[1], self._phases)
+        row = StepRow.of(self._last[0], elapsed_s, self._last[1], self.known_phases)
+        self.rows.append(row)  # includes the work after the last step
         for observer in self.observers:
-            observer.finish(self._label, elapsed_s)
+            observer.finish(self.label, elapsed_s)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], comp
         if keyword == "$ref":
             checks.append(_reference(word.removeprefix("#/$defs/"), definition))
         elif keyword == "properties":
-            checks.append(_properties({name: inner(part) for name, part in word.items()}))
+            checks.append(_properties({name: inner(part) for name, part in word.items()}.get))
         elif keyword in ("oneOf", "anyOf"):
             checks.append(_choice([inner(part) for part in word], only=keyword == "oneOf"))
         elif keyword == "allOf":
@@ -82,13 +83,11 @@ def compiled(schema: Mapping[str, Any], definition: Callable[[str], Check], comp
         else:
             checks.append(RULES[keyword](word))
     if "additionalProperties" in schema:
-        checks.append(_others(schema.get("properties", {}), inner(schema["additionalProperties"])))
+        others, named = inner(schema["additionalProperties"]), schema.get("properties", {})
+        checks.append(_properties(lambda name: None if name in named else others))
     if "items" in schema:
         checks.append(_items(inner(schema["items"])))
     return _all(checks)
-
-
-# --- checks of single keywords -------------------------------------------------------------------------------------
 
 
 def _all(checks: list[Check]) -> Check:
@@ -121,7 +120,7 @@ def _type(names: str | list[str]) -> Check:
 
     def check(value: Any, path: str | None) -> str:
         fits = null if value is None else truth if isinstance(value, bool) else isinstance(value, wanted)
-        return "" if fits else _said(path, value, f"not {expected}")
+        return "" if fits else _message(path, value, f"not {expected}")
 
     return check
 
@@ -135,43 +134,43 @@ def _enum(choices: Iterable[Any]) -> Check:
     choices = list(choices)
     expected = choices[0] if len(choices) == 1 else "one of " + ", ".join(map(str, choices))
     return lambda value, path: (
-        "" if any(_equal(value, choice) for choice in choices) else _said(path, value, f"not {expected}")
+        "" if any(_equal(value, choice) for choice in choices) else _message(path, value, f"not {expected}")
     )
 
 
 def _pattern(pattern: str) -> Check:
     search = re.compile(pattern).search
     return lambda value, path: (
-        _said(path, value, f"which does not match {pattern}") if isinstance(value, str) and not search(value) else ""
+        _message(path, value, f"which does not match {pattern}") if isinstance(value, str) and not search(value) else ""
     )
 
 
-def _minimum(least: float) -> Check:
-    return lambda value, path: _said(path, value, f"less than {least}") if _is_number(value) and value < least else ""
+def _limit(wrong: Callable[[Any, Any], bool], how: str) -> Callable[[Any], Check]:
+    """Return the rule for a keyword that limits a number."""
 
+    def rule(limit: float) -> Check:
+        return lambda value, path: (
+            _message(path, value, f"{how} than {limit}") if _is_number(value) and wrong(value, limit) else ""
+        )
 
-def _maximum(limit: float) -> Check:
-    return lambda value, path: _said(path, value, f"more than {limit}") if _is_number(value) and value > limit else ""
+    return rule
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _min_items(least: int) -> Check:
-    return lambda value, path: (
-        f"{_at(path)} has {len(value)} items, fewer than {least}"
-        if isinstance(value, list) and len(value) < least
-        else ""
-    )
+def _item_limit(wrong: Callable[[Any, Any], bool], how: str) -> Callable[[Any], Check]:
+    """Return the rule for a keyword that limits the number of items of an array."""
 
+    def rule(limit: int) -> Check:
+        return lambda value, path: (
+            f"{_at(path)} has {len(value)} items, {how} than {limit}"
+            if isinstance(value, list) and wrong(len(value), limit)
+            else ""
+        )
 
-def _max_items(limit: int) -> Check:
-    return lambda value, path: (
-        f"{_at(path)} has {len(value)} items, more than {limit}"
-        if isinstance(value, list) and len(value) > limit
-        else ""
-    )
+    return rule
 
 
 def _required(names: list[str]) -> Check:
@@ -182,22 +181,13 @@ def _required(names: list[str]) -> Check:
     return check
 
 
-def _properties(checks: Mapping[str, Check]) -> Check:
+def _properties(check_of: Callable[[str], Check | None]) -> Check:
+    """Return the check of an object's items, where `check_of` returns the check for a key, or None."""
+
     def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
             for name, item in value.items():
-                if name in checks and (wrong := checks[name](item, _below(path, name))):
-                    return wrong
-        return ""
-
-    return check
-
-
-def _others(properties: Mapping[str, Any], inner: Check) -> Check:
-    def check(value: Any, path: str | None) -> str:
-        if isinstance(value, dict):
-            for name, item in value.items():
-                if name not in properties and (wrong := inner(item, _below(path, name))):
+                if (rule := check_of(name)) and (wrong := rule(item, _below(path, name))):
                     return wrong
         return ""
 
@@ -240,10 +230,10 @@ RULES: Mapping[str, Callable[[Any], Check]] = {
     "enum": _enum,
     "const": lambda value: _enum([value]),
     "pattern": _pattern,
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "minItems": _min_items,
-    "maxItems": _max_items,
+    "minimum": _limit(lt, "less"),
+    "maximum": _limit(gt, "more"),
+    "minItems": _item_limit(lt, "fewer"),
+    "maxItems": _item_limit(gt, "more"),
     "required": _required,
 }
 
@@ -253,7 +243,7 @@ def _below(path: str | None, name: str) -> str | None:
     return None if path is None else f"{path}.{name}" if path else name
 
 
-def _said(path: str | None, value: Any, wrong: str) -> str:
+def _message(path: str | None, value: Any, wrong: str) -> str:
     """Return a message that describes a wrong value."""
     return WRONG if path is None else f"{_at(path)} is {_quoted(value)}, {wrong}"
 
