@@ -130,10 +130,10 @@ def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
 def test_one_low_solve_is_enough_for_the_record_to_be_low() -> None:
     mine, theirs = PanelSolves(), PanelSolves()
     assert panel_solve_facts([mine, theirs]) is None
-    mine.note(PanelSolve("fp32", "library"), 300.0)
-    theirs.note(PanelSolve("bf16", "blocked-inverse"), 100.0)
+    mine[PanelSolve("fp32", "library")] += 300
+    theirs[PanelSolve("bf16", "blocked-inverse")] += 100
     assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
-    theirs.note(PanelSolve("fp8", "blocked-inverse"), 0.0)
+    theirs[PanelSolve("fp8", "blocked-inverse")] += 0
     assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
 
 

@@ -19,7 +19,7 @@ from mxpeak.library.sparse import solving
 from mxpeak.runtime import calls
 from mxpeak.runtime import compile as compiling
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
-from mxpeak.solvers.precond.choice import Choice
+from mxpeak.solvers.precond.setup import Choice
 from tests.support.sparse_systems import line, poisson, reached, residual, stencil, vector
 
 # --- how it ends ---------------------------------------------------------------------------------------------------

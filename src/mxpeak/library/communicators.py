@@ -1,13 +1,18 @@
-"""Convert the `comm` argument of public functions to a communicator."""
+"""Convert the `comm` and `grid` arguments of public functions to a communicator and a process grid."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.transports.solo import Solo
+from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid
 from mxpeak.runtime import launch
 
 
@@ -33,3 +38,24 @@ def communicator(comm: Any) -> Communicator:
 def _world() -> Communicator:
     """Return the communicator of all started ranks, created once because MPI limits the number of communicators."""
     return launch.start()
+
+
+_grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
+
+
+class BlockDistributed(ABC):
+    """A user's matrix that is distributed in blocks over a process grid."""
+
+    @abstractmethod
+    def blocks(self) -> CyclicMatrix:
+        """Return the matrix with its entries in memory. Collective."""
+
+
+def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:
+    """Return the grid of all ranks, created once because MPI limits the number of communicators. Collective."""
+    grids = _grids.setdefault(comm, {})
+    if shape not in grids:
+        grid = make_grid(shape, comm)
+        assert grid is not None, "the grid takes all ranks"
+        grids[shape] = grid
+    return grids[shape]

@@ -35,13 +35,6 @@ def roundoff(dtype: np.dtype[Any]) -> float:
     return float(np.finfo(dtype).eps) / 2
 
 
-@cache
-def safe_minimum(dtype: np.dtype[Any]) -> float:
-    """Return the number below which products with numbers of size u may lose digits."""
-    info = np.finfo(dtype)
-    return float(info.tiny) / float(info.eps) ** 2
-
-
 def own_precision(dtype: np.dtype[Any]) -> str:
     """Return the precision of the numbers of a type, or of their real and imaginary parts."""
     return "fp32" if roundoff(dtype) == 2.0**-24 else "fp64"

@@ -42,14 +42,10 @@ SERIAL = Reductions()
 
 def reductions_over(space: DistSpace) -> Reductions:
     """Return the sum and the maximum over the ranks of a distributed space."""
-
-    def total(value: float) -> float:
-        return space.sum_of([value])[0]
-
-    def maximum(value: float) -> float:
-        return allreduce_scalar(space.ranks, value, "max", space.kernels.xp)
-
-    return Reductions(total, maximum)
+    xp = space.kernels.xp
+    return Reductions(
+        lambda value: space.sum_of([value])[0], lambda value: allreduce_scalar(space.ranks, value, "max", xp)
+    )
 
 
 def inverse_one_norm(

@@ -17,18 +17,18 @@ from typing import Any
 
 from mxpeak.distributed.csr import Csr, with_diagonal
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
-from mxpeak.solvers.precond.choice import DIVIDING, Choice
 from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
-from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, probe, suspicious
+from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, suspicious
 from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, work_of
 from mxpeak.solvers.precond.formats import Formats, formats, out_of_range
 from mxpeak.solvers.precond.problem import MatrixForms, PreconditionedProblem, SolvePlan, compile_for, rows_of
 from mxpeak.solvers.precond.schwarz import overlapping
-from mxpeak.solvers.precond.setup import PreconditionerSetup, set_up
+from mxpeak.solvers.precond.setup import DIVIDING, Choice, PreconditionerSetup, set_up
 from mxpeak.spans import Spans
 
 #: Number of steps before a restart; it is larger for preconditioners that need many cheap steps. The number of
@@ -352,7 +352,7 @@ class GmresDriver:
     def _solves_for_probe(self, A: Csr) -> bool:
         """Return whether GMRES solves for random numbers, which shows that the condition number is far below 1/u."""
         xp, group, first = self._kernels.xp, self.group, self.group.first
-        s = xp.asarray(probe(self.n)[first : first + A.shape[0]])
+        s = xp.asarray(probe_vector(self.n)[first : first + A.shape[0]])
         self._begin(s, xp.zeros_like(s))
         system, restart = self.problem.system, self.plan.restart
         tol = PROBE_RESIDUAL / sqrt(self.n)

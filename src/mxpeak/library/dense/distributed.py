@@ -17,11 +17,10 @@ from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.communicators import communicator
+from mxpeak.library.communicators import BlockDistributed, communicator, grid_of
 from mxpeak.library.dense.matrix_source import FunctionSource, InFile, InMemory, Source
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
-from mxpeak.library.grids import BlockDistributed, grid_of
 from mxpeak.library.types import Array
 
 #: Upper limit and granularity of the default block size, and the smallest number of blocks per process row or column.

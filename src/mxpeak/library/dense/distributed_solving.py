@@ -29,8 +29,8 @@ from mxpeak.library.dense.factors import DenseFactors, raise_singular, times_of
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_breakdown, note_of_doubt
 from mxpeak.library.dense.inputs import form_of
 from mxpeak.library.dense.matrix_source import owned
-from mxpeak.library.dense.memory import bytes_a_rank, check_memory, check_rhs_memory
-from mxpeak.library.dense.real_form import Magnitudes, RealForm, moduli, real_columns, real_rhs, solutions
+from mxpeak.library.dense.memory import check_memory, check_rhs_memory
+from mxpeak.library.dense.real_form import moduli, real_columns, real_form, real_rhs, solutions
 from mxpeak.library.dense.right_hand_sides import right_hand_sides
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import warned
@@ -57,7 +57,8 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
     Collective over its ranks.
     """
     chosen = _chosen_precision(A, precision, device, b)
-    size_bytes, spans = _check_memory(A), Spans()
+    held, in_use, spans = A.source.holds, A.source.held, Spans()
+    size_bytes = check_memory(A.comm, A.n, A.nb, (A.grid.P, A.grid.Q), held=held, in_use=in_use, parts=A.parts)
     notes: tuple[str, ...] = ()
     factors = _factors_in(chosen, A, spans)
     if chosen != "fp64" and not factors.usable:
@@ -98,9 +99,9 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFacto
 def _factor_once(precision: str, A: DistributedMatrix, spans: Spans, *, scale: bool) -> GridFactors:
     """Factor A, scaled if that is necessary and allowed. Collective."""
     with computing(A.comm) as kernels:
-        strips = RealForm(A.source) if A.parts == 2 else A.source
+        strips = real_form(A.source) if A.parts == 2 else A.source
         real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
-        sizes = UserMatrix(A.grid, A.n, A.nb, Magnitudes(A.source), kernels)
+        sizes = UserMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(A.source(*part)), kernels)
         LU = dist_matrix(A.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
         with spans("make"), np.errstate(over="ignore"):  # beyond the range of fp32: inf, as the norms show
             real.store(LU)
@@ -325,17 +326,6 @@ class DistributedFactors(DenseFactors):
                 _estimates=Estimates.known((condition, factors.growth)),
                 _row_error=Estimates.known((solution.rows,)),
             )
-
-
-def _check_memory(A: DistributedMatrix) -> int:
-    """Return the memory need in bytes per rank, or raise a ResourceError if a node has less memory than its ranks need.
-
-    Collective.
-    """
-    P, Q, held = A.grid.P, A.grid.Q, A.source.holds
-    size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held, parts=A.parts)
-    check_memory(A.comm, A.n, A.nb, (P, Q), held=held, in_use=A.source.held, parts=A.parts)
-    return size_bytes
 
 
 def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:

@@ -23,12 +23,12 @@ from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_singularity
-from mxpeak.library.types import Array, own_precision, roundoff, safe_minimum
+from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu
 from mxpeak.solvers.array_factors import ArrayFactors, Norms, ScaledMatrix
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.residual import backward_error
-from mxpeak.solvers.scaling import Ends, balanced
+from mxpeak.solvers.scaling import Ends, balanced, safe_minimum
 
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
@@ -78,7 +78,7 @@ def routines(dtype: np.dtype[Any]) -> Routines:
         real=np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype,
         precision=own_precision(dtype),
         u=roundoff(dtype),
-        low=safe_minimum(dtype),
+        low=safe_minimum(np, dtype),
     )
 
 

@@ -7,6 +7,7 @@ ranks continue to compute, and all ranks raise the error together afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import block_cyclic
 from mxpeak.library.dense.inputs import lies_well
-from mxpeak.library.dense.stores import opened
 from mxpeak.library.types import Array
+
+#: The library that reads a file, by its suffix; NumPy reads all others.
+LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 class Source:
@@ -49,8 +52,8 @@ class Source:
 
     def mistake(self) -> MxpeakError | None:
         """Return the first error since the previous call, or None, and clear it."""
-        found, self._mistake = self._mistake, None
-        return found
+        mistake, self._mistake = self._mistake, None
+        return mistake
 
     def _entries(self, i: Array, j: Array) -> Any:
         """Return the entries a_ij of these rows and columns."""
@@ -105,7 +108,7 @@ class InFile(Source):
     @classmethod
     def opened(cls, path: Path, dataset: str | None) -> InFile:
         """Open a file and check that it contains a nonempty square matrix."""
-        A = opened(path, dataset)
+        A = _opened(path, dataset)
         if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
             raise UsageError(
                 f"{path} contains an array of shape {A.shape}, but A must be square and not empty; use another file"
@@ -154,8 +157,8 @@ class InMemory(Source):
 
 def owned(layout: BlockCyclic) -> Array:
     """Return the global indices that a process owns, in ascending order."""
-    found: Array = block_cyclic(layout).to_global(np.arange(layout.local_size))
-    return found
+    indices: Array = block_cyclic(layout).to_global(np.arange(layout.local_size))
+    return indices
 
 
 def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
@@ -166,3 +169,58 @@ def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
             "use, for example, A.astype(float)"
         )
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def _opened(path: Path, dataset: str | None) -> Any:
+    """Open a file and return an array object that reads only the requested entries."""
+    library = LIBRARIES.get(path.suffix.lower())
+    if library is None:
+        return _memory_mapped(path, dataset)
+    if not path.exists():
+        raise UsageError(f"{path}: No such file or directory; use a path that all ranks can read")
+    try:
+        module = import_module(library)
+    except ImportError:
+        raise UsageError(
+            f"mxpeak needs {library} to read {path}, but {library} is not installed; run pip install {library}"
+        ) from None
+    try:
+        store = module.File(path, "r") if library == "h5py" else module.open(str(path), mode="r")
+    except (OSError, ValueError, RuntimeError, LookupError) as error:
+        raise UsageError(f"{library} cannot open {path}: {error}; use a file that {library} can open") from None
+    return _dataset(path, store, dataset)
+
+
+def _memory_mapped(path: Path, dataset: str | None) -> Any:
+    """Return the memory-mapped array of a .npy file; raise an error if a dataset is named."""
+    _check_single(path, dataset)
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{path} is not a readable .npy file: {reason}; use numpy.save(path, A) to write one"
+        ) from None
+
+
+def _check_single(path: Path, dataset: str | None) -> None:
+    """Raise a UsageError if a dataset is named although the file contains only one array."""
+    if dataset is not None:
+        raise UsageError(
+            f"dataset={dataset!r} applies only to files with several arrays, but {path} contains one array; "
+            "remove dataset"
+        )
+
+
+def _dataset(path: Path, store: Any, dataset: str | None) -> Any:
+    """Return the dataset with this name, or the only dataset of the store."""
+    if hasattr(store, "shape"):  # a Zarr array outside a group
+        _check_single(path, dataset)
+        return store
+    names = sorted(name for name in store if hasattr(store[name], "shape"))
+    if dataset is None and len(names) != 1:
+        raise UsageError(f"{path} contains {len(names)} datasets ({', '.join(names)}); use dataset= to select one")
+    name = names[0] if dataset is None else dataset
+    if name not in store or not hasattr(store[name], "shape"):
+        raise UsageError(f"{path} has no dataset {name!r}; use one of {', '.join(names)}")
+    return store[name]

@@ -33,12 +33,12 @@ def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1)
 
 def check_memory(
     comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, in_use: int = 0, parts: int = 1
-) -> None:
-    """Raise a ResourceError if a node has less memory than its ranks need beyond the bytes in use. Collective."""
+) -> int:
+    """Return the bytes that a rank needs; raise a ResourceError if a node has fewer beyond those in use. Collective."""
     ranks_per_node, free = _free_bytes(comm, in_use)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
     if need <= free:
-        return
+        return need
     enough = _enough_ranks(n, nb, comm.size, free, held=held, parts=parts)
     size = 8 * parts * (parts + held)
     what = f"{'A and its factors' if held else 'the factors of A'} ({size}*{n}*{n} bytes)"

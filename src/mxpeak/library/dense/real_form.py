@@ -13,36 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.distributed.sources import Strips
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.matrix_source import Source
 from mxpeak.library.types import Array
 
 
-class RealForm:
-    """`Strips` of the real form of a complex matrix, in blocks of order 2·NB on the same ranks."""
+def real_form(source: Source) -> Strips:
+    """Return the strips of the real form of a complex matrix, in blocks of order 2·NB on the same ranks."""
 
-    def __init__(self, source: Source):
-        self._source = source
-
-    def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows of the real form in row-major order; they must start with a whole 2×2 block."""
-        Z = self._source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
+    def strips(rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
+        """Return the local rows in row-major order; they must start with a whole 2×2 block."""
+        Z = source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
         A[1::2, 0::2] = Z.imag
         np.negative(Z.imag, out=A[0::2, 1::2])
         return A
 
-
-class Magnitudes:
-    """`Strips` of the absolute values |a_ij| on the same ranks."""
-
-    def __init__(self, source: Source):
-        self._source = source
-
-    def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return |a_ij| of the local rows."""
-        return np.abs(self._source(rows, cols, local))
+    return strips
 
 
 def moduli(V: Array, of_A: np.dtype[Any]) -> Array:

@@ -21,12 +21,12 @@ from mxpeak.kernels.arrays import probe_vector
 from mxpeak.library.dense.info import Estimates, SolveInfo
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.types import Array, own_precision, roundoff, safe_minimum, working_type
+from mxpeak.library.types import Array, own_precision, roundoff, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu, row_errors
 from mxpeak.solvers.array_factors import CHANGED
 from mxpeak.solvers.condition import PROBED
-from mxpeak.solvers.scaling import balanced
+from mxpeak.solvers.scaling import balanced, safe_minimum
 
 #: Largest number of failed systems that the message lists.
 LISTED = 5
@@ -138,7 +138,7 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
 
 def _in_range(B: Array) -> Array:
     """Return for each system whether no right-hand side is huge, or so tiny that the residual may underflow."""
-    low, b_inf = safe_minimum(B.dtype), np.abs(B).max(-2)
+    low, b_inf = safe_minimum(np, B.dtype), np.abs(B).max(-2)
     suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
     return suits
 

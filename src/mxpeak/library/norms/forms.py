@@ -16,8 +16,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
-from mxpeak.library.communicators import communicator
-from mxpeak.library.grids import grid_of
+from mxpeak.library.communicators import communicator, grid_of
 from mxpeak.library.inputs import Input
 from mxpeak.library.norms.prepare import dense, integers, sizes
 

@@ -22,7 +22,7 @@ from mxpeak.kernels.choose import device_norms, host_norms
 from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
-from mxpeak.library.grids import BlockDistributed
+from mxpeak.library.communicators import BlockDistributed
 from mxpeak.library.inputs import TYPES, Input, as_array, as_tensor, device_for, device_of, is_tensor, opened, read
 from mxpeak.perf.host import one_core_each
 

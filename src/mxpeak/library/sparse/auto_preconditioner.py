@@ -18,9 +18,10 @@ from mxpeak.installation import install_command
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.runtime.calls import compile_once
-from mxpeak.solvers.precond.choice import DIVIDING, Choice, default_sweep
+from mxpeak.solvers.precond.aggregation import smooth
 from mxpeak.solvers.precond.factors import fill_of_any, no_room_for_rows, width
 from mxpeak.solvers.precond.problem import FIRST_USE
+from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
 from mxpeak.solvers.precond.transversal import rows_to_diagonal
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
@@ -39,8 +40,6 @@ DOMINATED = 0.7
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
 #: Largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
-#: Number of Jacobi sweeps that make a vector smooth, and their weight.
-SWEEPS, DAMPING = 10, 2 / 3
 #: Mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
 HUBS = 4.0
 
@@ -217,14 +216,11 @@ def skew(A: Csr, group: RankGroup = SERIAL) -> float:
 def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
     """Return whether v^T A v and v^T D v differ in sign for a smooth v, which proves that A is indefinite. Collective.
 
-    v is the result of Jacobi sweeps on A v = 0, starting from a vector of ones.
+    v is the smooth vector of aggregation.
     """
-    diagonal = A.diagonal()
-    v = np.ones(A.shape[0])
     with np.errstate(all="ignore"):
-        for _ in range(SWEEPS):
-            v -= DAMPING * (A @ group.with_halo(v)) / diagonal
-        products = v @ (A @ group.with_halo(v)), v @ (diagonal * v)
+        v = smooth(A, group)
+        products = v @ (A @ group.with_halo(v)), v @ (A.diagonal() * v)
         return group.sum(float(products[0])) * group.sum(float(products[1])) < 0
 
 

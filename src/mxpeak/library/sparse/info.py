@@ -82,25 +82,25 @@ class GmresInfo(Info):
     nnz: int
     rhs: int
     tol: float
-    residual: float
-    iterations: int
-    cycles: int
-    values: str
-    vectors: str
-    preconditioner: str
-    reason: str
-    levels: int
-    storage: str
-    colours: int | None
-    scaled: bool
-    fallback: bool
-    message: str
-    bytes: int
-    device: str
-    ranks: int
-    setup_s: float
-    times: dict[str, float] = field(repr=False)
-    history: tuple[float, ...] = field(repr=False)
+    residual: float = 0.0
+    iterations: int = 0
+    cycles: int = 0
+    values: str = "fp64"
+    vectors: str = "fp64"
+    preconditioner: str = "none"
+    reason: str = ""
+    levels: int = 1
+    storage: str = "none"
+    colours: int | None = None
+    scaled: bool = False
+    fallback: bool = False
+    message: str = ""
+    bytes: int = 0
+    device: str = "cpu"
+    ranks: int = 1
+    setup_s: float = 0.0
+    times: dict[str, float] = field(default_factory=dict, repr=False)
+    history: tuple[float, ...] = field(default=(), repr=False)
     condition: float | None = None
     ill_conditioned: bool = False
 

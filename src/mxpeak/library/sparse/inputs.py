@@ -19,6 +19,7 @@ from mxpeak.library.inputs import Input, check_finite, is_tensor, read, sparse_o
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.formats import PRECISION_NAMES
+from mxpeak.solvers.precond.sweeps import kind_of
 
 STORAGES = ("auto", "rows", "ell", "sell", "packed")
 SMOOTHERS = ("auto", "coloured", "natural")
@@ -111,16 +112,6 @@ def _check_type(dtype: Any, name: str) -> None:
             f"{name} has dtype {dtype}, but gmres supports only float16 to float64 and integers; use, for "
             f"example, {name}.{how}"
         )
-
-
-def kind_of(dtype: Any) -> str:
-    """Return `real` or `complex` for a numeric dtype of NumPy or torch, and an empty string for others."""
-    if isinstance(dtype, np.dtype):
-        return "complex" if dtype.kind == "c" else "real" if dtype.kind in "biuf" else ""
-    if dtype.is_complex:
-        return "complex"
-    whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))
-    return "real" if whole or (dtype.is_floating_point and dtype.itemsize > 1) else ""
 
 
 def _check_finite(A: Csr) -> None:

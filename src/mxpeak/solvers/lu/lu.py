@@ -55,15 +55,8 @@ class MixedLuOptions:
         return self.precision if self.panel_solves == "low" else stored_as(self.precision)
 
 
-class PanelSolves:
-    """The flops of the solves for L21 and U12, by the method and precision that the backend reports."""
-
-    def __init__(self) -> None:
-        self.flops: Counter[PanelSolve] = Counter()
-
-    def note(self, how: PanelSolve, flops: float) -> None:
-        """Add the flops of one solve with its method and precision."""
-        self.flops[how] += int(flops)
+#: The flops of the solves for L21 and U12, by the method and precision that the backend reports.
+PanelSolves = Counter[PanelSolve]
 
 
 def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
@@ -72,9 +65,7 @@ def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
     Return None if no rank solved for a panel. The lowest precision is reported, not the most frequent one: a claim
     that all operands were in fp32 must hold for every solve.
     """
-    flops: Counter[PanelSolve] = Counter()
-    for part in parts:
-        flops.update(part.flops)
+    flops = sum(parts, PanelSolves())
     total = flops.total()
     if not total:
         return None
@@ -157,7 +148,7 @@ class _MixedLu(Pipeline):
                 yield to.block
             flops = float(A21.shape[0] * step.jb**2)
             with self.spans("trsm", flops=flops):  # L21 = A21 U11^-1
-                self.solves.note(self.kernels.solve_right_upper(A21, to.D, self.options.solve_precision), flops)
+                self.solves[self.kernels.solve_right_upper(A21, to.D, self.options.solve_precision)] += int(flops)
             if to.casts_L:
                 with self.spans("cast"):  # L_row = CAST(L21)
                     self.kernels.cast(A21, to.L_row, self.options.precision)
@@ -170,7 +161,7 @@ class _MixedLu(Pipeline):
                 yield to.block
             flops = float(A12.shape[1] * step.jb**2)
             with self.spans("trsm", flops=flops):  # U12 = L11^-1 A12
-                self.solves.note(self.kernels.solve_unit_lower(to.D, A12, self.options.solve_precision), flops)
+                self.solves[self.kernels.solve_unit_lower(to.D, A12, self.options.solve_precision)] += int(flops)
             if to.casts_U:
                 with self.spans("cast"):  # U_col = CAST(U12)
                     self.kernels.cast(A12, to.U_col, self.options.precision)

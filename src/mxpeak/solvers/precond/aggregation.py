@@ -106,7 +106,7 @@ def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
     group = group if group.starts else RankGroup(group.comm, (0, A.shape[0]))
     with np.errstate(all="ignore"):
-        finest = _FineLevel(B, _smooth(B, group), group, _aggregates(B, group))
+        finest = _FineLevel(B, smooth(B, group), group, _aggregates(B, group))
         if finest.problem:
             return [], finest.problem
         return _levels(A_s, finest, DiagonalFactor(1.0, -own), DiagonalFactor(1.0, k - scaling.rows))
@@ -196,7 +196,7 @@ def _aggregates_of_block(block: Any) -> tuple[Array, int]:
     return of, int(of.max(initial=-1)) + 1
 
 
-def _smooth(A: Csr, group: RankGroup) -> Array:
+def smooth(A: Csr, group: RankGroup) -> Array:
     """Return a smooth vector z, the result of Jacobi sweeps on A z = 0 from ones. Collective."""
     z, diagonal = np.ones(A.shape[0]), A.diagonal()
     for _ in range(SWEEPS):

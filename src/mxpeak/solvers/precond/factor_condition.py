@@ -6,26 +6,16 @@ numbers, the size of the solution shows whether the condition number is far belo
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import inf, isfinite
 
 import numpy as np
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
-from mxpeak.distributed.rows import Array
-from mxpeak.kernels.arrays import xp
+from mxpeak.kernels.arrays import probe_vector, xp
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
+from mxpeak.solvers.condition import PROBED, inverse_one_norm
 from mxpeak.solvers.precond.factors import SparseFactors
-
-
-@lru_cache(maxsize=8)
-def probe(n: int) -> Array:
-    """Return n random numbers of either sign and size 1 to 2, which are not orthogonal to usual null vectors."""
-    rng = np.random.default_rng(PROBE_SEED)
-    numbers: Array = rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
-    return numbers
 
 
 def suspicious(bound: float, precision: str) -> bool:
@@ -45,7 +35,7 @@ def condition_bound(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
     Collective.
     """
     n = int(group.sum(A.shape[0]))
-    return 0.5 * largest_row(A, group) * group.on_root(lambda: float(np.max(np.abs(factors.solve(probe(n))))))
+    return 0.5 * largest_row(A, group) * group.on_root(lambda: float(np.max(np.abs(factors.solve(probe_vector(n))))))
 
 
 def condition_estimate(factors: SparseFactors, A: Csr, group: RankGroup) -> float:

@@ -22,7 +22,6 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.solvers.precond.amg import amg_multigrid
-from mxpeak.solvers.precond.choice import OVERLAPPING, STORED, SWEEPING, Choice
 from mxpeak.solvers.precond.equilibration import Equilibration
 from mxpeak.solvers.precond.factors import CompleteFactors, SparseFactors, factored
 from mxpeak.solvers.precond.formats import Formats
@@ -31,6 +30,7 @@ from mxpeak.solvers.precond.levels import LevelMatrices
 from mxpeak.solvers.precond.matrix_builder import MatrixBuilder, one_group
 from mxpeak.solvers.precond.ruge_stuben import ruge_stuben_of_all_rows
 from mxpeak.solvers.precond.schwarz import Overlap, SchwarzSweep
+from mxpeak.solvers.precond.setup import OVERLAPPING, STORED, SWEEPING, Choice
 from mxpeak.solvers.precond.sweeps import Identity, Sweep, SymmetricSweep, UserPreconditioner
 from mxpeak.spans import Spans
 

@@ -19,34 +19,6 @@ from mxpeak.solvers.precond.equilibration import Equilibration
 from mxpeak.spans import Spans
 
 
-class Sweep:
-    """One forward Gauss–Seidel sweep from zero, which is Jacobi, r_i / a_ii, if all rows are in one group."""
-
-    def __init__(self, A: SparseMatrix):
-        self._A, self._x = A, A.halo_vector()
-        self.bytes = int(self._x.nbytes)
-
-    def __call__(self, r: Vector) -> Vector:
-        """Return (D + L)^-1 r."""
-        self._A.relax_from_zero(r, self._x)
-        return self._x
-
-
-class SymmetricSweep:
-    """A forward and a backward Gauss–Seidel sweep from zero."""
-
-    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
-        self._A, self._x = A, A.halo_vector()
-        self._keep = zeros(kernels, A.n, A.A.vectors)
-        self.bytes = int(self._x.nbytes + self._keep.nbytes)
-
-    def __call__(self, r: Vector) -> Vector:
-        """Return (D + U)^-1 D (D + L)^-1 r."""
-        self._A.relax_from_zero(r, self._x, self._keep)
-        self._A.relax_backward(r, self._x, self._keep)
-        return self._x
-
-
 class Identity:
     """The preconditioner `none`."""
 
@@ -57,6 +29,30 @@ class Identity:
     def __call__(self, r: Vector) -> Vector:
         """Return r unchanged."""
         self._A.own(self._x)[:] = r
+        return self._x
+
+
+class Sweep(Identity):
+    """One forward Gauss–Seidel sweep from zero, which is Jacobi, r_i / a_ii, if all rows are in one group."""
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x)
+        return self._x
+
+
+class SymmetricSweep(Identity):
+    """A forward and a backward Gauss–Seidel sweep from zero."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        super().__init__(A)
+        self._keep = zeros(kernels, A.n, A.A.vectors)
+        self.bytes += int(self._keep.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Return (D + U)^-1 D (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x, self._keep)
+        self._A.relax_backward(r, self._x, self._keep)
         return self._x
 
 
@@ -114,7 +110,7 @@ class UserPreconditioner:
         n, xp = self._A.n, self._kernels.xp
         z = self._on_device(z)
         shape = tuple(z.shape)
-        if prod(shape) != n or not _is_real(z.dtype):
+        if prod(shape) != n or kind_of(z.dtype) != "real":
             raise UsageError(
                 f"the preconditioner returned {z.dtype} of shape {shape} for a vector of shape ({n},); "
                 f"use a function that returns M^-1 r, which has {n} real numbers"
@@ -130,9 +126,11 @@ class UserPreconditioner:
         return z
 
 
-def _is_real(dtype: Any) -> bool:
-    """Return whether a NumPy or torch dtype is real, integer or bool, and wide enough for computations."""
+def kind_of(dtype: Any) -> str:
+    """Return `real` or `complex` for a numeric dtype of NumPy or torch, and an empty string for others."""
     if isinstance(dtype, np.dtype):
-        return dtype.kind in "biuf"
+        return "complex" if dtype.kind == "c" else "real" if dtype.kind in "biuf" else ""
+    if dtype.is_complex:
+        return "complex"
     whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))
-    return not dtype.is_complex and (whole or (dtype.is_floating_point and dtype.itemsize > 1))
+    return "real" if whole or (dtype.is_floating_point and dtype.itemsize > 1) else ""
