@@ -54,12 +54,12 @@ class GridConfig(RunConfig):
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
         """Resolve --grid and -P, -Q, which set the same values: the source with the higher precedence wins."""
         settled = dict(settings)
-        one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
-        if one > two:
+        by_grid, by_sides = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
+        if by_grid > by_sides:
             settled["P"] = settled["Q"] = Setting(None, "default")
-        elif two > one:
+        elif by_sides > by_grid:
             settled["grid"] = Setting(None, "default")
-        if max(one, two) > settled["idle_ranks"].strength:
+        if max(by_grid, by_sides) > settled["idle_ranks"].strength:
             settled["idle_ranks"] = Setting(False, "default")
         return settled
 

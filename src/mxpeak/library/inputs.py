@@ -164,9 +164,9 @@ def device_for(name: str, *devices: str | None) -> Any:
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
         text = f'"{name}"' if isinstance(name, str) else repr(name)
         raise UsageError(f"unknown device {text}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …")
-    found = [device for device in dict.fromkeys(devices) if device is not None]
-    gpus = [device for device in found if device.startswith("cuda")]
-    if others := [device for device in found if device != "cpu" and device not in gpus]:
+    places = [device for device in dict.fromkeys(devices) if device is not None]
+    gpus = [device for device in places if device.startswith("cuda")]
+    if others := [device for device in places if device != "cpu" and device not in gpus]:
         raise UsageError(f"a tensor is on {others[0]}, but mxpeak supports only cpu and cuda; use .cpu() to copy it")
     if name == "cpu":
         if gpus:
@@ -179,7 +179,7 @@ def device_for(name: str, *devices: str | None) -> Any:
         raise UsageError(
             f"tensors are on {' and '.join(gpus)}, but all must be on the same device; use .to(...) to copy them"
         )
-    if name == "auto" and gpus and len(found) > 1:
+    if name == "auto" and gpus and len(places) > 1:
         raise UsageError(
             f'one operand is on {gpus[0]} and another is on the CPU; use device="{gpus[0]}" to copy both to the GPU'
         )

@@ -20,12 +20,12 @@ from mxpeak.solvers.refine import MOST_STEPS
 class Crossover(NamedTuple):
     """The order from which one choice is faster, for one right-hand side and for several."""
 
-    one: int
+    single: int
     several: int
 
     def order(self, rhs: int) -> int:
         """Return the order for this number of right-hand sides."""
-        return self.one if rhs <= 1 else self.several
+        return self.single if rhs <= 1 else self.several
 
 
 #: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. fp32 saves half the
@@ -57,7 +57,7 @@ SMALL_LU_FROM = 32
 SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
 
 
-class Precision(NamedTuple):
+class FactorPrecision(NamedTuple):
     """The precision of the factors, and the reason for it."""
 
     name: str
@@ -65,55 +65,55 @@ class Precision(NamedTuple):
 
 
 def choose_precision(
-    n: int, dtype: np.dtype[Any], asked: str, rhs: int, device: Any = None, engine: str = "lapack"
-) -> Precision:
+    n: int, dtype: np.dtype[Any], requested: str, rhs: int, device: Any = None, engine: str = "lapack"
+) -> FactorPrecision:
     """Return the precision of the factors; "auto" selects the lowest precision that is faster.
 
     On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
     equally fast, only 16-bit formats could be faster, but they are not: on an H100 at n = 24,576, fp16 takes 0.76 s,
     and the library's fp64 LU takes 0.37 s.
     """
-    if asked != "auto":
-        check_precision(asked)
-        return Precision(asked, "requested")
+    if requested != "auto":
+        check_precision(requested)
+        return FactorPrecision(requested, "requested")
     return _fastest(n, dtype, rhs, None if device is None else bool(device.has_fast_fp64), engine)
 
 
 @lru_cache(maxsize=256)  # small systems are solved in less than 100 µs
-def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, engine: str) -> Precision:
+def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, engine: str) -> FactorPrecision:
     """Return the precision for "auto"; `fast_fp64` is None on the host."""
     if roundoff(dtype) == 2.0**-24:
-        return Precision("fp32", "A's own")
+        return FactorPrecision("fp32", "A's own")
     fastest = "fastest at this order" if fast_fp64 is None else "expected to be fastest"
     fp32_from = FP32_FROM[engine, _kind(dtype)].order(rhs)
     if rhs * ORDERS_PER_RHS > n:
-        return Precision("fp64", "fastest for this number of right-hand sides" if n >= fp32_from else fastest)
+        return FactorPrecision("fp64", "fastest for this number of right-hand sides" if n >= fp32_from else fastest)
     if fast_fp64 is not None:
-        return Precision("fp64" if fast_fp64 else "fp32", fastest)
-    return Precision("fp32" if n >= fp32_from else "fp64", fastest)
+        return FactorPrecision("fp64" if fast_fp64 else "fp32", fastest)
+    return FactorPrecision("fp32" if n >= fp32_from else "fp64", fastest)
 
 
-def check_precision(asked: Any) -> None:
-    """Raise a UsageError if `asked` is not the name of a precision."""
-    if not isinstance(asked, str) or asked not in ("auto", *PRECISIONS):
-        raise UsageError(f"unknown precision {asked!r}; use one of auto, {', '.join(PRECISIONS)}")
+def check_precision(requested: Any) -> None:
+    """Raise a UsageError if `requested` is not the name of a precision."""
+    if not isinstance(requested, str) or requested not in ("auto", *PRECISIONS):
+        raise UsageError(f"unknown precision {requested!r}; use one of auto, {', '.join(PRECISIONS)}")
 
 
 @lru_cache(maxsize=256)
-def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], asked: str = "auto") -> bool:
+def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], requested: str = "auto") -> bool:
     """Return whether one thread should factor A in the type of A on the host, without scaling and refinement."""
     if rhs < 1 or n >= OWN_PRECISION_BELOW:
         return False
     own = own_precision(dtype)
-    if asked != "auto":
-        return asked == own
+    if requested != "auto":
+        return requested == own
     return own == "fp32" or rhs * ORDERS_PER_RHS > n or n < FP32_FROM["small_lu", _kind(dtype)].order(rhs)
 
 
 def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     """Return whether `small_lu` is faster than LAPACK."""
-    most = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
-    return n >= SMALL_LU_FROM and 2 * n + rhs <= most
+    limit = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
+    return n >= SMALL_LU_FROM and 2 * n + rhs <= limit
 
 
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
@@ -121,9 +121,9 @@ def fp64_refactoring_pays(n: int, rhs: int) -> bool:
     return rhs * ORDERS_PER_REFACTORING > n
 
 
-def max_gmres_steps(n: int, asked: str) -> int:
+def max_gmres_steps(n: int, requested: str) -> int:
     """Return the maximum number of GMRES steps, which must not take longer than fp64 factors if these are allowed."""
-    return MOST_STEPS if asked != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
+    return MOST_STEPS if requested != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

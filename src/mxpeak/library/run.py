@@ -227,7 +227,7 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
         message = err.strip().removeprefix("mxpeak: error: ")
         raise ERRORS.get(code, MxpeakError)(message or f"mxpeak ended with exit code {code}")
     body = json.loads(out)
-    results = [Result.from_dict(one) for one in results_of(body)]
+    results = [Result.from_dict(result) for result in results_of(body)]
     return results[0] if "benchmark" in body else results
 
 

@@ -46,7 +46,7 @@ CHANGED = 16.0
 SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 
 
-class Backend(NamedTuple):
+class DenseBackend(NamedTuple):
     """Kernels, the type of A and the types of its factors; `prepare` compiles products, `check` rejects NaN."""
 
     kernels: DenseKernels
@@ -57,7 +57,7 @@ class Backend(NamedTuple):
     check: Callable[[Matrix, DenseKernels], None]
 
 
-class Norms(NamedTuple):
+class MatrixNorms(NamedTuple):
     """The norms ||A_s||_inf and ||A_s||_1, and max |a_ij| of A_s."""
 
     inf: float
@@ -81,7 +81,7 @@ class ScaledMatrix:
     W_is_A: bool
     balance: Balance | None
     A_inf: float
-    norms: Norms
+    norms: MatrixNorms
     sums: tuple[Vector, Vector] | None
 
     @property
@@ -106,7 +106,7 @@ class ScaledMatrix:
             not self.W_is_A,
             None if balance is None else Balance(balance.C, balance.R),
             A_one,
-            Norms(A_s_one, A_s_inf, largest),
+            MatrixNorms(A_s_one, A_s_inf, largest),
             None if self.sums is None else self.sums[::-1],
         )
 
@@ -267,7 +267,7 @@ class ArrayFactors(Factorization):
 
 
 def factor(
-    backend: Backend,
+    backend: DenseBackend,
     A: Matrix,
     precision: str,
     spans: Spans,
@@ -314,12 +314,12 @@ def factor(
     if lu is None:
         return None
     sums = (row_sums, column_sums) if rows else (column_sums, row_sums)
-    norms = Norms(float(sums[0].max()), float(sums[1].max()), largest)
+    norms = MatrixNorms(float(sums[0].max()), float(sums[1].max()), largest)
     matrix = ScaledMatrix(kernels, A, rows, balance, norms.inf if A_inf is None else A_inf, norms, sums)
     return ArrayFactors(matrix, lu, precision, emulated=emulated)
 
 
-def factor_in_fp64(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
+def factor_in_fp64(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors:
     """Return fp64 factors of A.
 
     If the factors of the scaled A have a zero pivot, which may be due to underflow, factor A and then A^T without
@@ -392,8 +392,8 @@ def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> 
 
 def _needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
     """Return whether a precision needs no scaling for the smallest and largest sums of rows and columns."""
-    most = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
-    return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, most))
+    spread = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
+    return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, spread))
 
 
 def _dominates(xp: Any, W: Matrix, *sums: Vector) -> bool:

@@ -60,10 +60,10 @@ class DiagonalBlocks:
 
         `with_l` means that L is stored below the diagonal of A. Collective over the grid.
         """
-        found = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
-        values = [value if isfinite(value) else -1.0 for value in found]
+        largest = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
+        values = [value if isfinite(value) else -1.0 for value in largest]
         block = values.index(max(values)) if values else 0
-        bad = next((k for k, value in enumerate(found) if not isfinite(value)), None)
+        bad = next((k for k, value in enumerate(largest) if not isfinite(value)), None)
         if bad is None:
             return GrowthReport(max(values, default=0.0), block)
         return GrowthReport(max(0.0, values[block]), block, self._origin(bad, with_l), bad + 1)
@@ -72,11 +72,12 @@ class DiagonalBlocks:
         """Return the first block that is not finite, above block (k, k) or, if L is stored, to the left of it."""
         here, before = self._steps[k], self._steps[:k]
         above = next((b.k for b in before if not self._finite(b, here)), k)
-        left = next((b.k for b in before if with_l and not self._finite(here, b)), k)
-        above, left = (
-            -int(x) for x in allreduce_scalars(self._A.grid.all, [-float(above), -float(left)], "max", self._kernels.xp)
+        to_left = next((b.k for b in before if with_l and not self._finite(here, b)), k)
+        above, to_left = (
+            -int(x)
+            for x in allreduce_scalars(self._A.grid.all, [-float(above), -float(to_left)], "max", self._kernels.xp)
         )
-        return (above, k) if above <= left else (k, left)
+        return (above, k) if above <= to_left else (k, to_left)
 
     def _finite(self, row: LuStep, column: LuStep) -> bool:
         """Return whether this rank's part of a block is finite."""

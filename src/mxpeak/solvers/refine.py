@@ -352,22 +352,22 @@ def refine_columns(
     xp, b_infs = equations.xp, equations.equations.max_abs_of_each(B)
     R = equations.residual(B, X)
     etas = _backward_errors(equations, R, X, b_infs)
-    found = Columns(X, R, etas, [0] * len(etas), [[eta] for eta in etas])
+    columns = Columns(X, R, etas, [0] * len(etas), [[eta] for eta in etas])
     pending = [j for j, eta in enumerate(etas) if target < eta < inf]
     for _ in range(CLASSICAL_STEPS):
         if not pending:
             break
-        x = columns_of(xp, found.X, pending) + equations.solve(columns_of(xp, found.R, pending))
+        x = columns_of(xp, columns.X, pending) + equations.solve(columns_of(xp, columns.R, pending))
         r = equations.residual(columns_of(xp, B, pending), x)
         errors = _backward_errors(equations, r, x, [b_infs[j] for j in pending])
         before = [etas[j] for j in pending]
-        found.X, found.R = _accept(xp, (found.X, found.R), (x, r), pending, errors, before)
+        columns.X, columns.R = _accept(xp, (columns.X, columns.R), (x, r), pending, errors, before)
         for j, eta, old in zip(pending, errors, before):
             etas[j] = min(old, eta)
-            found.steps[j] += 1
-            found.history[j].append(etas[j])
+            columns.steps[j] += 1
+            columns.history[j].append(etas[j])
         pending = [j for j, eta, old in zip(pending, errors, before) if target < eta <= old / gain and eta < old]
-    return found
+    return columns
 
 
 def gmres_columns(
@@ -434,9 +434,12 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
     arbitrary x; otherwise, x grows until ||A||·||x|| hides the remaining part of b. Therefore, the residual is
     compared with ||s|| alone. Collective.
     """
-    system, left = _Column(equations, equations.column(s[:, None], 0)), max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0))
-    refinement = _SolutionGrowth(system, SAFETY * left, equations.u)
-    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, most=steps, tolerance=left)
+    system, tolerance = (
+        _Column(equations, equations.column(s[:, None], 0)),
+        max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0)),
+    )
+    refinement = _SolutionGrowth(system, SAFETY * tolerance, equations.u)
+    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, most=steps, tolerance=tolerance)
     if done.outcome is not Outcome.SOLVED:
         return inf
     return system.A_inf * system.unknowns.max_abs(refinement.x) / system.b_inf

@@ -32,7 +32,7 @@ NORMS = ("residual", "A_inf", "A_one", "x_inf", "x_one", "b_inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Solve:
+class HplSolve:
     """One timed solve and its check."""
 
     time_s: float
@@ -47,7 +47,7 @@ class Solve:
     checked: Checked | None = None
 
 
-def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result:
+def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Result:
     """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
     best = runs.best
     worst = max(runs.solves, key=lambda solve: sortable_residual(solve.scaled))
@@ -91,7 +91,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[Solve]) -> Result
     )
 
 
-def _outcome(run: Solve, passed: bool) -> str:
+def _outcome(run: HplSolve, passed: bool) -> str:
     """Return the outcome of a solve from its pivots and its check."""
     if passed:
         return Outcome.SOLVED

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import RunHooks, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
-from mxpeak.bench.hpl.result import Solve, hpl_result
+from mxpeak.bench.hpl.result import HplSolve, hpl_result
 from mxpeak.bench.lu import LuBench, Problem, dry_run_lu, run_lu
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
@@ -55,7 +55,7 @@ def dry_run(config: HplConfig, comm: Communicator, origins: Mapping[str, str] | 
     return dry_run_lu(HPL, Run(config, origins or {}), comm)
 
 
-def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
+def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     """Generate [A | b], time the solution, generate it again and check the solution. Collective over the grid."""
     kernels = bench.kernels
     shape = case.n, case.n + 1, case.nb
@@ -101,7 +101,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     fill(A, case, kernels)
     norms = residual_norms(A, x, kernels)
     scaled = norms.scaled(case.n, precision("fp64").u)
-    return Solve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked)
+    return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked)
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
@@ -110,7 +110,7 @@ def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
     kernels.generate(A.local, A.rows, A.cols, entries)
 
 
-HPL: Problem[HplCase, Solve] = Problem(
+HPL: Problem[HplCase, HplSolve] = Problem(
     check=check_grids,
     footprint=lambda case, on_gpu: partial(hpl_memory_bytes, panels=3 if on_gpu and case.split and case.P > 1 else 2),
     precision=lambda case: "fp64",

@@ -36,8 +36,8 @@ def check_matrix(A: Any) -> int:
 
 def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> None:
     """Raise a ResourceError if A and its factors exceed a worker's memory limit, because Dask kills such a worker."""
-    known = client.scheduler_info(n_workers=-1)["workers"]
-    limit = min((known[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
+    info_of_workers = client.scheduler_info(n_workers=-1)["workers"]
+    limit = min((info_of_workers[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
     P, Q = squarest(len(workers))
     need = bytes_a_rank(n, block_size(n, max(P, Q), parts), P, Q, held=True, parts=parts)
     need += 8 * parts * n * n // len(workers)
@@ -78,12 +78,12 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place
             gone = ", ".join(sorted({*workers} - {*client.nthreads()})) or "a worker"
             raise LostRankError(f"{gone} died while A was computed; see its log for the cause, and run the call again")
     by_key, holders = {chunk.key: chunk for chunk in chunks}, client.who_has(chunks)
-    found: list[list[tuple[Place, Any]]] = [[] for _ in workers]
+    chunks_by_rank: list[list[tuple[Place, Any]]] = [[] for _ in workers]
     for place, key in _places(A):
         having = [rank for rank, worker in enumerate(workers) if worker in holders.get(key, ())]
-        rank = min(having or range(len(workers)), key=lambda rank: len(found[rank]))
-        found[rank].append((place, by_key[key]))
-    return found
+        rank = min(having or range(len(workers)), key=lambda rank: len(chunks_by_rank[rank]))
+        chunks_by_rank[rank].append((place, by_key[key]))
+    return chunks_by_rank
 
 
 def _places(A: Any) -> Iterator[tuple[Place, Any]]:

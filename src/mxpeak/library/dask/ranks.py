@@ -28,11 +28,11 @@ class Ranks:
         self.client, self.workers = client, list(workers)
         self.name, self.secret = f"mxpeak-{token_hex(8)}", token_bytes(32)
         try:
-            told = client.run(seats.take_seat, self.name, workers=self.workers)
+            addresses = client.run(seats.take_seat, self.name, workers=self.workers)
         except BaseException:
             self.close()  # close the connections that the other workers have opened
             raise
-        self.addresses = [tuple(told[worker]) for worker in self.workers]
+        self.addresses = [tuple(addresses[worker]) for worker in self.workers]
 
     def turn(self) -> Any:
         """Return the lock that serializes all calls, because each call needs a thread on every worker."""
@@ -122,7 +122,7 @@ class Ranks:
         while all(isinstance(error, LostRankError) for error in errors.values()) and monotonic() < until:
             self._check_alive()  # the scheduler may detect a dead worker later than the ranks do
             sleep(LOOK_S)
-        _, error = min(errors.items(), key=lambda one: (isinstance(one[1], LostRankError), one[0]))
+        _, error = min(errors.items(), key=lambda item: (isinstance(item[1], LostRankError), item[0]))
         raise error
 
 

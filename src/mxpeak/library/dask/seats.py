@@ -62,8 +62,8 @@ def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
     if "://" not in dask_worker.address or dask_worker.address.startswith("inproc"):
         host = "127.0.0.1"
     seat = _seats[name, dask_worker.address] = Seat(host)
-    found = seat.door.getsockname()
-    return found[0], found[1]
+    address = seat.door.getsockname()
+    return address[0], address[1]
 
 
 def leave_seat(name: str, dask_worker: Any) -> None:

@@ -118,7 +118,7 @@ class DistributedMatrix(BlockDistributed):
         array([0.5, 0.5, 0.5, 0.5])
         """
         ranks = communicator(comm)
-        source = validate_on_all(ranks, lambda: _made(fn), lambda made: f"fn(0, 0) of {made.dtype}")
+        source = validate_on_all(ranks, lambda: _function_source(fn), lambda it: f"fn(0, 0) of {it.dtype}")
         return cls(*placed(ranks, n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
@@ -259,12 +259,12 @@ class DistributedMatrix(BlockDistributed):
         (4, 4)
         """
         ranks = communicator(comm)
-        mine = validate_on_all(ranks, lambda: _pieces(pieces))
-        dtype = type_of(ranks, mine.values())
+        own_pieces = validate_on_all(ranks, lambda: _pieces(pieces))
+        dtype = type_of(ranks, own_pieces.values())
         order, size, process = placed(ranks, n, nb, grid, _parts(dtype))
-        found = pieces_of(ranks, order, mine)
+        all_pieces = pieces_of(ranks, order, own_pieces)
         check_memory(ranks, order, size, (process.P, process.Q), held=True, parts=_parts(dtype))
-        part = redistributed(process, order, size, list(mine.values()), found, dtype)
+        part = redistributed(process, order, size, list(own_pieces.values()), all_pieces, dtype)
         return cls(order, size, process, InMemory(part, dtype))
 
     @classmethod
@@ -317,9 +317,7 @@ class DistributedMatrix(BlockDistributed):
         (4, 4)
         """
         ranks = communicator(comm)
-        source = validate_on_all(
-            ranks, lambda: InFile.opened(Path(path), dataset), lambda made: f"a file of {made.dtype}"
-        )
+        source = validate_on_all(ranks, lambda: InFile.opened(Path(path), dataset), lambda it: f"a file of {it.dtype}")
         return cls(*placed(ranks, source.n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
@@ -360,7 +358,7 @@ class DistributedMatrix(BlockDistributed):
                 "mxpeak.from_scalapack to create one"
             )
         grid = blocks.grid
-        n, nb = validate_on_all(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
+        n, nb = validate_on_all(grid.all, lambda: _square_blocks(blocks), lambda it: f"n = {it[0]}, nb = {it[1]}")
         local = validate_on_all(grid.all, lambda: rows_here(blocks.local, "local"))
         source = InMemory(local, type_of(grid.all, [local]))
         parts = _parts(source.dtype)
@@ -431,7 +429,7 @@ class DistributedMatrix(BlockDistributed):
         return f"DistributedMatrix({self.n}x{self.n}, nb={self.nb}, grid={self.grid.P}x{self.grid.Q})"
 
 
-def _made(fn: Any) -> FunctionSource:
+def _function_source(fn: Any) -> FunctionSource:
     if not callable(fn):
         raise UsageError(f"fn = {fn!r} is not a function of (i, j); use from_root or mxpeak.solve(A, b) for an array")
     return FunctionSource(fn)
@@ -488,7 +486,7 @@ def placed(
         return order, size, shape
 
     order, size, shape = validate_on_all(
-        comm, settle, lambda made: f"n = {made[0]}, nb = {made[1]}, grid = {made[2].P}x{made[2].Q}"
+        comm, settle, lambda it: f"n = {it[0]}, nb = {it[1]}, grid = {it[2].P}x{it[2].Q}"
     )
     return order, size, grid_of(shape, comm)
 

@@ -29,7 +29,7 @@ from mxpeak.library.types import roundoff, typed, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
-from mxpeak.solvers.array_factors import TINY, ArrayFactors, Backend, factor, factor_in_fp64
+from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64
 from mxpeak.solvers.deflation import deflated
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
@@ -114,7 +114,7 @@ class LUFactors(DenseFactors):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: DenseBackend,
         A: Matrix,
         factors: ArrayFactors,
         spans: Spans,
@@ -361,13 +361,13 @@ def low_precision_factors(
     return _kept(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
-def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> Backend:
+def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> DenseBackend:
     """Return the kernels together with the data types of A and of its factors."""
     is_complex = dtype.kind == "c"
-    return Backend(kernels, dtype, typed(is_complex, wide=False), typed(is_complex, wide=True), _compile, _check)
+    return DenseBackend(kernels, dtype, typed(is_complex, wide=False), typed(is_complex, wide=True), _compile, _check)
 
 
-def fp64_factors(backend: Backend, A: Matrix, spans: Spans) -> ArrayFactors:
+def fp64_factors(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors:
     """Return fp64 factors of A, or raise an error if a pivot is zero."""
     factors = factor_in_fp64(backend, A, spans)
     if factors.singular:
@@ -392,20 +392,26 @@ def times_of(spans: Spans) -> dict[str, float]:
     return {name: phase.time_s for name, phase in spans.phases.items()}
 
 
-def _prepared(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str) -> tuple[Backend, Matrix, int]:
+def _prepared(
+    kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str
+) -> tuple[DenseBackend, Matrix, int]:
     """Convert A for the kernels and multiply tiny entries by 2^exponent; return backend, matrix and exponent."""
     M = on_kernels(A, dtype, precision, kernels)
     with kernels.computing():
         return backend_of(kernels, dtype), *raised(kernels.xp, M)
 
 
-def _kept(backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans, precision: str, **facts: Any) -> LUFactors:
+def _kept(
+    backend: DenseBackend, A: Matrix, factors: ArrayFactors, spans: Spans, precision: str, **facts: Any
+) -> LUFactors:
     """Return the factors as an `LUFactors` object with the GMRES limit of the requested precision."""
     steps = max_gmres_steps(A.shape[0], precision)
     return LUFactors(backend, A, factors, spans, steps, may_refactor=precision == "auto", **facts)
 
 
-def _deflated(backend: Backend, A: Matrix, factors: ArrayFactors, spans: Spans) -> tuple[ArrayFactors, tuple[str, ...]]:
+def _deflated(
+    backend: DenseBackend, A: Matrix, factors: ArrayFactors, spans: Spans
+) -> tuple[ArrayFactors, tuple[str, ...]]:
     """Deflate the last pivot, or factor A in fp64 if this fails; return the factors and a note with the reason."""
     seen = factors.probe  # `deflated` overwrites the last pivot
     if not seen * PRECISIONS["fp32"].u >= 1.0:

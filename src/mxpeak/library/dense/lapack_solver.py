@@ -25,7 +25,7 @@ from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_singularity
 from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu
-from mxpeak.solvers.array_factors import ArrayFactors, Norms, ScaledMatrix
+from mxpeak.solvers.array_factors import ArrayFactors, MatrixNorms, ScaledMatrix
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import Ends, balanced, safe_minimum
@@ -122,7 +122,7 @@ class DirectSolution(NamedTuple):
     def factors(self, kernels: DenseKernels, A: Array) -> ArrayFactors:
         """Return the factors in the form that refinement uses."""
         lu = PivotedLU(np.asfortranarray(self.LU()), self.pivots + np.int32(1), transposed=True, singular=0)
-        norms = Norms(*self.norms)
+        norms = MatrixNorms(*self.norms)
         matrix = ScaledMatrix(kernels, A, self.transposed, None, norms.inf, norms, None)
         return ArrayFactors(matrix, lu, self.of.precision)
 
@@ -224,24 +224,24 @@ def _sampled_residual(
     return r, eta if eta < inf else inf, suits
 
 
-def info_of(found: DirectSolution, A: Array, b: Array, times: dict[str, float], why: str) -> SolveInfo:
+def info_of(solution: DirectSolution, A: Array, b: Array, times: dict[str, float], why: str) -> SolveInfo:
     """Return the diagnostics of a solved system; estimate the condition number only if the probe is large."""
-    u, n = found.of.u, len(found.X)
-    singular = not found.probe <= PROBED and not found.condition() * u < 1.0
+    u, n = solution.of.u, len(solution.X)
+    singular = not solution.probe <= PROBED and not solution.condition() * u < 1.0
     facts = {
         "n": n,
         "rhs": b.size // n,
-        "precision": found.of.precision,
-        "iterations": len(found.history) - 1,
-        "backward_error": found.history[-1],
+        "precision": solution.of.precision,
+        "iterations": len(solution.history) - 1,
+        "backward_error": solution.history[-1],
         "u": u,
         "times": times,
         "why": why,
-        "history": found.history,
-        "_row_error": (A, found.X, b, found.history[-1]),
-        "_estimates": Estimates(lambda: (found.condition(), found.factors(choose.dense(None), A).growth)),
+        "history": solution.history,
+        "_row_error": (A, solution.X, b, solution.history[-1]),
+        "_estimates": Estimates(lambda: (solution.condition(), solution.factors(choose.dense(None), A).growth)),
     }
     if singular:
-        message = note_of_singularity(found.condition(), found.X.dtype, Outcome.SOLVED)
+        message = note_of_singularity(solution.condition(), solution.X.dtype, Outcome.SOLVED)
         facts |= {"ill_conditioned": True, "message": message}
     return SolveInfo.of(facts)

@@ -32,16 +32,16 @@ def rows_here(values: Any, name: str) -> Array:
     return np.asarray(rows)
 
 
-def type_of(comm: Communicator, mine: Iterable[Array]) -> np.dtype[Any]:
+def type_of(comm: Communicator, arrays: Iterable[Array]) -> np.dtype[Any]:
     """Return complex128 if any rank has complex numbers, otherwise float64. Collective."""
-    here = np.result_type(np.float64, *(values.dtype for values in mine)).kind
+    here = np.result_type(np.float64, *(values.dtype for values in arrays)).kind
     kinds = comm.bcast_object(comm.gather_objects(here))
     return np.dtype(np.complex128 if "c" in kinds else np.float64)
 
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     """Return the first row of each rank, and n; check that the rows of all ranks form a square matrix. Collective."""
-    validate_on_all(comm, lambda: rows, lambda made: f"rows of {made.shape[1]} entries")
+    validate_on_all(comm, lambda: rows, lambda rows: f"rows of {rows.shape[1]} entries")
     counts = comm.bcast_object(comm.gather_objects(rows.shape[0]))
     n, total = rows.shape[1], sum(counts)
     if total != n or n == 0:
@@ -53,7 +53,7 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     return 0, *accumulate(counts)
 
 
-class Piece(NamedTuple):
+class MatrixPiece(NamedTuple):
     """A rectangular piece of A: the rank that has it, its first row and column, and its shape."""
 
     rank: int
@@ -62,24 +62,24 @@ class Piece(NamedTuple):
     shape: tuple[int, int]
 
 
-def by_rows(starts: Sequence[int]) -> list[Piece]:
+def by_rows(starts: Sequence[int]) -> list[MatrixPiece]:
     """Return one piece per rank: rank k has the rows from starts[k] to starts[k+1] - 1."""
     n = starts[-1]
-    return [Piece(rank, first, 0, (last - first, n)) for rank, (first, last) in enumerate(pairwise(starts))]
+    return [MatrixPiece(rank, first, 0, (last - first, n)) for rank, (first, last) in enumerate(pairwise(starts))]
 
 
-def pieces_of(comm: Communicator, n: int, mine: Mapping[tuple[int, int], Array]) -> list[Piece]:
+def pieces_of(comm: Communicator, n: int, own_pieces: Mapping[tuple[int, int], Array]) -> list[MatrixPiece]:
     """Return the pieces of all ranks, and check that they contain every entry exactly once. Collective.
 
     The pieces are sorted by rank and keep the order of their rank.
     """
-    here = [Piece(comm.rank, row, col, values.shape) for (row, col), values in mine.items()]
-    found = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
-    _check_every_entry_once(n, found)
-    return found
+    here = [MatrixPiece(comm.rank, row, col, values.shape) for (row, col), values in own_pieces.items()]
+    pieces = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
+    _check_every_entry_once(n, pieces)
+    return pieces
 
 
-def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
+def _check_every_entry_once(n: int, pieces: Sequence[MatrixPiece]) -> None:
     """Raise a UsageError unless the pieces contain every entry of the n×n matrix exactly once.
 
     The entries are counted in the rectangles that the edges of all pieces form.
@@ -94,8 +94,8 @@ def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
     times = np.zeros((len(rows) - 1, len(cols) - 1), np.int32)
     for row, col, (m, k) in _places(pieces):
         top, bottom = np.searchsorted(rows, (row, row + m))
-        left, right = np.searchsorted(cols, (col, col + k))
-        times[top:bottom, left:right] += 1
+        first, last = np.searchsorted(cols, (col, col + k))
+        times[top:bottom, first:last] += 1
     if (times != 1).any():
         i, j = np.argwhere(times != 1)[0]
         raise UsageError(
@@ -103,16 +103,16 @@ def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
         )
 
 
-def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]]]:
+def _places(pieces: Sequence[MatrixPiece]) -> Iterator[tuple[int, int, tuple[int, int]]]:
     return ((row, col, shape) for _, row, col, shape in pieces)
 
 
 def redistributed(
-    grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece], dtype: np.dtype[Any]
+    grid: Grid, n: int, nb: int, values: Sequence[Array], pieces: Sequence[MatrixPiece], dtype: np.dtype[Any]
 ) -> Array:
     """Return this rank's blocks of the matrix, in float64 or complex128. Collective over the grid.
 
-    `mine` contains the values of this rank's pieces, in the order of `pieces`. Each pair of ranks exchanges at most
+    `values` contains the values of this rank's pieces, in the order of `pieces`. Each pair of ranks exchanges at most
     one message, one pair after the other. In addition to the blocks, a rank needs memory for two messages.
     """
     comm, shape = grid.all, ProcessGrid(grid.P, grid.Q)
@@ -121,7 +121,7 @@ def redistributed(
     part = np.empty((layouts[0].local_size, layouts[1].local_size), dtype)
     for shift in range(comm.size):
         to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
-        message = _packed(here, mine, *_layouts(n, nb, shape, to), dtype)
+        message = _packed(here, values, *_layouts(n, nb, shape, to), dtype)
         targets = [
             part[layouts[0].local_range(row, row + m), layouts[1].local_range(col, col + k)]
             for rank, row, col, (m, k) in pieces
@@ -140,7 +140,7 @@ def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCycli
 
 
 def _packed(
-    here: Sequence[Piece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
+    here: Sequence[MatrixPiece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
 ) -> Array:
     """Return in one array the entries of the local pieces that belong to the given rows and columns."""
     packed = [np.empty(0, dtype)]

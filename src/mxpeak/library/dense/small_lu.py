@@ -43,7 +43,7 @@ def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
     return compiled
 
 
-class SolvePlan(NamedTuple):
+class SmallLuPlan(NamedTuple):
     """Constants for all systems of one order, type and number of right-hand sides, cached together.
 
     gemm      address of BLAS's matrix product; 0 if the small LU computes the products itself
@@ -67,7 +67,7 @@ class SolvePlan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def plan(n: int, k: int, dtype: np.dtype[Any]) -> SolvePlan:
+def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallLuPlan:
     """Return the constants for k right-hand sides of order n."""
     from mxpeak.kernels.host.dense.small_lu import DIAGNOSTICS, facts_of, padded, work_size
     from mxpeak.kernels.host.engine.blas import address
@@ -77,7 +77,7 @@ def plan(n: int, k: int, dtype: np.dtype[Any]) -> SolvePlan:
     enough = plain_lu(n, k, is_complex=dtype.kind == "c")
     rows, columns = padded(n, k + 1)
     gemm = address(f"{LETTERS[dtype][0]}gemm") if rows * columns * dtype.itemsize >= BY_BLAS_FROM else 0
-    return SolvePlan(kernel_for(dtype), gemm, routines(dtype), (rows, columns), memory, s, t, enough, DIAGNOSTICS)
+    return SmallLuPlan(kernel_for(dtype), gemm, routines(dtype), (rows, columns), memory, s, t, enough, DIAGNOSTICS)
 
 
 def solve_by_small_lu(A: Array, B: Array) -> DirectSolution | None:

@@ -230,19 +230,19 @@ def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = No
     if by_small_lu:
         kernel_for(A.dtype)  # compile the kernel, or read it from disk, before the time measurement starts
     begin = time.perf_counter()
-    found = solve_by_small_lu(A, b) if by_small_lu else solve_by_lapack(A, b)
+    solution = solve_by_small_lu(A, b) if by_small_lu else solve_by_lapack(A, b)
     time_s = time.perf_counter() - begin
     why = DECAYED if decay_spans else choose_precision(n, A.dtype, "auto", b.size // n).reason
-    if found is not None and found.enough:
+    if solution is not None and solution.enough:
         times = {**(times_of(decay_spans) if decay_spans else {}), "solve": time_s}
-        return found.X, info_of(found, A, b, times, why)
+        return solution.X, info_of(solution, A, b, times, why)
     kernels, of_b = choose.dense(None), Input("b", b, b.dtype, b.shape, "cpu")
     B = block(of_b, A.dtype, kernels)
     spans = decay_spans or Spans(stopwatch=kernels.stopwatch)
     spans.add("solve", time_s)
-    if found is not None:
+    if solution is not None:
         backend, A = backend_of(kernels, A.dtype), A if lies_well(A) else np.array(A)
-        factors = LUFactors(backend, A, found.factors(kernels, A), spans, max_gmres_steps(n, "auto"), why=why)
+        factors = LUFactors(backend, A, solution.factors(kernels, A), spans, max_gmres_steps(n, "auto"), why=why)
     else:
         of_A = Input("A", A, A.dtype, A.shape, "cpu")
         factors = factors_of(kernels, of_A, "auto", A.dtype, B.shape[1], spans, decayed=bool(decay_spans))

@@ -81,14 +81,14 @@ def solve_stack(
     begin = time.perf_counter()
     empty = 0 in (*shape, *B.shape[-2:])
     own = not empty and (precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u))
-    found = solve_together(M, B) if own else None
-    if found is None:
-        found = StackSolution(np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty))
-    X, eta = found.X, found.eta
+    solution = solve_together(M, B) if own else None
+    if solution is None:
+        solution = StackSolution(np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty))
+    X, eta = solution.X, solution.eta
     M, B = (np.broadcast_to(V, (*shape, *V.shape[-2:])) for V in (M, B))
     middle = time.perf_counter()
     infos: dict[Indices, SolveInfo] = {}
-    for index in map(tuple, np.argwhere(~found.good).tolist()):
+    for index in map(tuple, np.argwhere(~solution.good).tolist()):
         single_A, single_b = (Input(name, V[index], dtype, V[index].shape, "cpu") for name, V in (("A", M), ("b", B)))
         try:
             X[index], infos[index] = solve_single(single_A, single_b)

@@ -188,8 +188,8 @@ def solve_rows(
     comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: GmresOptions
 ) -> tuple[Any, GmresInfo]:
     """Solve a system of which each rank passes some rows of A and b. Collective."""
-    group, most = RankGroup(comm), threads_per_rank(comm)
-    threads = group.collectively(lambda: _threads_of_rank(device, A, options, most))
+    group, cores = RankGroup(comm), threads_per_rank(comm)
+    threads = group.collectively(lambda: _threads_of_rank(device, A, options, cores))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
     with _own_threads(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
         share = group.collectively(lambda: read(A, b, x0, kernels))
@@ -205,11 +205,11 @@ def _own_threads(threads: int) -> Iterator[None]:
         yield
 
 
-def _threads_of_rank(device: Any, A: Any, options: GmresOptions, most: int) -> int:
+def _threads_of_rank(device: Any, A: Any, options: GmresOptions, cores: int) -> int:
     """Return the number of threads of this rank; raise an error if A is on a device."""
     if device is not None:
         raise UsageError(f"mxpeak solves distributed systems on CPUs, but A is on {device.where}; use A.cpu()")
-    return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
+    return threads_for(options.threads, default=cores if getattr(A, "nnz", 0) >= MANY else 1)
 
 
 def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:

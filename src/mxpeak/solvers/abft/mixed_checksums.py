@@ -90,7 +90,7 @@ class MixedChecks(Checks):
         super().__init__(A, kernels, spans, keeper)
         self._system, self._low, self._at = system, precision, self.first
         self._lower, self._upper = self.zeros(), self.zeros()
-        self._made: Matrix | None = None
+        self._first_sums: Matrix | None = None
         stored, low, n = format_of(A.precision), format_of(precision), A.rows.n
         self._stored_variance = (n + EVERY) / 3.0 * stored.u**2
         rounds = low.u > stored.u and not kernels.emulates(precision)
@@ -102,16 +102,16 @@ class MixedChecks(Checks):
 
     def make(self) -> None:
         """Generate A together with the first sums of its rows, which saves a pass over A."""
-        self._made = self._system.store_with_sums(self.A, self.kernels.xp.stack(self.weights))
+        self._first_sums = self._system.store_with_sums(self.A, self.kernels.xp.stack(self.weights))
 
     def baseline(self, done: int) -> None:
         """Compute the sums of the trailing matrix, and those of the factors if the run continues from a checkpoint."""
-        j, first_sums = self.column_after(done), self._made
+        j, first_sums = self.column_after(done), self._first_sums
         if first_sums is None or done:
-            self._left, self._first_left = self.both_sums_from(j)
+            self._sums, self._sums_at_first = self.both_sums_from(j)
         else:
-            self._left, self._first_left = self.along_row(first_sums[0]), self.along_row(first_sums[1])
-        self._most = root_mean_square(self.kernels.xp, self._left) / format_of(self.A.precision).u ** 2
+            self._sums, self._sums_at_first = self.along_row(first_sums[0]), self.along_row(first_sums[1])
+        self._largest_size = root_mean_square(self.kernels.xp, self._sums) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
             below = slice(self.A.rows.local_start(j), None)
@@ -129,19 +129,19 @@ class MixedChecks(Checks):
         if not steps:
             return
         sums, actual = self._taken(steps, 0), self.sums_from(j)
-        want = self._from(steps[0], self.kernels.xp.subtract(self._left, sums.taken))
-        size = self._from(steps[0], self.kernels.xp.abs(self._left))
+        want = self._from(steps[0], self.kernels.xp.subtract(self._sums, sums.taken))
+        size = self._from(steps[0], self.kernels.xp.abs(self._sums))
         limit = self._limit(self.no_less_than_typical(size), sums.variance)
 
         def others() -> tuple[Vector, Vector]:
             since = self.steps[self.first : done]
             return self._from(
-                steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1).taken)
+                steps[0], self.kernels.xp.subtract(self._sums_at_first, self._taken(since, 1).taken)
             ), self._from(steps[0], self.sums_from(j, 1))
 
-        for row in self.judge(done, (want, actual), limit, self._left, others, (j, j)):
+        for row in self.judge(done, (want, actual), limit, self._sums, others, (j, j)):
             actual[row] = want[row]
-        self._left, self._at = actual, done
+        self._sums, self._at = actual, done
 
     def check_end(self) -> None:
         """Check the rows of the last steps. Collective over the grid."""
@@ -169,7 +169,7 @@ class MixedChecks(Checks):
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
         if variance is not None:  # beyond 1/u² it is the result of a flipped exponent in L and then in U
-            largest = self._stored_variance * self._most**2
+            largest = self._stored_variance * self._largest_size**2
             squares = xp.add(squares, xp.clip(variance, max=largest))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 

@@ -174,7 +174,7 @@ class RecordingBasis(SparseBasis):
         self.t = list(t)
         return super().combine(t)
 
-    def left(self, rho: float) -> Vector:
+    def predicted_residual(self, rho: float) -> Vector:
         """Return Q (ρ e_1 - H t), which overwrites the last combination."""
         coefficients = [rho, *([0.0] * len(self.t))]
         for t, column in zip(self.t, self._H):
@@ -248,7 +248,7 @@ class CheckedMixed(MixedSystem):
             self._checks.checks += 1
             self._steps += len(basis.t)
             kernels.scale(true, 1.0, self._r)
-            kernels.add_scaled(true, -1.0, basis.left(self._before))
+            kernels.add_scaled(true, -1.0, basis.predicted_residual(self._before))
             share = kernels.dot(true, true)
             sums = [share, kernels.dot(self.solution, self.solution), *self._squares]
             square, x2, *z2 = allreduce_scalars(self._comm, sums, "sum", kernels.xp)

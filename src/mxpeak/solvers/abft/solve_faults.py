@@ -58,7 +58,7 @@ class SolveChecks:
         self.checks, self.found, self.seconds = 0, 0, 0.0
         self.faults: list[SolveFault] = []
         self._label, self._number = "", 1
-        self._known: list[tuple[str, Any, int]] = []
+        self._bit_sums: list[tuple[str, Any, int]] = []
 
     def begin(self, label: str) -> None:
         """Set the name of the following solves."""
@@ -82,21 +82,21 @@ class SolveChecks:
             for name, array in (pair for prefix, matrix in stored for pair in arrays_of(matrix, prefix)):
                 seen.setdefault(id(array), (name, array))
         seen[id(problem.b)] = ("b", problem.b)
-        self._known = [(name, array, bits_of(array)) for name, array in seen.values()]
+        self._bit_sums = [(name, array, bits_of(array)) for name, array in seen.values()]
 
     def forget(self) -> None:
         """Release the matrices before other matrices are generated, because both may not fit in memory."""
-        self._known = []
+        self._bit_sums = []
 
     def end(self, comm: Communicator, step: int) -> None:
         """Check that the matrices are unchanged at the end of a solve. Collective over comm."""
         with self.timed():
             self.checks += 1
             changed = []
-            for k, (name, array, before) in enumerate(self._known):
+            for k, (name, array, before) in enumerate(self._bit_sums):
                 if (now := bits_of(array)) != before:
                     changed.append(name)
-                    self._known[k] = name, array, now  # report the change once
+                    self._bit_sums[k] = name, array, now  # report the change once
             for rank, names in enumerate(comm.gather_objects(changed) or []):
                 for name in names:
                     self._note(SolveFault(self.solve, step, "matrix", name, rank))

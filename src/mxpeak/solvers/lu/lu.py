@@ -205,7 +205,7 @@ class _MixedLu(Pipeline):
         def arrived() -> bool:
             if upcoming is None or upcoming.progress():
                 return True
-            return upcoming.made and not self.options.forwards
+            return upcoming.computed and not self.options.forwards
 
         trailing = self.steps[event.k + (event.section != ALL)].j1
         rows = self.A.rows.local_range(trailing, self.A.rows.n)
@@ -298,7 +298,7 @@ class Panels:
         self._kernels.join()
 
     @property
-    def made(self) -> bool:
+    def computed(self) -> bool:
         """Return whether this rank's part is computed; all ranks except the owner of D need D for this."""
         return self.block.done or (self.in_row and self.in_column)
 
