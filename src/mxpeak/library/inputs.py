@@ -87,15 +87,6 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
     return Input(name, array, dtype, tuple(array.shape), device)
 
 
-def on_host(x: Any) -> Array:
-    """Return a vector as a host array, which shares memory with a vector on the host."""
-    if not is_tensor(x):
-        return np.asarray(x)
-    from mxpeak.kernels.torch.engine.tensors import array_of
-
-    return np.asarray(array_of(x))
-
-
 def sparse_on_host(values: Any) -> Any:
     """Return a sparse tensor as a SciPy matrix, which shares host memory; return other values unchanged."""
     if not is_tensor(values):

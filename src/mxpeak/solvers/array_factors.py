@@ -15,8 +15,8 @@ from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, row_errors
-from mxpeak.solvers.factorization import DOUBT, Factorization, ScaledEquations, coarser_than_fp32, hints_at_singularity
-from mxpeak.solvers.refine import Columns
+from mxpeak.solvers.factorization import DOUBT, Factorization, coarser_than_fp32, hints_at_singularity
+from mxpeak.solvers.refine import Columns, Equations
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
 from mxpeak.spans import Spans
@@ -111,7 +111,7 @@ class ScaledMatrix:
         )
 
 
-class ArrayEquations(ScaledEquations):
+class ArrayEquations(Equations):
     """`refine.Equations` of arrays: A X = B, or A_s Y = B_s."""
 
     def __init__(self, factors: ArrayFactors, *, scaled: bool):

@@ -10,7 +10,6 @@ one singular value of A is small.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
@@ -20,7 +19,6 @@ from mxpeak.kernels.contract.dense import Block
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBED, SERIAL, Reductions, inverse_one_norm
 from mxpeak.solvers.refine import Columns, Equations, solution_growth
-from mxpeak.solvers.scaling import Balance, scale_rows
 
 #: If condition·u exceeds this value, with the roundoff u of the factors, 50 steps of GMRES were never enough
 #: (experiments with n = 300).
@@ -168,49 +166,6 @@ class Factorization(ABC):
     def may_hide_singularity(self) -> bool:
         """Return whether the factors are in fp32 and cannot distinguish A from a singular matrix."""
         return self.precision == "fp32" and self.singular_to(PRECISIONS["fp32"].u)
-
-
-class ScaledEquations:
-    """The products and solves of A X = B or, if `scaled`, of A_s Y = B_s, as a part of `refine.Equations`.
-
-    product     X -> A X
-    inverse     R -> A_s^-1 R by the factors
-    """
-
-    def __init__(
-        self,
-        xp: Any,
-        balance: Balance | None,
-        product: Callable[[Block], Block],
-        inverse: Callable[[Block], Block],
-        *,
-        scaled: bool,
-    ):
-        self.xp, self._times_A, self._solve = xp, product, inverse
-        self._of_A_s = balance if scaled else None
-        self._of_factors = None if scaled else balance
-
-    def multiply(self, X: Block) -> Block:
-        """Return A X."""
-        return self.scale(self._times_A(self.unscale(X)))
-
-    def residual(self, B: Block, X: Block) -> Block:
-        """Return B - A X."""
-        return B - self.multiply(X)
-
-    def solve(self, R: Block) -> Block:
-        """Return A^-1 R as a new block."""
-        if self._of_factors is None:
-            return self._solve(R)
-        return scale_rows(self.xp, self._of_factors.C, self._solve(scale_rows(self.xp, self._of_factors.R, R)))
-
-    def scale(self, B: Block) -> Block:
-        """Return R B."""
-        return B if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, B)
-
-    def unscale(self, Y: Block) -> Block:
-        """Return C Y."""
-        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
 
 
 def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:

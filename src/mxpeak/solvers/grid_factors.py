@@ -22,10 +22,10 @@ from mxpeak.layout.row_moves import RowOrder
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import row_errors
 from mxpeak.solvers.condition import PROBED, Reductions, reductions_over
-from mxpeak.solvers.factorization import DOUBT, Factorization, ScaledEquations, hints_at_singularity
+from mxpeak.solvers.factorization import DOUBT, Factorization, hints_at_singularity
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
-from mxpeak.solvers.refine import Columns, U, columns_of
+from mxpeak.solvers.refine import Columns, Equations, U, columns_of
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.spans import Spans
 
@@ -209,10 +209,11 @@ class GridFactors(Factorization):
         return whole
 
 
-class GridEquations(ScaledEquations):
+class GridEquations(Equations):
     """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other.
 
-    Systems on a grid are refined without scaling.
+    Systems on a grid are refined without scaling. `info` contains the row-wise errors themselves, which need the
+    residual of every column, so there are no cheaper bounds.
     """
 
     def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):
@@ -229,12 +230,6 @@ class GridEquations(ScaledEquations):
     def column(self, V: Matrix, j: int) -> Vector:
         """Return column j as a vector."""
         return columns_of(self.xp, V, [j])[:, 0]
-
-    def sampled_error(self, B: Matrix, X: Matrix) -> None:
-        """Return None, because the row-wise errors need the residual of every column."""
-
-    def row_error_bounds(self, X: Matrix, R: Matrix, B: Matrix) -> None:
-        """Return None, because `info` contains the row-wise errors themselves."""
 
     def row_errors(self, X: Matrix, R: Matrix, B: Matrix) -> list[float]:
         """Return the row-wise error of each column of the user's system, in n·u, with one product with |A|."""

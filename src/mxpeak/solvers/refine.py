@@ -14,6 +14,7 @@ residual.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -26,9 +27,10 @@ from mxpeak.solvers import krylov
 from mxpeak.solvers.accuracy import Accuracy, worst
 from mxpeak.solvers.krylov import LeastSquares, Solve, cycle, restarted, started
 from mxpeak.solvers.residual import backward_error as normwise_error
-from mxpeak.solvers.scaling import centered, loses_digits, shifted
+from mxpeak.solvers.scaling import Balance, centered, loses_digits, scale_rows, shifted
 
 Vector = Any
+Transform = Callable[[Block], Block]
 
 #: Number of steps that the rules of HPL-MxP allow.
 MOST_STEPS = 50
@@ -158,62 +160,67 @@ class Space(krylov.Space, Protocol):
         """Return ||w_j||_inf of each column, or NaN if the column contains NaN. Collective."""
 
 
-class Equations(Protocol):
-    """A system A X = B, or A_s Y = B_s, with the factors of A and residuals in the working precision of roundoff u."""
+class Equations(ABC):
+    """A system A X = B or, if `scaled`, A_s Y = B_s, with the factors of A_s, and residuals in the working precision.
 
-    @property
-    def n(self) -> int:
-        """Return the order of A."""
+    n, A_inf             order of the matrix, and its infinity norm
+    u                    unit roundoff of the working precision
+    unknowns, equations  spaces of the columns of X and of B
+    """
 
-    @property
-    def u(self) -> float:
-        """Return the unit roundoff of the working precision."""
+    n: int
+    u: float
+    A_inf: float
+    unknowns: Space
+    equations: Space
 
-    @property
-    def A_inf(self) -> float:
-        """Return ||A||_inf."""
-
-    @property
-    def xp(self) -> Any:
-        """Return the array namespace."""
-
-    @property
-    def unknowns(self) -> Space:
-        """Return the space of the columns of X."""
-
-    @property
-    def equations(self) -> Space:
-        """Return the space of the columns of B."""
+    def __init__(self, xp: Any, balance: Balance | None, product: Transform, inverse: Transform, *, scaled: bool):
+        """Use the functions X -> A X and R -> A_s^-1 R, and the scales R and C of A_s = R A C."""
+        self.xp, self._times_A, self._solve_A_s = xp, product, inverse
+        self._of_A_s = balance if scaled else None
+        self._of_factors = None if scaled else balance
 
     def multiply(self, X: Block) -> Block:
         """Return A X."""
+        return self.scale(self._times_A(self.unscale(X)))
 
     def residual(self, B: Block, X: Block) -> Block:
         """Return B - A X."""
+        return B - self.multiply(X)
 
     def solve(self, R: Block) -> Block:
-        """Return A^-1 R by the factors, in the type of R."""
-
-    def column(self, V: Block, j: int) -> Vector:
-        """Return column j as a vector of its space."""
+        """Return A^-1 R by the factors as a new block in the type of R."""
+        if self._of_factors is None:
+            return self._solve_A_s(R)
+        return scale_rows(self.xp, self._of_factors.C, self._solve_A_s(scale_rows(self.xp, self._of_factors.R, R)))
 
     def scale(self, B: Block) -> Block:
         """Return B_s = R B."""
+        return B if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.R, B)
 
     def unscale(self, Y: Block) -> Block:
         """Return X = C Y."""
+        return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
 
-    def sampled_error(self, B: Block, X: Block) -> float | None:
-        """Return eta of a random combination of all columns, or None if each column needs its own residual."""
+    @abstractmethod
+    def column(self, V: Block, j: int) -> Vector:
+        """Return column j as a vector of its space."""
 
+    @abstractmethod
     def row_errors(self, X: Block, R: Block, B: Block) -> list[float]:
         """Return the row-wise backward error of each column, in n·u."""
 
-    def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float] | None:
-        """Return upper bounds of the row-wise errors without a pass over A, or None if no bounds are available."""
-
+    @abstractmethod
     def random_signs(self, columns: int) -> tuple[Vector, Block]:
         """Return random signs as one vector over the unknowns and as a block over the equations."""
+
+    def sampled_error(self, B: Block, X: Block) -> float | None:
+        """Return eta of a random combination of all columns, or None if each column needs its own residual."""
+        return None
+
+    def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float] | None:
+        """Return upper bounds of the row-wise errors without a pass over A, or None if no bounds are available."""
+        return None
 
 
 @dataclass(slots=True)
@@ -361,7 +368,11 @@ def refine_columns(
         r = equations.residual(columns_of(xp, B, pending), x)
         errors = _backward_errors(equations, r, x, [b_infs[j] for j in pending])
         before = [etas[j] for j in pending]
-        columns.X, columns.R = _accept(xp, (columns.X, columns.R), (x, r), pending, errors, before)
+        better = [k for k in range(len(pending)) if errors[k] < before[k]]
+        if len(better) == columns.X.shape[1]:
+            columns.X, columns.R = x, r
+        else:
+            _overwrite(xp, (columns.X, columns.R), (x, r), pending, better)
         for j, eta, old in zip(pending, errors, before):
             etas[j] = min(old, eta)
             columns.steps[j] += 1
@@ -510,22 +521,6 @@ def _backward_errors(equations: Equations, R: Block, X: Block, b_infs: Sequence[
 def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
     """Return some columns as a block, or V itself if all columns are selected."""
     return V if len(which) == V.shape[1] else xp.take(V, xp.asarray(which), axis=1)
-
-
-def _accept(
-    xp: Any,
-    blocks: tuple[Block, Block],
-    changed: tuple[Block, Block],
-    which: list[int],
-    errors: list[float],
-    before: list[float],
-) -> tuple[Block, Block]:
-    """Return the blocks with the changed columns whose errors are smaller than before."""
-    better = [k for k in range(len(which)) if errors[k] < before[k]]
-    if len(better) == blocks[0].shape[1]:
-        return changed
-    _overwrite(xp, blocks, changed, which, better)
-    return blocks
 
 
 def _overwrite(

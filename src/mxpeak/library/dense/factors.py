@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -217,16 +218,9 @@ class LUFactors(DenseFactors):
             if factors is None:
                 self._fall_back(spans, note_of_doubt(self._factors.probe))
                 factors = self._factors.transposed()
-            self._transposed = LUFactors(
-                self._backend,
-                self.A.T,
-                factors,
-                spans,
-                self._gmres_steps,
-                notes=self._notes,
-                exponent=self._exponent,
-                why=self._why,
-            )
+            twin = copy(self)
+            twin.A, twin._factors, twin._spans = self.A.T, factors, spans
+            self._transposed = twin
         return self._transposed
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:

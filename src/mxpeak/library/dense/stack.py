@@ -10,9 +10,9 @@ system again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +32,6 @@ from mxpeak.solvers.scaling import balanced, safe_minimum
 LISTED = 5
 
 Indices = tuple[int, ...]
-
-
-class StackSolution(NamedTuple):
-    """The solutions of a stack: X (..., n, k), eta (...), and a mask of the systems that are solved accurately."""
-
-    X: Array
-    eta: Array
-    good: Array
 
 
 def stack_of(values: Any) -> Input | None:
@@ -83,12 +75,12 @@ def solve_stack(
     own = not empty and (precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u))
     solution = solve_together(M, B) if own else None
     if solution is None:
-        solution = StackSolution(np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty))
-    X, eta = solution.X, solution.eta
+        solution = np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty)
+    X, eta, accurate = solution
     M, B = (np.broadcast_to(V, (*shape, *V.shape[-2:])) for V in (M, B))
     middle = time.perf_counter()
     infos: dict[Indices, SolveInfo] = {}
-    for index in map(tuple, np.argwhere(~solution.good).tolist()):
+    for index in map(tuple, np.argwhere(~accurate).tolist()):
         single_A, single_b = (Input(name, V[index], dtype, V[index].shape, "cpu") for name, V in (("A", M), ("b", B)))
         try:
             X[index], infos[index] = solve_single(single_A, single_b)
@@ -100,8 +92,11 @@ def solve_stack(
     return b.result(X[..., 0] if len(b.shape) == 1 else X), info
 
 
-def solve_together(A: Array, B: Array) -> StackSolution | None:
-    """Solve A X = B with NumPy, for A (..., n, n) and B (..., n, k) of one type; return None if one is singular."""
+def solve_together(A: Array, B: Array) -> tuple[Array, Array, Array] | None:
+    """Solve A X = B with NumPy, for A (..., n, n) and B (..., n, k) of one type; return None if a matrix is singular.
+
+    Return X, eta (...), and a mask of the systems that are solved accurately.
+    """
     n, k = B.shape[-2:]
     u = roundoff(A.dtype)
     with np.errstate(all="ignore"):
@@ -119,7 +114,7 @@ def solve_together(A: Array, B: Array) -> StackSolution | None:
         eta = _worst_backward_error(A, A_inf, X, B, u)
         good = (eta <= plain_lu(n, is_complex=A.dtype.kind == "c")) & (A_inf * z_inf * u <= PROBED)
         good &= balanced((by_row.min(-1), A_inf), (by_column.min(-1), by_column.max(-1))) & _in_range(B)
-    return StackSolution(X, eta, good)
+    return X, eta, good
 
 
 def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
@@ -182,6 +177,10 @@ def _info(
     if len(failed) > LISTED:
         lines.insert(0, f"{len(failed)} of {eta.size} systems are not solved, or numerically singular; the last lines")
     singles = infos.values()
+
+    def largest(name: str) -> Any:
+        return max((getattr(info, name) for info in singles), default=None)
+
     return SolveInfo(
         outcome=next((info.outcome for _, info in failed if not info.solved), Outcome.SOLVED),
         systems=eta.size,
@@ -197,14 +196,9 @@ def _info(
         one_by_one=infos,
         times=times,
         history=(),
-        _estimates=Estimates(lambda: (_largest(singles, "condition"), _largest(singles, "growth"))),
+        _estimates=Estimates(lambda: (largest("condition"), largest("growth"))),
         _row_error=row_error,
     )
-
-
-def _largest(infos: Collection[SolveInfo], name: str) -> Any:
-    """Return the largest value of an attribute, or None if `infos` is empty."""
-    return max((getattr(info, name) for info in infos), default=None)
 
 
 def _as_columns(A: tuple[int, ...], b: Array) -> Array:

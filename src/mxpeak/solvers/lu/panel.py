@@ -89,7 +89,7 @@ class FactoredPanel:
                 Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
             )
 
-    def factor(self, spans: Spans, look: Callable[[], object] = lambda: None) -> None:
+    def factor(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
         """Factor the loaded panel in the message buffer. Collective over the process column that owns the panel.
 
         Call `look` at every column, during the exchange of the pivot. Overwrite the block row in A by L11 and U11; L21
@@ -99,7 +99,8 @@ class FactoredPanel:
         column = A.grid.column
 
         def exchange(candidate: Any, received: Any) -> None:
-            look()
+            if look is not None:
+                look()
             allreduce_by(column, candidate, received, better_candidate)
 
         assert self._work is not None, "the panel is loaded"

@@ -82,10 +82,6 @@ def factorize(
     return lu.singular
 
 
-def _nothing() -> None:
-    """Do nothing, as the default for `poll`."""
-
-
 class _PivotedLu(Pipeline):
     """The four phases of the factorization with partial pivoting, and their buffers."""
 
@@ -163,11 +159,12 @@ class _PivotedLu(Pipeline):
             self.factor_and_send(panel)
             return
         with self.kernels.side_stream(self._marks.pop(event.k)):
-            poll = partial(self.update_if_ready, *event.overlaps) if event.overlaps else _nothing
-            poll()
+            poll = partial(self.update_if_ready, *event.overlaps) if event.overlaps else None
+            if poll is not None:
+                poll()
             self.factor_and_send(self._panels[event.k], poll)
 
-    def factor_and_send(self, panel: FactoredPanel, poll: Callable[[], None] = _nothing) -> None:
+    def factor_and_send(self, panel: FactoredPanel, poll: Callable[[], None] | None = None) -> None:
         """Factor a panel that has been copied (FACT), call `poll` during this, and begin its broadcast (LBCAST)."""
         step = panel.step
         if self.A.grid.q == step.q:

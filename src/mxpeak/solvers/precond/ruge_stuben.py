@@ -25,6 +25,7 @@ from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.factors import MOST_GATHERED, no_room
 from mxpeak.solvers.precond.levels import (
     COARSEST,
+    LEAST_SHARED,
     Coupling,
     DiagonalFactor,
     LevelMatrices,
@@ -32,7 +33,6 @@ from mxpeak.solvers.precond.levels import (
     from_pyamg,
     local_columns,
     scale_couplings,
-    worth_sharing,
 )
 from mxpeak.solvers.precond.schwarz import overlapping
 
@@ -190,7 +190,7 @@ class _WholeLevel:
 def _shared_levels(levels: Sequence[LevelMatrices]) -> int:
     """Return the number of distributed levels: the finest and those with enough rows, but not the coarsest."""
     below = enumerate(levels[1:], 1)
-    return next(depth for depth, level in below if not worth_sharing(level.n) or level.P is None)
+    return next(depth for depth, level in below if level.n < LEAST_SHARED or level.P is None)
 
 
 def _scaling_of_all_rows(scales: Sequence[Any]) -> Equilibration:
@@ -224,7 +224,12 @@ def _distributed(comm: Communicator, whole: _WholeLevel | None, firsts: Sequence
     firsts   the first rows of the ranks in this level, and in the next level if that is also distributed
     """
     starts, *coarse = firsts
-    A_whole, P_whole, R_whole = _matrices(whole)
+    A_whole = P_whole = R_whole = None
+    if whole is not None:
+        level = whole.level
+        assert level.P is not None
+        assert level.R is not None
+        A_whole, P_whole, R_whole = level.A, level.P.T, level.R.T
     A, halo_partners = local_columns(comm, distribute(comm, A_whole, starts), starts)
     group = RankGroup(comm, tuple(starts), halo_partners)
     colours = comm.bcast_object(whole and whole.colours)[starts[comm.rank] : starts[comm.rank + 1]]
@@ -237,16 +242,6 @@ def _distributed(comm: Communicator, whole: _WholeLevel | None, firsts: Sequence
         columns = distribute(comm, None if R_whole is None else sparse.csr_array(R_whole.T), starts)
         R = Coupling(sparse.csr_array(_csr(columns, P.T.shape[1]).T))
     return LevelMatrices(A, P, R, group, overlapping(A, group, group.with_halo(colours)))
-
-
-def _matrices(whole: _WholeLevel | None) -> tuple[Csr, Csr, Csr]:
-    """Return A, P and R of a level on rank 0, and None on the other ranks."""
-    if whole is None:
-        return None, None, None
-    level = whole.level
-    assert level.P is not None
-    assert level.R is not None
-    return level.A, level.P.T, level.R.T
 
 
 def _csr(rows: RowBlock, columns: int) -> Csr:
