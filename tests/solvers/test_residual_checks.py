@@ -159,10 +159,10 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     top, outer = made.hierarchies[0].top, made.hierarchies[0].outer
     system: Any
     if case.values is None:
-        system = CheckedCg(kernels, comm, top.A, made.b, partial(cycle, top), spans, checks)
+        system = CheckedCg(checks, kernels, comm, top.A, made.b, partial(cycle, top), spans)
     else:
         inner = InnerIteration(top.A, partial(cycle, top), case.restart)
-        system = CheckedMixed(kernels, comm, outer, made.b, inner, spans, checks)
+        system = CheckedMixed(checks, kernels, comm, outer, made.b, inner, spans)
     spans.flip = flip if flip is not None and flip.rank == comm.rank else None
     spans.arrays = lambda: dict(_arrays(system, made))
     if case.values is None:
@@ -283,7 +283,7 @@ def found_by_cg(at: At) -> list[Any]:
         made = make_stencil(kernels, comm, box.levels(4), [form], "surface_last", weights(), Spans())
         checks.know(made)
         top = made.hierarchies[0].top
-        system = CheckedCg(kernels, comm, top.A, made.b, partial(cycle, top), Spans(), checks)
+        system = CheckedCg(checks, kernels, comm, top.A, made.b, partial(cycle, top), Spans())
         if comm.rank == 1:
             at.wrap(system)
         conjugate_gradients(system, most=50, tolerance=0.0)

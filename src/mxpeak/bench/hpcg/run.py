@@ -237,7 +237,7 @@ class Hpcg:
     def _system(self, problem: StencilProblem, comm: Communicator) -> CgSystem:
         top, checks = problem.hierarchies[0].top, self._bench.checks
         shared = (self._kernels, comm, top.A, problem.b, partial(cycle, top), self._bench.spans)
-        return CgSystem(*shared) if checks is None else CheckedCg(*shared, checks)
+        return CgSystem(*shared) if checks is None else CheckedCg(checks, *shared)
 
     def _longest(self, seconds: float) -> float:
         """Return the time of the slowest rank on rank 0."""

@@ -292,4 +292,4 @@ class HpgMxp:
         rounding = 0.0 if top.A.A.values == "fp64" else self._problem.forms(top.A.A.storage)[1].tolerance
         inner = InnerIteration(top.A, partial(cycle, top), restart, rounding)
         shared = (bench.kernels.sparse, comm, hierarchy.outer, problem.b, inner, bench.spans)
-        return MixedSystem(*shared) if bench.checks is None else CheckedMixed(*shared, bench.checks)
+        return MixedSystem(*shared) if bench.checks is None else CheckedMixed(bench.checks, *shared)

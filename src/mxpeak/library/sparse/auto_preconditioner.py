@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -69,9 +69,14 @@ def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group:
         choice = _for_zero_diagonal(kernels, A, count, group) if count else _automatic(kernels, A, group)
         return replace(choice, automatic=True)
     group.collectively(lambda: _check_request(requested, zeros))
-    if requested == "stencil":
-        return _stencil(kernels, A) or _no_stencil()
-    return Choice(requested, "as asked")
+    if requested != "stencil":
+        return Choice(requested, "as asked")
+    if stencil := _stencil(kernels, A):
+        return stencil
+    raise UsageError(
+        'preconditioner="stencil" needs the 27-point matrix of HPG-MxP or HPCG (26 and -1, or -1.5 and '
+        '-0.5 in z) on a box with even sides, but A is another matrix; use preconditioner="auto"'
+    )
 
 
 def _check_request(requested: str, zeros: Array) -> None:
@@ -164,11 +169,8 @@ def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
-    return group.on_all_rows(A if group.is_serial else pattern(A), _is_narrow)
-
-
-def _is_narrow(A: Csr) -> bool:
-    return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
+    graph = A if group.is_serial else pattern(A)
+    return group.on_all_rows(graph, lambda graph: bool(width(graph) ** 3 <= NARROW_GRAPH * graph.nnz))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +236,6 @@ def hubs(A: Csr, group: RankGroup = SERIAL) -> float:
 def has_pyamg() -> bool:
     """Return whether PyAMG can be imported."""
     return find_spec("pyamg") is not None
-
-
-def _no_stencil() -> NoReturn:
-    raise UsageError(
-        'preconditioner="stencil" needs the 27-point matrix of HPG-MxP or HPCG (26 and -1, or -1.5 and '
-        '-0.5 in z) on a box with even sides, but A is another matrix; use preconditioner="auto"'
-    )
 
 
 def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:

@@ -253,12 +253,6 @@ def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> floa
     return max(float(options.rtol), float(options.atol) / size) if size else float(options.rtol)
 
 
-def _colours(driver: GmresDriver) -> int | None:
-    """Return the largest number of colors on any rank, or None if sweeps update single rows. Collective."""
-    colours = driver.problem.colours  # None on all ranks or on none of them
-    return None if colours is None else int(driver.group.largest(colours))
-
-
 def _empty(
     kernels: SparseKernels, share: Share, options: GmresOptions, n: int, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
@@ -289,6 +283,7 @@ def _info(
 ) -> GmresInfo:
     """Return the diagnostics of all right-hand sides. Collective."""
     problem, choice, A = driver.problem, driver.plan.choice, driver.problem.matrix.inner.A
+    colours = problem.colours  # None on all ranks or on none of them
     longest = max(results, key=lambda result: result.steps)
     residual = float(np.max([result.residual for result in results]))  # NaN if any is NaN, which max may ignore
     notes = dict.fromkeys([*driver.notes, *(result.note for result in results if result.note)])
@@ -310,7 +305,7 @@ def _info(
         reason=choice.reason,
         levels=problem.levels,
         storage=A.storage,
-        colours=_colours(driver),
+        colours=None if colours is None else int(driver.group.largest(colours)),
         scaled=driver.plan.scaling.active,
         fallback=driver.fallback,
         message="\n".join(notes),

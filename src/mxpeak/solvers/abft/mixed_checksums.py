@@ -67,14 +67,6 @@ class USums(NamedTuple):
         return cls(sums[0], sums[1], sums[2], sums[4], sums[5])
 
 
-class Taken(NamedTuple):
-    """The amounts that steps subtract from the row sums, the sums of L, and the rounding variance of the amounts."""
-
-    taken: Vector
-    lower: Vector
-    variance: Vector
-
-
 class MixedChecks(Checks):
     """The checks of `lu.factorize`, for update operands of a given precision."""
 
@@ -114,29 +106,25 @@ class MixedChecks(Checks):
         self._largest_size = root_mean_square(self.kernels.xp, self._sums) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
-            below = slice(self.A.rows.local_start(j), None)
-            self._lower[below] = (self._all_before(j))[below]
-
-    def _all_before(self, j: int) -> Vector:
-        """Return the row sums over all columns before j. Collective over the process row."""
-        sums, end = self.zeros(), self.A.cols.local_start(j)
-        self.kernels.add_matvec(sums, self.A.local[:, :end], self.weights[0][:end])
-        return self.along_row(sums)
+            below, end = slice(self.A.rows.local_start(j), None), self.A.cols.local_start(j)
+            before = self.zeros()  # the row sums over all columns before j
+            self.kernels.add_matvec(before, self.A.local[:, :end], self.weights[0][:end])
+            self._lower[below] = self.along_row(before)[below]
 
     def check(self, done: int) -> None:
         """Check the trailing matrix after the steps since the last check. Collective over the grid."""
         steps, j = self.steps[self._at : done], self.column_after(done)
         if not steps:
             return
-        sums, actual = self._taken(steps, 0), self.sums_from(j)
-        want = self._from(steps[0], self.kernels.xp.subtract(self._sums, sums.taken))
+        (subtracted, _, variance), actual = self._subtracted(steps, 0), self.sums_from(j)
+        want = self._from(steps[0], self.kernels.xp.subtract(self._sums, subtracted))
         size = self._from(steps[0], self.kernels.xp.abs(self._sums))
-        limit = self._limit(self.no_less_than_typical(size), sums.variance)
+        limit = self._limit(self.no_less_than_typical(size), variance)
 
         def others() -> tuple[Vector, Vector]:
             since = self.steps[self.first : done]
             return self._from(
-                steps[0], self.kernels.xp.subtract(self._sums_at_first, self._taken(since, 1).taken)
+                steps[0], self.kernels.xp.subtract(self._sums_at_first, self._subtracted(since, 1)[0])
             ), self._from(steps[0], self.sums_from(j, 1))
 
         for row in self.judge(done, (want, actual), limit, self._sums, others, (j, j)):
@@ -173,8 +161,10 @@ class MixedChecks(Checks):
             squares = xp.add(squares, xp.clip(variance, max=largest))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 
-    def _taken(self, steps: list[LuStep], k: int) -> Taken:
-        """Return the amounts that steps subtract from the row sums, and record the sums of L and U.
+    def _subtracted(self, steps: list[LuStep], k: int) -> Matrix:
+        """Return the amounts that steps subtract from the row sums, the sums of L, and the variance of the amounts.
+
+        With the first weights (k = 0), record the sums of L and U.
 
         Collective over the grid.
         """
@@ -185,15 +175,14 @@ class MixedChecks(Checks):
             for step in (step for step in steps if A.grid.p == step.p):
                 self._upper[self._block(step)] = u[step.j0 - j0 : step.j1 - j0]
         sums = xp.zeros((3, A.rows.local_size))
-        taken = Taken(sums[0], sums[1], sums[2])
         if own_steps:
             of_own = xp.concat([of_U[:, step.j0 - j0 : step.j1 - j0] for step in own_steps], axis=1)
             self._take(own_steps, USums.of(of_own), sums, k)
-        for sums_of_rows in taken:
+        for sums_of_rows in sums:
             self.along_row(sums_of_rows)
         if k == 0:
-            self.kernels.add_scaled(self._lower, 1.0, taken.lower)
-        return taken
+            self.kernels.add_scaled(self._lower, 1.0, sums[1])
+        return sums
 
     def _block(self, step: LuStep) -> slice:
         """Return the local rows of a step's block row."""

@@ -21,7 +21,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import SparseMatrix
-from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, Preconditioner, SparseBasis
+from mxpeak.distributed.system import CgSystem, MixedSystem, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.abft.solve_faults import SolveChecks
@@ -41,20 +41,13 @@ U = PRECISIONS["fp64"].u
 class CheckedCg(CgSystem):
     """A system for conjugate gradients with checks."""
 
-    def __init__(
-        self,
-        kernels: SparseKernels,
-        comm: Communicator,
-        A: SparseMatrix,
-        b: Vector,
-        precondition: Preconditioner | None,
-        spans: Spans,
-        checks: SolveChecks,
-    ):
-        super().__init__(kernels, comm, A, b, precondition, spans)
+    def __init__(self, checks: SolveChecks, *system: Any):
+        """Create the system from the arguments of `CgSystem`."""
+        super().__init__(*system)
+        kernels, comm, A = self._kernels, self._comm, self._A
         self._checks, self._unbooked = checks, A.timed_by(Spans())
         self._true = zeros(kernels, A.n, "fp64")
-        self._size, self._b_norm = size_of(kernels, comm, self._unbooked), norm(kernels, comm, b)
+        self._size, self._b_norm = size_of(kernels, comm, self._unbooked), norm(kernels, comm, self._b)
         self._forget()
 
     def _forget(self) -> None:
@@ -189,20 +182,13 @@ class CheckedMixed(MixedSystem):
 
     _basis: RecordingBasis
 
-    def __init__(
-        self,
-        kernels: SparseKernels,
-        comm: Communicator,
-        A: SparseMatrix,
-        b: Vector,
-        inner: InnerIteration,
-        spans: Spans,
-        checks: SolveChecks,
-    ):
-        super().__init__(kernels, comm, A, b, inner, spans)
+    def __init__(self, checks: SolveChecks, *system: Any):
+        """Create the system from the arguments of `MixedSystem`."""
+        super().__init__(*system)
+        kernels, comm, A, (*_, inner, _) = self._kernels, self._comm, self._A, system
         self._checks, self._true = checks, zeros(kernels, A.n, "fp64")
         self._u = max(PRECISIONS[inner.A.A.vectors].u, inner.rounding)
-        self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, b)
+        self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, self._b)
         self._steps, self._before, self._squares = 0, 0.0, list[float]()
 
     def _empty_basis(self, restart: int) -> SparseBasis:
