@@ -195,10 +195,7 @@ def _largest_of_columns(xp: Any, X: Matrix) -> list[float]:
 
 
 def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
-    """Return the largest e with |r_i b_ij| >= 2^(e-1) in each column, and 0 for a zero column.
-
-    The product itself may be outside the range.
-    """
+    """Return the largest e with |r_i b_ij| >= 2^(e-1) in each column, for any size of the product; 0 for zeros."""
     columns, lowest = [], -(1 << 20)
     for sizes in _absolute_parts(xp, B):
         exponents = xp.frexp(xp.astype(sizes, xp.float64, copy=False))[1] + xp.frexp(R)[1][:, None]

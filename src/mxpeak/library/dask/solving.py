@@ -270,10 +270,7 @@ class DaskFactors:
 
 
 def _check_b(b: Any, n: int) -> np.dtype[Any]:
-    """Check the shape of b and that its entries are finite; return its type, float64 or complex128.
-
-    The workers check the entries of a Dask array.
-    """
+    """Check the shape and the entries of b, but not the entries of a Dask array; return float64 or complex128."""
     if not isinstance(b, da.Array):
         checked = right_hand_side(b, n)
         dtype = wide_type(checked.dtype, "b")

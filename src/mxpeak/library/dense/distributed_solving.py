@@ -52,10 +52,7 @@ PHASES = ("make", "equilibrate", "factor", "refine")
 
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
-    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b.
-
-    Collective over its ranks.
-    """
+    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b. Collective."""
     chosen = _chosen_precision(A, precision, device, b)
     held, in_use, spans = A.source.holds, A.source.held, Spans()
     size_bytes = check_memory(A.comm, A.n, A.nb, (A.grid.P, A.grid.Q), held=held, in_use=in_use, parts=A.parts)
@@ -283,10 +280,7 @@ class DistributedFactors(DenseFactors):
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return why only fp64 factors can decide whether A is singular, or an empty string.
-
-        fp32 factors reveal no condition number above 1/u.
-        """
+        """Return why fp64 factors must decide whether A is singular: fp32 factors reveal no condition above 1/u."""
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
             return note_of_doubt(self._factors.condition, self.precision)
         return ""
@@ -365,10 +359,7 @@ _kernels: WeakKeyDictionary[Any, Kernels] = WeakKeyDictionary()
 
 @contextmanager
 def computing(comm: Communicator) -> Iterator[Kernels]:
-    """Provide the host's kernels for these ranks, created once, and limit BLAS to one thread in the context.
-
-    Collective.
-    """
+    """Provide the host's kernels for these ranks, created once, with BLAS on one thread. Collective."""
     with blas.one_thread():
         if comm not in _kernels:
             placement = bind_to_cores(comm, None)

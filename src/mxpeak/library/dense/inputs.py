@@ -63,10 +63,7 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """Return a finite copy of the right-hand sides in the type of A.
-
-    If A is real and b is complex, the imaginary parts are additional columns.
-    """
+    """Return a finite copy of b in the type of A; imaginary parts are more columns if only b is complex."""
     xp = kernels.xp
     B = b.on(kernels.device, working_type(b.dtype))
     check_finite(B, "b", xp)

@@ -40,10 +40,7 @@ LETTERS = {np.dtype(name): letters for name, letters in zip("dfDF", (("d", "d"),
 
 
 class Routines(NamedTuple):
-    """SciPy's BLAS and LAPACK routines for one type, with its unit roundoff u and safe minimum.
-
-    Three of the routines are those for the real type.
-    """
+    """SciPy's BLAS and LAPACK routines for one type, three for its real type, its roundoff u and safe minimum."""
 
     gesv: Callable[..., Any]
     getrf: Callable[..., Any]
@@ -163,10 +160,7 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
-    """Return the ends (minimum, maximum) of the row sums of |w_ij| and of the column sums, and max |w_ij|.
-
-    W is column-major.
-    """
+    """Return the smallest and largest row sum and column sum of |w_ij|, and max |w_ij|, of a column-major W."""
     n = len(W)
     ones = _ones(n, of.real)
     across, down = both = np.zeros((2, n), of.real)

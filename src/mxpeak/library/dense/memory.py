@@ -82,10 +82,7 @@ def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
-    """Return the smallest number of ranks that need at most `free` bytes each, or 0 if none does.
-
-    The candidates are the grids s×s and s×(s+1).
-    """
+    """Return the fewest ranks, as a grid s×s or s×(s+1), that need at most `free` bytes each, or 0."""
     if 8 * VECTORS * parts * n >= free:
         return 0
     blocks = ceil(n / nb)

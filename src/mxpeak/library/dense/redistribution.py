@@ -69,10 +69,7 @@ def by_rows(starts: Sequence[int]) -> list[MatrixPiece]:
 
 
 def pieces_of(comm: Communicator, n: int, own_pieces: Mapping[tuple[int, int], Array]) -> list[MatrixPiece]:
-    """Return the pieces of all ranks, and check that they contain every entry exactly once. Collective.
-
-    The pieces are sorted by rank and keep the order of their rank.
-    """
+    """Return the pieces of all ranks by rank, and check that they contain every entry exactly once. Collective."""
     here = [MatrixPiece(comm.rank, row, col, values.shape) for (row, col), values in own_pieces.items()]
     pieces = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
     _check_every_entry_once(n, pieces)
@@ -151,10 +148,7 @@ def _packed(
 
 
 def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
-    """Send a message to rank `to`, receive `theirs` from rank `source`, and return it.
-
-    Complex numbers are sent as pairs of fp64 numbers.
-    """
+    """Send a message to rank `to` and return `theirs` from rank `source`, as fp64 numbers or pairs of them."""
     requests = [comm.irecv(theirs.view(np.float64), source, TAG)] if theirs.size else []
     requests += [comm.isend(message.view(np.float64), to, TAG)] if message.size else []
     Task(all_of(requests)).wait()

@@ -95,10 +95,7 @@ def _check_request(requested: str, zeros: Array) -> None:
 
 
 def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGroup) -> Choice:
-    """Return a choice with rows permuted to a full diagonal, or factors on rank 0 if there are several ranks.
-
-    Collective.
-    """
+    """Return a choice with rows permuted to a full diagonal, or factors if there are several ranks. Collective."""
     permuted_note = f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; "
     if group.is_serial:
         rows = rows_to_diagonal(A)
@@ -216,10 +213,7 @@ def skew(A: Csr, group: RankGroup = SERIAL) -> float:
 
 
 def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
-    """Return whether v^T A v and v^T D v differ in sign for a smooth v, which proves that A is indefinite. Collective.
-
-    v is the smooth vector of aggregation.
-    """
+    """Return whether v^T A v and v^T D v differ in sign for a smooth v, so that A is indefinite. Collective."""
     with np.errstate(all="ignore"):
         v = smooth(A, group)
         products = v @ (A @ group.with_halo(v)), v @ (A.diagonal() * v)

@@ -66,10 +66,7 @@ class Checks(ABC):
         return self._keeps or (step + 1) % EVERY == 0
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Check the matrix after `done` steps, and write a checkpoint if no uncorrected fault exists.
-
-        Collective over the grid.
-        """
+        """Check the matrix after `done` steps; write a checkpoint if all faults are corrected. Collective."""
         with self.spans("abft"):
             self.check(done)
             self._checks += 1
@@ -262,10 +259,7 @@ class Checks(ABC):
         return int(largest) if largest == smallest >= 0.0 else None
 
     def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
-        """Set a_ij = (s_i - the sum of the other entries) / w_j if this corrects both sums.
-
-        Collective along the process row.
-        """
+        """Set a_ij = (s_i - the sum of the other entries) / w_j if this corrects both sums. Collective."""
         A, (w, _) = self.A, self.weights
         owner, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
         before = float(A.local[row, jl]) if owner else 0.0

@@ -239,8 +239,5 @@ class MixedChecks(Checks):
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-    """Return the sums unchanged.
-
-    The sums of L and U weighted by w identify the row, and those weighted by w' are not kept.
-    """
+    """Return the same sums as those weighted by w', which are not kept for L and U; a row is identified by w."""
     return sums

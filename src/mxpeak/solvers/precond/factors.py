@@ -56,10 +56,7 @@ MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 @dataclass(frozen=True, slots=True)
 class SparseFactors:
-    """The factors L U = A[rows] in a format; `lu` is None if another rank stores the factors.
-
-    `rows` is None if the rows are not permuted.
-    """
+    """The factors L U = A[rows]; `lu` is None if another rank stores them, and `rows` if none is permuted."""
 
     lu: Any
     vectors: str
