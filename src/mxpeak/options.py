@@ -222,12 +222,6 @@ def _metavar(parse: Callable[[str], Any]) -> str:
     return parse.metavar if isinstance(parse, ValueParser) else ""
 
 
-def memory_budget(text: str) -> str:
-    """Check a memory budget, a share (80%) or a size with its unit (64GiB), and return its text."""
-    memory_bytes(text, total=2**40)
-    return text
-
-
 def memory_bytes(text: str, total: int) -> int:
     """Return a memory budget in bytes; a share such as 80% refers to `total` bytes."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -258,10 +252,19 @@ def stall_limits(text: str) -> tuple[float, float] | None:
     return float(match[1]), float(match[2] or 60)
 
 
-def stall_limit(text: str) -> str:
-    """Check the limits for stalled ranks and return their text."""
-    stall_limits(text)
-    return text
+def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a parser that checks a text with `parse` and returns the text."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return check
+
+
+#: The limits for stalled ranks, and a memory budget, a share (80%) or a size with its unit (64GiB), as their text.
+stall_limit = checked(stall_limits)
+memory_budget = checked(lambda text: memory_bytes(text, total=2**40))
 
 
 def option(
@@ -411,11 +414,11 @@ def resolve(
     settings: dict[str, Setting] = {}
     for o in options(config):
         if o.name in flags:
-            settings[o.name] = Setting(parsed(o, flags[o.name], "/".join(o.flags)), "flag")
+            settings[o.name] = Setting(parsed_by(o.parse, flags[o.name], "/".join(o.flags)), "flag")
         elif environ.get(o.variable):
-            settings[o.name] = Setting(parsed(o, environ[o.variable], o.variable), "variable")
+            settings[o.name] = Setting(parsed_by(o.parse, environ[o.variable], o.variable), "variable")
         elif o.name in file:
-            settings[o.name] = Setting(parsed(o, as_text(file[o.name]), f"--config key {o.name}"), "file")
+            settings[o.name] = Setting(parsed_by(o.parse, as_text(file[o.name]), f"--config key {o.name}"), "file")
         elif dat is not None and o.name in dat:
             settings[o.name] = Setting(dat[o.name], "HPL.dat")
         else:
@@ -438,11 +441,6 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
             "value of this type"
         )
     return Setting(value, "file")
-
-
-def parsed(o: Option, text: str, source: str) -> Any:
-    """Parse the text of an option's value; errors name the source of the text."""
-    return parsed_by(o.parse, text, source)
 
 
 def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any:

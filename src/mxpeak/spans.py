@@ -254,6 +254,11 @@ class Spans:
         return self.known_phases
 
     @property
+    def times(self) -> dict[str, float]:
+        """Return the seconds of each phase so far."""
+        return {name: phase.time_s for name, phase in self.phases.items()}
+
+    @property
     def index(self) -> int:
         """Return the index of the last finished step."""
         return self._last[0]

@@ -18,7 +18,7 @@ from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
-from mxpeak.options import Option, as_text, options, parsed, suggestion
+from mxpeak.options import Option, as_text, options, parsed_by, suggestion
 from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.parent_watch import child_environment
@@ -250,7 +250,7 @@ def _output(command: list[str]) -> tuple[str, str, int]:
 def _flag(option: Option, name: str, value: Any) -> list[str]:
     """Return a setting as command-line flags; a grid may be a pair (P, Q), or a list of pairs."""
     text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
-    parsed(option, text, name)  # so that an error names the argument instead of the flag
+    parsed_by(option.parse, text, name)  # so that an error names the argument instead of the flag
     if option.default is False:
         return [option.flags[-1]] if text == "yes" else []
     return [option.flags[-1], text]

@@ -75,7 +75,11 @@ class GridFactors(Factorization):
         self.over_rows = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
         self.balance: Balance | None = None
         with spans("equilibrate"):
-            self._balance_if_needed(scale)
+            sums = self._abs_sums()
+            self.norms = self.A_inf, self.A_one = self._largest(*sums)
+            if scale and (PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(*sums)):
+                self.balance = balance(LU, kernels)
+                self.A_inf, self.A_one = self._largest(*self._abs_sums())
         self.scaled = self.balance is not None
         by_row = xp.zeros(A.rows.local_size)
         kernels.row_max(LU.local, by_row)
@@ -114,14 +118,6 @@ class GridFactors(Factorization):
     def usable_for_gmres(self) -> bool:
         """Return True: GMRES shows whether it converges, at a lower cost than a condition estimate."""
         return True
-
-    def _balance_if_needed(self, scale: bool) -> None:
-        """Compute the norms of A, and scale LU if that is necessary and allowed."""
-        sums = self._abs_sums()
-        self.norms = self.A_inf, self.A_one = self._largest(*sums)
-        if scale and (PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(*sums)):
-            self.balance = balance(self.LU, self.kernels)
-            self.A_inf, self.A_one = self._largest(*self._abs_sums())
 
     def _abs_sums(self) -> tuple[Vector, Vector]:
         """Return Σ_j |a_ij| over the rows and Σ_i |a_ij| over the columns."""

@@ -25,7 +25,7 @@ from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.engine import blas
 from mxpeak.library.dense.distributed import DistributedMatrix
-from mxpeak.library.dense.factors import DenseFactors, raise_singular, times_of
+from mxpeak.library.dense.factors import DenseFactors, raise_singular
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_breakdown, note_of_doubt
 from mxpeak.library.dense.inputs import form_of
 from mxpeak.library.dense.matrix_source import owned
@@ -315,7 +315,7 @@ class DistributedFactors(DenseFactors):
                 grid=(A.grid.P, A.grid.Q),
                 nb=A.nb,
                 bytes_a_rank=self._bytes,
-                times={name: time_s for name, time_s in times_of(spans).items() if name in PHASES},
+                times={name: time_s for name, time_s in spans.times.items() if name in PHASES},
                 history=tuple(A.parts * eta for eta in solution.history),
                 _estimates=Estimates.known((condition, factors.growth)),
                 _row_error=Estimates.known((solution.rows,)),

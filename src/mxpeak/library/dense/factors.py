@@ -119,19 +119,18 @@ class LUFactors(DenseFactors):
         A: Matrix,
         factors: ArrayFactors,
         spans: Spans,
-        gmres_steps: int,
+        requested: str,
         *,
         notes: tuple[str, ...] = (),
         exponent: int = 0,
         why: str = "",
-        may_refactor: bool = False,
     ):
         self.A = A
         self._backend, self._factors, self._spans, self._notes = backend, factors, spans, notes
         self._exponent = exponent  # A was multiplied by 2^exponent
-        self._gmres_steps = gmres_steps
+        self._gmres_steps = max_gmres_steps(A.shape[0], requested)
         self._why = why  # the reason for the precision of the factors
-        self._may_refactor = may_refactor  # whether `solve` may factor A in fp64 if that is faster
+        self._may_refactor = requested == "auto"  # whether `solve` may factor A in fp64 if that is faster
         self._transposed: LUFactors | None = None
 
     @property
@@ -245,7 +244,7 @@ class LUFactors(DenseFactors):
             rhs=k,
             emulated=factors.emulated,
             backward_error=solution.eta,
-            times=times_of(spans),
+            times=spans.times,
             history=tuple(solution.history),
             _estimates=Estimates(lambda: (factors.condition, factors.growth)),
             _row_error=row_error,
@@ -329,7 +328,7 @@ def factors_of(
         decayed = True
     backend, M, exponent = _prepared(kernels, A, dtype, "fp64")
     why = DECAYED if decayed else choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).reason
-    return _kept(backend, M, fp64_factors(backend, M, spans), spans, precision, exponent=exponent, why=why)
+    return LUFactors(backend, M, fp64_factors(backend, M, spans), spans, precision, exponent=exponent, why=why)
 
 
 def low_precision_factors(
@@ -352,7 +351,7 @@ def low_precision_factors(
         factors = fp64_factors(backend, M, spans)
     elif coarser and low.may_hide_singularity:  # a hidden singularity must be excluded before refinement
         factors, notes = _deflated(backend, M, low, spans)
-    return _kept(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+    return LUFactors(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
 def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> DenseBackend:
@@ -381,11 +380,6 @@ def raise_singular(pivot: int, n: int, least: float, *, on_grid: bool = False) -
     )
 
 
-def times_of(spans: Spans) -> dict[str, float]:
-    """Return the time of each phase in seconds."""
-    return {name: phase.time_s for name, phase in spans.phases.items()}
-
-
 def _prepared(
     kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str
 ) -> tuple[DenseBackend, Matrix, int]:
@@ -393,14 +387,6 @@ def _prepared(
     M = on_kernels(A, dtype, precision, kernels)
     with kernels.computing():
         return backend_of(kernels, dtype), *raised(kernels.xp, M)
-
-
-def _kept(
-    backend: DenseBackend, A: Matrix, factors: ArrayFactors, spans: Spans, precision: str, **facts: Any
-) -> LUFactors:
-    """Return the factors as an `LUFactors` object with the GMRES limit of the requested precision."""
-    steps = max_gmres_steps(A.shape[0], precision)
-    return LUFactors(backend, A, factors, spans, steps, may_refactor=precision == "auto", **facts)
 
 
 def _deflated(

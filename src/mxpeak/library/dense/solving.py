@@ -15,15 +15,7 @@ from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
-from mxpeak.library.dense.factors import (
-    DECAYED,
-    EmptyFactors,
-    LUFactors,
-    backend_of,
-    factors_of,
-    low_precision_factors,
-    times_of,
-)
+from mxpeak.library.dense.factors import DECAYED, EmptyFactors, LUFactors, backend_of, factors_of, low_precision_factors
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, right_hand_side
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_lapack
@@ -31,7 +23,7 @@ from mxpeak.library.dense.small_lu import kernel_for, solve_by_small_lu, suits_s
 from mxpeak.library.dense.stack import solve_stack, stack_of
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import warned
-from mxpeak.library.policy import choose_precision, max_gmres_steps, own_precision_is_fastest
+from mxpeak.library.policy import choose_precision, own_precision_is_fastest
 from mxpeak.library.types import with_precision_of, working_type
 from mxpeak.spans import Spans
 
@@ -234,7 +226,7 @@ def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = No
     time_s = time.perf_counter() - begin
     why = DECAYED if decay_spans else choose_precision(n, A.dtype, "auto", b.size // n).reason
     if solution is not None and solution.enough:
-        times = {**(times_of(decay_spans) if decay_spans else {}), "solve": time_s}
+        times = {**(decay_spans.times if decay_spans else {}), "solve": time_s}
         return solution.X, info_of(solution, A, b, times, why)
     kernels, of_b = choose.dense(None), Input("b", b, b.dtype, b.shape, "cpu")
     B = block(of_b, A.dtype, kernels)
@@ -242,7 +234,7 @@ def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = No
     spans.add("solve", time_s)
     if solution is not None:
         backend, A = backend_of(kernels, A.dtype), A if lies_well(A) else np.array(A)
-        factors = LUFactors(backend, A, solution.factors(kernels, A), spans, max_gmres_steps(n, "auto"), why=why)
+        factors = LUFactors(backend, A, solution.factors(kernels, A), spans, "auto", why=why)
     else:
         of_A = Input("A", A, A.dtype, A.shape, "cpu")
         factors = factors_of(kernels, of_A, "auto", A.dtype, B.shape[1], spans, decayed=bool(decay_spans))

@@ -313,7 +313,7 @@ def _info(
         device=driver.device,
         ranks=driver.group.comm.size,
         setup_s=setup_s,
-        times={name: phase.time_s for name, phase in driver.spans.phases.items()},
+        times=driver.spans.times,
         history=tuple(longest.history),
         condition=condition,
         ill_conditioned=singular,
