@@ -88,7 +88,7 @@ def factorize(
     copy A between steps, and determines the first step. |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.
     Collective over the grid.
     """
-    lu = _MixedLu(A, options, kernels, spans, blocks, keeper, PanelSolves() if solves is None else solves)
+    lu = _MixedLu(options, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
     spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
     lu.run(LuOverlap(lu.lookahead))
     # The negatives are reduced by "max", so the result is the first column.
@@ -99,17 +99,9 @@ def factorize(
 class _MixedLu(Pipeline):
     """The operations of the factorization without pivoting, and its buffers."""
 
-    def __init__(
-        self,
-        A: DistMatrix,
-        options: MixedLuOptions,
-        kernels: Kernels,
-        spans: Spans,
-        blocks: DiagonalBlocks | None,
-        keeper: Checkpointer,
-        solves: PanelSolves,
-    ):
-        super().__init__(A, kernels, spans, blocks, keeper)
+    def __init__(self, options: MixedLuOptions, solves: PanelSolves, *pipeline: Any):
+        super().__init__(*pipeline)
+        A, kernels, keeper = self.A, self.kernels, self.keeper
         self.options, self.solves = options, solves
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # read only at the end, so that no step waits for it
         if "zero_pivots" in keeper.notes:

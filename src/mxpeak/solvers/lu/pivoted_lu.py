@@ -77,7 +77,7 @@ def factorize(
     A between steps, and determines the first step. |ΔA| <= N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24); 2/3
     N³ flops. Rounded operands add 2·u·|L||U| with the u of their format. Collective over the grid.
     """
-    lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
+    lu = _PivotedLu(options, order, A, kernels, spans, blocks, keeper)
     lu.run(lu.overlap)
     return lu.singular
 
@@ -85,17 +85,9 @@ def factorize(
 class _PivotedLu(Pipeline):
     """The four phases of the factorization with partial pivoting, and their buffers."""
 
-    def __init__(
-        self,
-        A: DistMatrix,
-        options: PivotedLuOptions,
-        kernels: Kernels,
-        spans: Spans,
-        blocks: DiagonalBlocks | None,
-        keeper: Checkpointer,
-        order: RowOrder | None,
-    ):
-        super().__init__(A, kernels, spans, blocks, keeper)
+    def __init__(self, options: PivotedLuOptions, order: RowOrder | None, *pipeline: Any):
+        super().__init__(*pipeline)
+        A, kernels, keeper = self.A, self.kernels, self.keeper
         self.handlers |= {AWAIT_PIVOTS: self.await_pivots, SWAP: self.begin_swap}
         self.options, self.order = options, order
         self.singular = int(*keeper.notes.get("singular", [0]))
