@@ -12,8 +12,6 @@ import numpy as np
 
 from mxpeak.errors import Outcome
 from mxpeak.kernels import choose
-from mxpeak.kernels.contract import DenseKernels, Matrix
-from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.outcomes import Info
 from mxpeak.library.types import roundoff
 from mxpeak.records import size_text
@@ -116,16 +114,6 @@ class Estimates:
             self._values, self._compute = self._compute(), None
             self.time_s = time.perf_counter() - begin
         return self._values
-
-
-def row_error_of(A: Matrix, X: Block, B: Block, eta: float, backend: DenseKernels | None = None) -> Estimates:
-    """Return the worst row-wise error of A X = B, to be computed on first use by the host or by a backend.
-
-    The error is NaN if A, X or B changes after their normwise error eta was computed.
-    """
-    return Estimates(
-        lambda: (row_error_if_unchanged(backend or choose.dense(None), A, X, B, eta) if eta < inf else inf,)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +220,7 @@ class SolveInfo(Info):
     nb: int = 0
     bytes_a_rank: int = 0
     _estimates: Estimates = field(repr=False, compare=False)
-    _row_error: Estimates | tuple[Any, ...] = field(repr=False, compare=False)  # or the arguments of `row_error_of`
+    _row_error: Estimates | tuple[Any, ...] = field(repr=False, compare=False)  # or A, X, B, eta and a backend
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
@@ -262,7 +250,10 @@ class SolveInfo(Info):
         The value is NaN if A, b or x changed after the solve.
         """
         if isinstance(self._row_error, tuple):
-            self.__dict__["_row_error"] = row_error_of(*self._row_error)
+            A, X, B, eta, *backend = self._row_error
+            kernels = backend[0] if backend else choose.dense(None)
+            worst = row_error_if_unchanged(kernels, A, X, B, eta) if eta < inf else inf
+            self.__dict__["_row_error"] = Estimates.known((worst,))
         assert isinstance(self._row_error, Estimates)
         error: float = self._row_error.values()[0]
         return error
