@@ -330,7 +330,7 @@ def ended_by_curvature(change: float) -> tuple[int, list[Any]]:
     indefinite = tuple(20.0 if d == 13 else -1.0 for d in range(27))
     made = make_stencil(kernels, comm, [Box(8, 8, 8)], [form], "natural", indefinite, Spans())
     checks = SolveChecks(Spans())
-    system = WrongCurvature(kernels, comm, made.hierarchies[0].top.A, made.b, None, Spans(), checks)
+    system = WrongCurvature(checks, kernels, comm, made.hierarchies[0].top.A, made.b, None, Spans())
     system.change = change
     done = conjugate_gradients(system, most=50, tolerance=TOLERANCE)
     system.ended()

@@ -27,7 +27,6 @@ from mxpeak.runtime.host_modes import one_thread
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.levels import (
     COARSEST,
-    LEAST_SHARED,
     Coupling,
     DiagonalFactor,
     LevelMatrices,
@@ -35,6 +34,7 @@ from mxpeak.solvers.precond.levels import (
     from_pyamg,
     local_columns,
     scale_couplings,
+    worth_sharing,
 )
 from mxpeak.solvers.precond.schwarz import overlapping
 
@@ -148,7 +148,7 @@ def _levels(
 def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGroup) -> _FineLevel | None:
     """Return the next level distributed over the ranks, or None if it is too small or impossible. Collective."""
     comm = group.comm
-    if starts[-1] < max(LEAST_SHARED, LEAST_OF_RANK * comm.size):
+    if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
         return None
     A, partners = local_columns(comm, _block(C, RankGroup(comm, starts)), starts)
     of_level = RankGroup(comm, starts, partners)

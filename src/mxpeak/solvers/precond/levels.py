@@ -90,6 +90,11 @@ def complexity(levels: Sequence[LevelMatrices]) -> float:
     return float(sum(level.A.nnz for level in levels) / levels[0].A.nnz)
 
 
+def worth_sharing(n: int) -> bool:
+    """Return whether a coarser level of n rows is distributed over the ranks."""
+    return n >= LEAST_SHARED
+
+
 def for_pyamg(A: Csr) -> Any:
     """Return A with 32-bit indices, because PyAMG accepts only these and SciPy 1.13 may produce 64-bit indices."""
     M = sparse.csr_matrix(A)

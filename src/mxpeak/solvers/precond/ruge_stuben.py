@@ -25,7 +25,6 @@ from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.factors import MOST_GATHERED, no_room
 from mxpeak.solvers.precond.levels import (
     COARSEST,
-    LEAST_SHARED,
     Coupling,
     DiagonalFactor,
     LevelMatrices,
@@ -33,6 +32,7 @@ from mxpeak.solvers.precond.levels import (
     from_pyamg,
     local_columns,
     scale_couplings,
+    worth_sharing,
 )
 from mxpeak.solvers.precond.schwarz import overlapping
 
@@ -190,7 +190,7 @@ class _WholeLevel:
 def _shared_levels(levels: Sequence[LevelMatrices]) -> int:
     """Return the number of distributed levels: the finest and those with enough rows, but not the coarsest."""
     below = enumerate(levels[1:], 1)
-    return next(depth for depth, level in below if level.n < LEAST_SHARED or level.P is None)
+    return next(depth for depth, level in below if not worth_sharing(level.n) or level.P is None)
 
 
 def _scaling_of_all_rows(scales: Sequence[Any]) -> Equilibration:
