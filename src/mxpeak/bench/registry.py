@@ -29,6 +29,11 @@ class InputFile:
     reader: str
     writer: str = ""
 
+    @classmethod
+    def of(cls, name: str, module: str) -> InputFile:
+        """Return the input file that the functions `read_dat` and `write_dat` of a module read and write."""
+        return cls(name=name, reader=f"{module}:read_dat", writer=f"{module}:write_dat")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFormat:
@@ -126,9 +131,7 @@ register(
         title="HPL",
         kind="lu",
         lines="mxpeak.report.lu_text:LuLines",
-        input=InputFile(
-            name="HPL.dat", reader="mxpeak.bench.hpl.input:read_dat", writer="mxpeak.bench.hpl.input:write_dat"
-        ),
+        input=InputFile.of("HPL.dat", "mxpeak.bench.hpl.input"),
         report=ReportFormat(format="hpl", file="HPL.out", writer="mxpeak.report.hpl_text:HplText"),
     )
 )
@@ -142,11 +145,7 @@ register(
         title="HPL-MxP",
         kind="lu",
         lines="mxpeak.report.lu_text:MxpLines",
-        input=InputFile(
-            name="HPL-MxP.dat",
-            reader="mxpeak.bench.hpl_mxp.input:read_dat",
-            writer="mxpeak.bench.hpl_mxp.input:write_dat",
-        ),
+        input=InputFile.of("HPL-MxP.dat", "mxpeak.bench.hpl_mxp.input"),
         report=ReportFormat(format="mxp", file="HPL-MxP.out", writer="mxpeak.report.mxp_text:MxpText"),
         submission="mxpeak.report.submission:submission_files",
     )
@@ -178,9 +177,7 @@ register(
         title="HPCG",
         kind="sparse",
         lines="mxpeak.report.sparse_text:HpcgLines",
-        input=InputFile(
-            name="hpcg.dat", reader="mxpeak.bench.hpcg.input:read_dat", writer="mxpeak.bench.hpcg.input:write_dat"
-        ),
+        input=InputFile.of("hpcg.dat", "mxpeak.bench.hpcg.input"),
         report=ReportFormat(
             format="hpcg", file="HPCG-Benchmark_3.1_{:%Y-%m-%d_%H-%M-%S}.txt", writer="mxpeak.report.hpcg_text:HpcgText"
         ),

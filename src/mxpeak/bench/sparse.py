@@ -155,13 +155,9 @@ def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Se
 
 def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:
     """Return the published rules that the mode and the storage format break."""
-    broken = []
-    if config.mode != "official":
-        broken.append(Violation("mode", "--mode explore was chosen"))
-    if storage not in PLAIN:
-        text = f"{storage}: its columns are compressed, which the published rules do not cover"
-        broken.append(Violation("storage", text))
-    return broken
+    broken = [Violation("mode", "--mode explore was chosen")] if config.mode != "official" else []
+    text = f"{storage}: its columns are compressed, which the published rules do not cover"
+    return broken + ([] if storage in PLAIN else [Violation("storage", text)])
 
 
 def memory_violations(used: int, machine: Mapping[str, Any]) -> list[Violation]:
@@ -188,33 +184,29 @@ def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[s
 class SolveProgress:
     """Report the steps of one or several solves to the observers of a run.
 
-    most      expected number of steps of all solves
+    expected  expected number of steps of all solves
     before    steps of the solves that have ended
     aim       relative residual at which the solve ends, from which the number of steps is extrapolated
     """
 
     spans: Spans
     label: str
-    most: int
+    expected: int
     flops_per_step: float
     before: int = 0
     aim: float = 0.0
 
-    def start(self) -> None:
-        """Report the start of the first solve."""
-        self.spans.start(self.label, self.most * self.flops_per_step)
-
     def step(self, steps: int) -> None:
         """Report the number of steps that the current solve has completed."""
         steps += self.before
-        self.most = max(self.most, steps)
-        self.spans.expect(self.most * self.flops_per_step)
-        self.spans.step(steps, self.most, steps * self.flops_per_step)
+        self.expected = max(self.expected, steps)
+        self.spans.expect(self.expected * self.flops_per_step)
+        self.spans.step(steps, self.expected, steps * self.flops_per_step)
 
     def cycle(self, solve: Solve) -> None:
         """Report a completed restart cycle."""
         if 0.0 < self.aim < solve.residual < 1.0:
-            self.most = int((self.before + solve.steps) * log(self.aim) / log(solve.residual))
+            self.expected = int((self.before + solve.steps) * log(self.aim) / log(solve.residual))
         self.step(solve.steps)
 
 
@@ -232,11 +224,7 @@ class SparseBench(Bench[AnySparse]):
         self.cautions: list[Caution] = []
         self.parts: Sequence[str] = ()
         check_abft(self)
-        self.checks = self._new_checks()
-
-    def _new_checks(self) -> SolveChecks | None:
-        """Return the fault checks of --abft."""
-        return SolveChecks(self.spans) if self.config.abft else None
+        self.checks = SolveChecks(self.spans) if self.config.abft else None
 
     def begin_solves(self, part: str, problem: StencilProblem | None = None) -> None:
         """Start the fault checks of a part of the run; from now on, the matrices of `problem` must not change."""
@@ -255,6 +243,12 @@ class SparseBench(Bench[AnySparse]):
         if part not in self.parts:
             return part
         return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
+
+    def progress(self, label: str, steps: int, flops_per_step: float, aim: float = 0.0) -> SolveProgress:
+        """Start to report a part of the run with this expected number of steps."""
+        progress = SolveProgress(self.spans, label, steps, flops_per_step, aim=aim)
+        self.spans.start(label, steps * flops_per_step)
+        return progress
 
     def begin(self, case: Any) -> None:
         """Start a case; all its parts record into the same spans."""
@@ -323,7 +317,7 @@ class SparseBench(Bench[AnySparse]):
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
             # Keep these solves out of the fault checks of the run.
-            checks, self.checks = self.checks, self._new_checks()
+            checks, self.checks = self.checks, SolveChecks(self.spans) if self.config.abft else None
             try:
                 use(self.make(tiny, forms, stencil, Solo()))
             finally:
@@ -336,11 +330,11 @@ class SparseBench(Bench[AnySparse]):
 
     def _use(self, forms: Sequence[Form]) -> str:
         """Return a name for the set of kernels that these forms need."""
-        names = [
-            f"{form.storage} {order_of(self.config, form.storage)} {'/'.join(form.values)} {form.vectors}"
-            for form in forms
-        ]
-        return ", ".join([self.name, *names, *(["checked"] if self.checks else [])])
+        names = [self.name]
+        for form in forms:
+            order = order_of(self.config, form.storage)
+            names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors}")
+        return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
         """Run the kernels that only matrices with entries of another rank need, without communication."""
@@ -378,7 +372,7 @@ class SparseBench(Bench[AnySparse]):
             prepare()
             samples.append(timed(lambda: solves.append(solve())))
             progress.before = steps * len(samples)
-            progress.most = steps * max(least, ceil(rt * len(samples) / sum(samples)))
+            progress.expected = steps * max(least, ceil(rt * len(samples) / sum(samples)))
             if so_far is not None:
                 self.sampled(samples[-1], so_far(TimedSolves(samples, solves)))
         self.spans.finish()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.bench.registry import BENCHMARKS, load
+from mxpeak.bench.registry import BENCHMARKS, Benchmark, load
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import RunRequest, add_options, requests
 from mxpeak.cli.run_history import PARTIAL, RESULT
@@ -51,37 +51,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     choices = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
-        of_benchmark = _add_benchmark(
-            choices,
-            benchmark.name,
-            benchmark.summary,
-            benchmark.example,
-            benchmark.config,
-            formats=["text", *([benchmark.report.format] if benchmark.report else [])],
-        )
-        if benchmark.input:
-            of_benchmark.add_argument(
-                "--dat", metavar="FILE", help=f"read an {benchmark.input.name} file; flags override its settings"
-            )
-            of_benchmark.add_argument(
-                "--print-dat",
-                action="store_true",
-                help=f"print an {benchmark.input.name} file with these settings, then exit",
-            )
-    _add_benchmark(choices, "all", "all benchmarks, with one scoreboard", "mxpeak run all --quick", RunConfig)
+        _add_benchmark(choices, benchmark)
+    summary, example = "all benchmarks, with one scoreboard", "mxpeak run all --quick"
+    _add_benchmark(choices, Benchmark(name="all", summary=summary, config=RunConfig, module="", example=example))
 
 
-def _add_benchmark(
-    choices: Any, name: str, summary: str, example: str, config: type, formats: Sequence[str] = ("text",)
-) -> argparse.ArgumentParser:
+def _add_benchmark(choices: Any, benchmark: Benchmark) -> None:
+    """Add the parser of a benchmark to the choices of `run`."""
+    about, form = f"{benchmark.name}: {benchmark.summary}.", benchmark.input
     parser: argparse.ArgumentParser = choices.add_parser(
-        name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n"
+        benchmark.name, help=benchmark.summary, description=about, epilog=f"example:\n  {benchmark.example}\n"
     )
-    add_options(parser, config)
+    formats = ["text", *([benchmark.report.format] if benchmark.report else [])]
+    add_options(parser, benchmark.config)
     add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
     parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a result.json")
+    if form:
+        settings = f"print an {form.name} file with these settings, then exit"
+        parser.add_argument("--dat", metavar="FILE", help=f"read an {form.name} file; flags override its settings")
+        parser.add_argument("--print-dat", action="store_true", help=settings)
     parser.set_defaults(action=run)
-    return parser
 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
@@ -198,8 +187,12 @@ class Execution:
         from mxpeak.watch.watchdog import WRITING
 
         codes: list[int] = []
+
+        def first() -> Mapping[str, Any] | None:  # the problem of a scaling study on its fewest ranks
+            return next((result.problem for result in self.displays[0].results if result.passed), None)
+
         try:
-            for request, comm in turns(wanted, self.session, self._first_problem):
+            for request, comm in turns(wanted, self.session, first):
                 codes.append(self._run_benchmark(request, comm))
         except BaseException:  # a signal, or an error of only this rank
             if self.so_far is not None:
@@ -221,10 +214,6 @@ class Execution:
     def results(self) -> list[Result]:
         """Return the results of all benchmarks."""
         return [result for display in self.displays for result in display.results]
-
-    def _first_problem(self) -> Mapping[str, Any] | None:
-        """Return the problem of a scaling study on its fewest ranks, if its result is valid."""
-        return next((result.problem for result in self.displays[0].results if result.passed), None)
 
     def _run_benchmark(self, request: RunRequest, comm: Communicator) -> int:
         """Run one benchmark with a display of its own and return its code; errors of all ranks end only it."""
@@ -295,11 +284,11 @@ class Execution:
         """Print notes about the settings and about rules that the run will break. Collective."""
         if request.output.quiet:
             return
-        for line in request.notes:
-            self.session.log(f"note: {line}")
+        lines = list(request.notes)
         if hasattr(module, "forewarnings") and (request.output.verbose or not request.among):
-            for line in module.forewarnings(request.config, comm):
-                self.session.log(f"note: {line}")
+            lines += module.forewarnings(request.config, comm)
+        for line in lines:
+            self.session.log(f"note: {line}")
 
     def _finish(self) -> int:
         """Show all results and write the files; if they cannot be written, the result is on stdout."""
@@ -315,8 +304,11 @@ class Execution:
         try:
             body |= self._study()
         finally:  # the result comes first, so that no later failure loses a finished run
-            text = to_json(body)
-            error = self._write_result(text)
+            text, error = to_json(body), None
+            try:
+                self.folders[0].write(RESULT, text)
+            except OSError as failure:
+                error = failure
         if request.output.json == "-":
             self.stdout.say(text)
         elif request.stdout_format == "text" and not request.output.quiet and several:
@@ -334,7 +326,7 @@ class Execution:
         request = self.displays[0].request
         if request.of_ranks is None:
             return {}
-        runs = [(one.request.of_ranks or 0, next(iter(one.results), None)) for one in self.displays]
+        runs = [(shown.request.of_ranks or 0, next(iter(shown.results), None)) for shown in self.displays]
         return {"study": section(request, runs)}
 
     def _overview(self, body: dict[str, Any]) -> str:
@@ -356,7 +348,7 @@ class Execution:
             color=shown.color,
             page="" if folder.missing else str(folder.path / PAGE),
             sizes=[*(["quick sizes"] * quick), duration(ended - begun)],
-            lost=[one.request.benchmark.name for one in self.displays if one.skipped or not one.results],
+            lost=[each.request.benchmark.name for each in self.displays if each.skipped or not each.results],
             quick=quick,
             verbose=shown.request.output.verbose,
         )
@@ -392,7 +384,7 @@ class Execution:
         display = next(display for display in self.displays if display.request.config.submission_folder is not None)
         if all(result.status == "aborted" for result in display.results):  # no list accepts aborted results
             return ExitCode.VALID
-        others = [r for one in self.displays for r in one.results if one is not display]
+        others = [result for other in self.displays for result in other.results if other is not display]
         submission_files = load(display.request.benchmark.submission)
         files = {**files, **submission_files(display.results, others, display.request.report_name)}
         try:
@@ -404,14 +396,6 @@ class Execution:
         if not display.request.output.quiet:
             self.session.log(f"submission in {folder.path}/")
         return ExitCode.VALID
-
-    def _write_result(self, text: str) -> OSError | None:
-        """Write the result file; return the error if it cannot be written."""
-        try:
-            self.folders[0].write(RESULT, text)
-        except OSError as error:
-            return error
-        return None
 
     def _write(self, files: dict[str, str], result: str, error: OSError | None, output: OutputConfig) -> int:
         """Write the other files of a run, print their paths, or report `error` or an error of the writes."""

@@ -118,7 +118,7 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
         if points
     ]
     x = Axis(0.0, 100.0, [(float(at), f"{at}") for at in range(0, 101, 20)])
-    y = Axis.from_zero(max(value for one in series for _, value in one.points))
+    y = Axis.from_zero(max(value for curve in series for _, value in curve.points))
     return curves("Rate over the run", "work done in %", unit, x, y, series)
 
 

@@ -186,24 +186,13 @@ class Hpcg:
             so_far=so_far if official else None,
         )
         after = bench.bandwidth(top.A, held)
+        trace = self._trace(system, steps) if official else None
         return HpcgMeasured(
-            storage=storage,
-            levels=problem.described(self._box, 0),
-            aim=aim,
-            converged=converged,
-            steps=steps,
-            spectral=spectral,
-            symmetry=symmetry,
-            norms=_norms(sets),
-            timed=sets,
-            trace=self._trace(system, steps) if official else None,
-            max_error=system.max_error(1.0),
-            readings=bench.limit(before, after, held),
-            setup_s=setup_s,
-            optimize_s=optimize_s,
-            held_bytes=held,
-            setup_bytes=int(bench.total(problem.setup_bytes)),
-        )
+            storage=storage, levels=problem.described(self._box, 0), aim=aim, converged=converged, steps=steps,
+            spectral=spectral, symmetry=symmetry, norms=_norms(sets), timed=sets, trace=trace,
+            max_error=system.max_error(1.0), readings=bench.limit(before, after, held), setup_s=setup_s,
+            optimize_s=optimize_s, held_bytes=held, setup_bytes=int(bench.total(problem.setup_bytes)),
+        )  # fmt: skip
 
     def _trace(self, system: CgSystem, steps: int) -> list[dict[str, Any]] | None:
         """Return the spans of one more set if --trace is given. Collective."""
@@ -224,9 +213,7 @@ class Hpcg:
 
     def _progress(self, part: str, steps: int) -> SolveProgress:
         """Start to report a part of the run with this expected number of steps."""
-        progress = SolveProgress(self._bench.spans, self._bench.label(part), steps, self._flops_per_step)
-        progress.start()
-        return progress
+        return self._bench.progress(self._bench.label(part), steps, self._flops_per_step)
 
     def _solve(self, system: CgSystem, **how: Any) -> CgSolve:
         """Solve once, and run the fault checks at its end. Collective."""

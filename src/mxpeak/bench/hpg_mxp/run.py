@@ -187,19 +187,11 @@ class HpgMxp:
         after = bench.bandwidth(double.outer, held_mixed)
         trace = self._trace(problem, mixed) if config.trace is not None and official else None
         return HpgMxpMeasured(
-            storage=storage,
-            levels=self._problem.described(problem, 1),
-            validation=validation,
-            timed=timed,
-            double=reference,
-            readings=bench.limit(before, after, held_mixed),
-            setup_s=setup_s,
-            optimize_s=problem.optimize_s,
-            held_bytes=held_mixed,
-            double_bytes=held_double,
-            setup_bytes=int(bench.total(problem.setup_bytes)),
-            trace=trace,
-        )
+            storage=storage, levels=self._problem.described(problem, 1), validation=validation, timed=timed,
+            double=reference, readings=bench.limit(before, after, held_mixed), setup_s=setup_s,
+            optimize_s=problem.optimize_s, held_bytes=held_mixed, double_bytes=held_double,
+            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace,
+        )  # fmt: skip
 
     def _trace(self, problem: StencilProblem, hierarchy: Hierarchy) -> list[dict[str, Any]]:
         """Return the spans of one restart cycle (paper, fig. 9). Collective."""
@@ -232,12 +224,10 @@ class HpgMxp:
         """Solve with one solver to the tolerance. Collective over comm."""
         restart, system = self._config.restart, self._system(problem, hierarchy, comm, self._config.restart)
         self._bench.begin_solves(label)
-        spans = self._bench.spans
-        progress = SolveProgress(spans, self._bench.label(label), GUESSED, self._flops_per_step, aim=tolerance)
-        progress.start()
+        progress = self._bench.progress(self._bench.label(label), GUESSED, self._flops_per_step, aim=tolerance)
         b_norm = system.norm_of_b()
         solve = self._solve(system, b_norm, restart=restart, most=most, tolerance=tolerance, watch=progress.cycle)
-        spans.finish()
+        self._bench.spans.finish()
         return Validated(solve, system.max_error(1.0))
 
     def _solves(
@@ -271,12 +261,10 @@ class HpgMxp:
         bench.begin_solves(label)
         first, m = min(config.restart, config.iterations), config.iterations
         label = bench.label(label)
-        progress = SolveProgress(bench.spans, f"{label}, not counted yet", first, self._flops_per_step)
-        progress.start()
+        progress = bench.progress(f"{label}, not counted yet", first, self._flops_per_step)
         expected_s = bench.slowest(partial(solve, first, progress)) * m / first
         solves = max(least, ceil(rt / expected_s))
-        progress = SolveProgress(bench.spans, label, m * solves, self._flops_per_step)
-        progress.start()
+        progress = bench.progress(label, m * solves, self._flops_per_step)
         each = partial(solve, m, progress)
         return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=so_far if figure else None)
 

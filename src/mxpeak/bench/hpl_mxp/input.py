@@ -33,12 +33,9 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 def _threshold(text: str) -> float:
     """Parse the threshold, which must be positive."""
-    value = real()(text)
-    if value <= 0.0:
-        raise UsageError(
-            f"the threshold {value:g} skips the check, but a mixed-precision result needs a check; use 16.0"
-        )
-    return value
+    if (value := real()(text)) > 0.0:
+        return value
+    raise UsageError(f"the threshold {value:g} skips the check, but a mixed-precision result needs a check; use 16.0")
 
 
 def write_dat(config: HplMxpConfig) -> str:

@@ -147,25 +147,15 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         grid.all, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u], "max", kernels.xp
     )
     return MxpSolve(
-        time_s=elapsed_s,
-        lu_time_s=lu_s,
-        refine_time_s=refine_s,
-        start_unix=start,
-        end_unix=end,
-        generate_s=generate_s,
-        check=check,
-        proof=prove(system, A, case.precision, kernels, timed.balance, seed),
-        iterations=done.steps,
-        history=done.by_step(),
-        singular=timed.singular,
-        growth=largest_u / largest_a if largest_a else 0.0,
-        condition=condition_estimate(mxp),
+        time_s=elapsed_s, lu_time_s=lu_s, refine_time_s=refine_s, start_unix=start, end_unix=end,
+        generate_s=generate_s, check=check, proof=prove(system, A, case.precision, kernels, timed.balance, seed),
+        iterations=done.steps, history=done.by_step(), singular=timed.singular,
+        growth=largest_u / largest_a if largest_a else 0.0, condition=condition_estimate(mxp),
         unpreconditioned_factor=unpreconditioned_factor(system, mxp),
-        unpreconditioned_steps=_steps_without_factors(case, system, mxp),
-        spans=timed.spans,
+        unpreconditioned_steps=_steps_without_factors(case, system, mxp), spans=timed.spans,
         witness=timed.blocks.witness(with_l=True),
         panel_solves=panel_solve_facts(grid.all.gather_objects(timed.solves) or [timed.solves]),
-    )
+    )  # fmt: skip
 
 
 def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:

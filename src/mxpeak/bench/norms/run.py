@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Unpack
 
@@ -168,8 +168,7 @@ class NormBench(Bench[NormsConfig]):
     def _between_readings(
         self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
-        """Time the norm between two readings of the limit, or without readings for --warmup none. Collective over the
-        grid.
+        """Time the norm between two readings of the limit; --warmup none has no readings. Collective over the grid.
 
         The reading after a norm is also the reading before the next norm of the same part of the matrix.
         """
@@ -224,18 +223,16 @@ class NormBench(Bench[NormsConfig]):
 
     def _make_ready(self, dtype: str) -> None:
         """Compile the kernels of a type. Collective."""
-        mode = " deterministic" if self.config.deterministic else ""
-        name = f"norms, {dtype} {self._structure()}{mode}" if self.kernels.name == "host" else ""
-        cores = self.placement.before
-        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype), name, cores, self.kernels)
+        # Hermitian needs all kernels, also those for real parts
+        name = "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
+        use = f"norms, {dtype} {name}{' deterministic' * self.config.deterministic}"
+        cores, label = self.placement.before, f"first use of {dtype}"
+        kernels = use if self.kernels.name == "host" else ""
+        compile_in_turn(self.comm, label, partial(self._try_all, dtype, name), kernels, cores, self.kernels)
 
-    def _structure(self) -> str:
-        """Return the structure that needs all kernels: Hermitian if one of the structures needs real parts."""
-        return "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
-
-    def _try_all(self, dtype: str) -> None:
+    def _try_all(self, dtype: str, structure: str) -> None:
         """Run all kernels on a tiny matrix of this rank."""
-        case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=self._structure(), kind="all")
+        case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=structure, kind="all")
         alone = make_grid(ProcessGrid(1, 1), Solo())
         assert alone is not None
         A, S, kernels = empty_matrix(case, alone, self.kernels.norms), structure_of(case), self.kernels.norms
