@@ -320,9 +320,9 @@ class Spans:
         accumulate.
         """
         self._begun.append((self.stopwatch.mark(), self._ended, index, count, done_flops))
-        self._tell(self.stopwatch.lag)
+        self._notify(self.stopwatch.lag)
 
-    def _tell(self, lag: int) -> None:
+    def _notify(self, lag: int) -> None:
         while len(self._begun) > lag:
             mark, ended, index, count, done_flops = self._begun.pop(0)
             self.stopwatch.seconds(mark, mark)  # wait for the mark
@@ -340,7 +340,7 @@ class Spans:
 
     def finish(self) -> None:
         """Wait for all work, and notify the observers that the computation has ended."""
-        self._tell(0)
+        self._notify(0)
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)
         elapsed_s = self.active_s

@@ -41,7 +41,7 @@ SEED = 1984
 #: two.
 APART = 1e-3
 #: Largest number of faults per rank in the result; faults that could not be corrected come first.
-MOST_TOLD = 8
+MOST_LISTED = 8
 
 
 class Checks(ABC):
@@ -73,7 +73,7 @@ class Checks(ABC):
             # Sums are recomputed after a fault, so a fault in a checkpoint could not be detected later.
             keeps = (
                 self._keeps
-                and allreduce_scalar(self.A.grid.all, float(self._unmended()), "sum", self.kernels.xp) == 0.0
+                and allreduce_scalar(self.A.grid.all, float(self._uncorrected()), "sum", self.kernels.xp) == 0.0
             )
         if keeps:
             self._keeper.keep(done, notes)
@@ -98,14 +98,14 @@ class Checks(ABC):
         begin = perf_counter()
         self.look_back()
         after_s = perf_counter() - begin
-        worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_TOLD]
-        own = len(self._faults), self._unmended(), worst
+        worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_LISTED]
+        own = len(self._faults), self._uncorrected(), worst
         parts = self.A.grid.all.gather_objects(own) or [own]
         faults = sorted((fault for *_, part in parts for fault in part), key=lambda fault: fault.step)
         count, uncorrected = (sum(part[k] for part in parts) for k in range(2))
         return Checked(self._checks, count, count - uncorrected, faults, self.spans.time_of("abft"), after_s)
 
-    def _unmended(self) -> int:
+    def _uncorrected(self) -> int:
         """Return the number of this rank's faults that could not be corrected."""
         return sum(not fault.corrected for fault in self._faults)
 
@@ -179,13 +179,13 @@ class Checks(ABC):
         limit: Vector,
         carried: Vector,
         others: Callable[[], tuple[Vector, Vector]],
-        mendable: tuple[int, int] | None = None,
+        correctable: tuple[int, int] | None = None,
     ) -> list[int]:
         """Compare the carried sums with those of the matrix, record large differences, and correct single errors.
 
-        carried    the sums kept since the last check, from which the first of `sums` are computed
-        others     returns both sums weighted by w'; all ranks call it, only if something differs
-        mendable   the first row and column of the submatrix in which a single wrong entry has not spread
+        carried       the sums kept since the last check, from which the first of `sums` are computed
+        others        returns both sums weighted by w'; all ranks call it, only if something differs
+        correctable   the first row and column of the submatrix in which a single wrong entry has not spread
 
         Return the local rows that were corrected. Collective over the grid.
         """
@@ -206,24 +206,26 @@ class Checks(ABC):
         hit = xp.multiply(wrong, xp.astype(sum_only, xp.float64)) - rows
         row.allreduce(hit, "max")
         hit_rows = [i for i, value in enumerate(hit.tolist()) if value > 0]
-        return self._note(done, Differing([want, want2], [actual, actual2], limit, _marked(rows), hit_rows), mendable)
+        return self._note(
+            done, Differing([want, want2], [actual, actual2], limit, _marked(rows), hit_rows), correctable
+        )
 
-    def _note(self, done: int, differing: Differing, mendable: tuple[int, int] | None) -> list[int]:
+    def _note(self, done: int, differing: Differing, correctable: tuple[int, int] | None) -> list[int]:
         """Record rows with wrong sums as a fault; return the corrected local rows. Collective over the grid."""
         A, rows = self.A, differing.rows
         alone = allreduce_scalar(A.grid.column, float(len(rows)), "sum", self.kernels.xp) == 1.0
         column = self._column(rows[0], differing) if rows else None
-        mended = False
-        if rows and alone and column is not None and mendable is not None:
-            inside = A.rows.to_global(rows[0]) >= mendable[0] and column >= mendable[1]
-            mended = inside and self._mend(rows[0], column, differing, mendable[1])
+        is_corrected = False
+        if rows and alone and column is not None and correctable is not None:
+            inside = A.rows.to_global(rows[0]) >= correctable[0] and column >= correctable[1]
+            is_corrected = inside and self._correct(rows[0], column, differing, correctable[1])
         for part, which in (("matrix", rows), ("checksum", differing.sums)):
             if which and A.grid.q == 0:  # all ranks of the process row find the same fault
                 at = column if part == "matrix" else None
                 process = A.grid.p, None if at is None else A.cols.owner(at)
-                first, corrected = A.rows.to_global(which[0]), mended or part == "checksum"
+                first, corrected = A.rows.to_global(which[0]), is_corrected or part == "checksum"
                 self._faults.append(Fault(done, process, len(which), first, at, part, corrected))
-        return [rows[0]] if mended else []
+        return [rows[0]] if is_corrected else []
 
     def _column(self, row: int, differing: Differing) -> int | None:
         """Return the column of a local row's only wrong entry, or None. Collective over the process row."""
@@ -258,7 +260,7 @@ class Checks(ABC):
         largest, smallest = float(ends[0]), -float(ends[1])
         return int(largest) if largest == smallest >= 0.0 else None
 
-    def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
+    def _correct(self, row: int, column: int, differing: Differing, first: int) -> bool:
         """Set a_ij = (s_i - the sum of the other entries) / w_j if this corrects both sums. Collective."""
         A, (w, _) = self.A, self.weights
         owner, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)

@@ -177,7 +177,7 @@ class MixedChecks(Checks):
         sums = xp.zeros((3, A.rows.local_size))
         if own_steps:
             of_own = xp.concat([of_U[:, step.j0 - j0 : step.j1 - j0] for step in own_steps], axis=1)
-            self._take(own_steps, USums.of(of_own), sums, k)
+            self._add_own_amounts(own_steps, USums.of(of_own), sums, k)
         for sums_of_rows in sums:
             self.along_row(sums_of_rows)
         if k == 0:
@@ -188,7 +188,7 @@ class MixedChecks(Checks):
         """Return the local rows of a step's block row."""
         return self.A.rows.local_range(step.j0, step.j1)
 
-    def _take(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
+    def _add_own_amounts(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
         """Add this rank's amounts: L_row (U_col w) + L21 (U11 w) below a step's block, and L11 u in the block.
 
         The columns of all steps are read together, row by row. Reading each step separately takes three times as long,

@@ -66,7 +66,7 @@ class PivotedChecks(Checks):
         """Do nothing, because x is computed from U immediately, and L is not needed again."""
 
     def _compare(
-        self, done: int, sums_by: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None
+        self, done: int, sums_by: Callable[[int], Vector], first: int, correctable: tuple[int, int] | None
     ) -> None:
         """Check the carried sums from a local row on, and recompute wrong sums."""
         xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
@@ -83,9 +83,9 @@ class PivotedChecks(Checks):
         size[:first] = 0.0
         limit = xp.full_like(size, f.smallest)
         self.kernels.add_scaled(limit, TOLERANCE * (n + FEW) * f.u, self.no_less_than_typical(size))
-        mended = self.judge(done, sums, limit, sums[0], lambda: both(1), mendable)
+        corrected_rows = self.judge(done, sums, limit, sums[0], lambda: both(1), correctable)
         if 1 in actual:
             for k, carried in enumerate(self._carried):
-                for row in mended:
+                for row in corrected_rows:
                     actual[k][row] = carried[row]
                 carried[first:] = actual[k][first:]

@@ -17,7 +17,7 @@ from mxpeak.distributed.stencil import StencilProblem
 from mxpeak.spans import Spans
 
 #: Largest number of faults in the result of a run.
-MOST_TOLD = 8
+MOST_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class SolveChecks:
 
     def _note(self, fault: SolveFault) -> None:
         self.found += 1
-        if len(self.faults) < MOST_TOLD:
+        if len(self.faults) < MOST_LISTED:
             self.faults.append(fault)
 
 
