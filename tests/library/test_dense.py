@@ -334,13 +334,13 @@ def test_many_right_hand_sides_are_each_solved(kernels: DenseKernels, precision:
 
 def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     assert mx.solve(random((60, 60)), random(60))[1].precision == "fp64"
-    n = policy.FP32_FROM["small_lu", "real"].one
+    n = policy.FP32_FROM["small_lu", "real"].single
     assert mx.solve(random((n, n)), random(n))[1].precision == "fp32"
     assert mx.solve(random((n, n)), random((n, 2)))[1].precision == "fp64"
     assert mx.solve(random((60, 60), np.float32), random(60, np.float32))[1].precision == "fp32"
     for (engine, kind), crossover in policy.FP32_FROM.items():
         dtype = np.dtype(complex if kind == "complex" else float)
-        for sides, first in ((1, crossover.one), (2, crossover.several)):
+        for sides, first in ((1, crossover.single), (2, crossover.several)):
             for n, found in ((first - 1, "fp64"), (first, "fp32")):
                 assert policy.choose_precision(n, dtype, "auto", sides, engine=engine).name == found
                 if engine == "small_lu":
@@ -368,7 +368,7 @@ def test_columns_that_differ_little_are_scaled_for_bf16_and_not_for_fp32() -> No
 def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_dominates(
     monkeypatch: pytest.MonkeyPatch, small_lu_up_to: Callable[[int], None]
 ) -> None:
-    n = policy.FP32_FROM["lapack", "real"].one + 3
+    n = policy.FP32_FROM["lapack", "real"].single + 3
     small_lu_up_to(n - 3)
     monkeypatch.setattr(array_factors, "BF16_FROM", n)
     A, b = random((n, n)), random(n)
@@ -429,7 +429,7 @@ def test_a_fallback_is_kept(kernels: DenseKernels, precision: str) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_factors_in_fp64_are_made_for_right_hand_sides_that_take_longer_to_refine(*, transposed: bool) -> None:
-    n = policy.FP32_FROM["lapack", "real"].one
+    n = policy.FP32_FROM["lapack", "real"].single
     A, many = random((n, n)), n // policy.ORDERS_PER_REFACTORING + 1
     for precision, kept in (("auto", "fp64"), ("fp32", "fp32")):
         F = mx.lu_factor(A, precision=precision)

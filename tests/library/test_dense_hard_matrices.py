@@ -59,7 +59,7 @@ def test_a_numerically_singular_matrix_is_solved_with_a_warning(precision: str) 
 @for_each("precision", ["auto", "fp32"])
 def test_fp32_does_not_hide_that_a_matrix_is_singular_from_a_b_that_fits(kernels: DenseKernels, precision: str) -> None:
     for seed in range(3):
-        n = policy.FP32_FROM["small_lu", "real"].one
+        n = policy.FP32_FROM["small_lu", "real"].single
         A = np.random.default_rng(seed).standard_normal((n, n))
         A[-1] = A[:-1].sum(axis=0) / 20
         _, info = solve_on(kernels, A, A @ np.ones(n), precision)
