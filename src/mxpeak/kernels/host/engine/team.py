@@ -91,9 +91,7 @@ class Team:
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
         self._pid = 0
         self._looks = LOOKS if alone and len(set(self._cores)) >= threads > 1 else 0
-        self._counts = np.zeros(
-            threads * APART, np.int64
-        )  # thread 0: pieces of work given; other threads: pieces finished
+        self._counts = np.zeros(threads * APART, np.int64)  # of thread 0: pieces given; of others: pieces finished
         weakref.finalize(self, _send_home, self._work).atexit = False  # at exit, Python ends these daemon threads
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
@@ -116,19 +114,16 @@ class Team:
             function(0, *args)
             return
         self._start()
-        done: SimpleQueue[BaseException | None] = (
-            SimpleQueue()
-        )  # one queue per run, so that an interrupted run leaves no results behind
+        # One queue per run, so that an interrupted run leaves no results behind.
+        done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._counts[0] += 1  # first, so that threads never wait for a piece that an interrupt has canceled
         for work in self._work:
             work.put((self._counts[0], function, args, done))
         failures: list[BaseException | None] = [None]
         try:
             function(0, *args)
-        except Exception as error:
-            failures[0] = (
-                error  # an interrupt propagates at once, because the other threads may be waiting for this one
-            )
+        except Exception as error:  # an interrupt propagates at once, because the other threads may wait for this one
+            failures[0] = error
         if self._looks:
             await_done(self._counts, self.threads, self._counts[0], self._looks)
         failures += [done.get() for _ in self._work]

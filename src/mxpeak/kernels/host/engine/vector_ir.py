@@ -109,6 +109,11 @@ def call_at(typingctx, address):
     return types.int32(types.int64), codegen
 
 
+def data_of(context, builder, array_type, array):
+    """Return the pointer to the first number of an array."""
+    return context.make_array(array_type)(context, builder, array).data
+
+
 def _vector(context, builder, array_type, data, count):
     """Return the `count` numbers at a pointer as a contiguous array without reference counting."""
     vector = context.make_array(array_type)(context, builder)
@@ -204,26 +209,24 @@ def emit_prefetch(builder, address, write):
     builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), write, keep, data])
 
 
-@intrinsic
-def prefetch(typingctx, address):
-    """Prefetch the cache line at `address` for reading and writing."""
+def _prefetching(write):
+    """Return an intrinsic that prefetches a cache line."""
 
-    def codegen(context, builder, signature, args):
-        emit_prefetch(builder, args[0], 1)
-        return context.get_dummy_value()
+    @intrinsic
+    def prefetch(typingctx, address):
+        """Prefetch the cache line at `address`."""
 
-    return types.void(types.int64), codegen
+        def codegen(context, builder, signature, args):
+            emit_prefetch(builder, args[0], write)
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    return prefetch
 
 
-@intrinsic
-def prefetch_read(typingctx, address):
-    """Prefetch the cache line at `address` for reading."""
-
-    def codegen(context, builder, signature, args):
-        emit_prefetch(builder, args[0], 0)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+#: Prefetch a cache line for reading and writing, or only for reading.
+prefetch, prefetch_read = _prefetching(1), _prefetching(0)
 
 
 @intrinsic
@@ -239,8 +242,7 @@ def cycles(typingctx):
 
 def _slot(context, builder, array_type, array, index):
     """Return the address of array[index] of a one-dimensional int64 array."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [index])
+    return builder.gep(data_of(context, builder, array_type, array), [index])
 
 
 @intrinsic
@@ -350,20 +352,6 @@ def constant(element, values):
     return ir.Constant(ir.VectorType(element, len(values)), list(values))
 
 
-def splat(builder, value, lanes):
-    """Return a vector with `value` in all lanes."""
-    nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    return builder.shuffle_vector(builder.insert_element(nothing, value, _I32(0)), nothing, constant(_I32, [0] * lanes))
-
-
-def multiply_add(builder, a, b, c):
-    """Return a b + c for vectors, rounded once if the processor has the instruction."""
-    kind = a.type
-    name = f"llvm.fmuladd.v{kind.count}{kind.element.intrinsic_name}"
-    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
-    return builder.call(function, [a, b, c])
-
-
 class Vectors:
     """Emit instructions on vectors of `numbers` numbers of an array's type, at unaligned addresses.
 
@@ -394,13 +382,16 @@ class Vectors:
     def load(self, address, kind=None):
         """Load a vector, or a value of the type `kind`."""
         kind = kind or self.type
-        value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
-        value.align = self.bits // 8
-        return value
+        return self.builder.load(self._pointer(address, kind), align=self.bits // 8)
 
     def store(self, value, address):
         """Store a vector or a scalar."""
-        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = self.bits // 8
+        self.builder.store(value, self._pointer(address, value.type), align=self.bits // 8)
+
+    def _pointer(self, address, kind):
+        """Return an address, given as an integer or as a pointer, as a pointer to a type."""
+        cast = self.builder.inttoptr if address.type == _I64 else self.builder.bitcast
+        return cast(address, kind.as_pointer())
 
     def number(self, address):
         """Load the real and imaginary parts of the number at an address, or the number itself if it is real."""
@@ -410,7 +401,9 @@ class Vectors:
 
     def all(self, value):
         """Return a vector with `value` in all lanes."""
-        return splat(self.builder, value, self.lanes)
+        nothing = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(nothing, value, _I32(0))
+        return self.builder.shuffle_vector(first, nothing, constant(_I32, [0] * self.lanes))
 
     def alternating(self, even, odd):
         """Return a vector with one value in the even lanes and another in the odd ones."""
@@ -472,4 +465,6 @@ class Vectors:
 
     def add_product(self, a, b, c):
         """Return a b + c, rounded once if the processor has the instruction."""
-        return multiply_add(self.builder, a, b, c)
+        name = f"llvm.fmuladd.v{self.lanes}{self.real.intrinsic_name}"
+        kind = ir.FunctionType(self.type, [self.type] * 3)
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c])

@@ -59,7 +59,7 @@ class ChunkColumns(NamedTuple):
         return LANES * int(self.table[:, U_PART : U_PART + 3].sum(dtype=np.int64))
 
 
-class Chunks(NamedTuple):
+class ChunkMatrix(NamedTuple):
     """A matrix in chunks in the form that compiled code receives.
 
     It has the fields of `ChunkColumns`, the values of L and U, the diagonal, and
@@ -127,7 +127,7 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
     row has more than `longest` entries.
     """
     new_to_old, old_to_new, indptr, indices = rows
-    n, known, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
+    n, differences, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
     for g in range(tid, counts.shape[0], threads):
         count, size, height, entries = 0, 0, 0, 0
         for r in range(starts[g], starts[g + 1]):
@@ -141,13 +141,12 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
                     same = same and difference == own[k] and j < n
                     own[k] = difference
                 repeats[r] = same
-            # a row that repeats the previous row joins its chunk, unless `known` was too small for all differences of
-            # that row
-            if adaptive and LEAST <= height < LANES and not (repeats[r] and size < known.shape[0]):
+            # a row that repeats the previous row joins its chunk, unless `differences` was too small for that row
+            if adaptive and LEAST <= height < LANES and not (repeats[r] and size < differences.shape[0]):
                 old, others = 0, 0
                 for k in range(entries):
                     if own[k] != 0 and own[k] != n:
-                        old += 1 if find(known, size, own[k], others) >= 0 else 0
+                        old += 1 if find(differences, size, own[k], others) >= 0 else 0
                         others += 1
                 if 4 * old < 3 * min(others, size):
                     height = LANES
@@ -160,22 +159,22 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
                 hint = 0
                 for k in range(entries):
                     if own[k] != 0 and own[k] != n:
-                        at = find(known, size, own[k], hint)
-                        if at < 0 and size < known.shape[0]:
+                        at = find(differences, size, own[k], hint)
+                        if at < 0 and size < differences.shape[0]:
                             at = size
-                            known[size] = own[k]
+                            differences[size] = own[k]
                             size += 1
                         hint = at + 1
         counts[g] = count
 
 
 @inner(inline=True)
-def find(known, size, value, hint):
-    """Return the index of a value among the first `size` of `known`, or -1; the index `hint` is tried first."""
-    if 0 <= hint < size and known[hint] == value:
+def find(differences, size, value, hint):
+    """Return the index of a value among the first `size` of `differences`, or -1; the index `hint` is tried first."""
+    if 0 <= hint < size and differences[hint] == value:
         return hint
     for k in range(size):
-        if known[k] == value:
+        if differences[k] == value:
             return k
     return -1
 

@@ -12,8 +12,8 @@ from numba.np.numpy_support import from_dtype
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.host.engine.first_use import Entry
 from mxpeak.kernels.host.engine.jit import FLAG, INT, INTEGERS, TABLE, VECTOR, WORDS
-from mxpeak.kernels.host.sparse.chunk_format import ChunkColumns, Chunks, GroupCuts
-from mxpeak.kernels.host.sparse.gs_colored import Steps
+from mxpeak.kernels.host.sparse.chunk_format import ChunkColumns, ChunkMatrix, GroupCuts
+from mxpeak.kernels.host.sparse.gs_colored import StepList
 from mxpeak.kernels.host.sparse.matrix import FORMATS
 from mxpeak.kernels.host.sparse.natural.coarse_residual import ChunkCopies, Groups, RowCopies
 from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns, CsrMatrix
@@ -38,14 +38,14 @@ def named(kind: type, *fields: Any) -> Any:
 
 ROWS, ORDERED = named(Rows, INT, INT, INTEGERS, INT32, VECTOR), named(OrderedRows, INT32, INT32, INTEGERS, INT32)
 HALO, GROUP_CUTS = named(Halo, INT32, INTEGERS, INT32), named(GroupCuts, INTEGERS, INTEGERS, INTEGERS, FLAGS, INT)
-CUTS, STEPS = named(ChunkCuts, INTEGERS, INTEGERS, INT), named(Steps, INTEGERS, INTEGERS)
+CUTS, STEPS = named(ChunkCuts, INTEGERS, INTEGERS, INT), named(StepList, INTEGERS, INTEGERS)
 SCHEDULE = named(Schedule, INTEGERS, INT32, LINES, INT, INT, INT)
 GROUPS = named(Groups, INT32, INTEGERS, INTEGERS, INTEGERS, INT32)
 #: The module of the products with a matrix, the type of its columns, and the types of the arrays of these.
 ENCODED: dict[type, tuple[str, type, tuple[Any, ...]]] = {
     CsrMatrix: ("natural.gs_csr", CsrColumns, (TABLE, INT32, INT32, INT32)),
     SlotMatrix: ("natural.gs_simd", SlotColumns, (INTEGERS, LINES, INT32, INT32)),
-    Chunks: ("gs_colored", ChunkColumns, (LINES, INT32, types.uint16[::1], INT32)),
+    ChunkMatrix: ("gs_colored", ChunkColumns, (LINES, INT32, types.uint16[::1], INT32)),
 }
 
 
@@ -57,7 +57,7 @@ def vector_of(values: str) -> Any:
 def matrix_of(kind: type, values: str, vectors: str) -> Any:
     """Return the type of a matrix with these values, for vectors of a format."""
     real = vector_of(vectors)
-    scratch = {CsrMatrix: (), SlotMatrix: (real,), Chunks: (INTEGERS, real)}[kind]
+    scratch = {CsrMatrix: (), SlotMatrix: (real,), ChunkMatrix: (INTEGERS, real)}[kind]
     return named(kind, *ENCODED[kind][2], vector_of(values), real, *scratch)
 
 
@@ -80,29 +80,29 @@ def store(kind: type, values: str, vectors: str) -> list[Entry]:
     """Declare the functions that store a matrix."""
     _, columns, arrays = ENCODED[kind]
     bits, encoded = bits_of(values), named(columns, *arrays)
-    found = [
+    entries = [
         alone("rows", "count_halo", INT32, FLAGS, ROWS, INT32),
         alone("rows", "halo_entries", INT32, ROWS, HALO, vector_of(vectors)),
         on_team("rows", "diagonal_of", INT32, ROWS, vector_of(vectors)),
         on_team("rows", "bandwidth", ROWS, INTEGERS)
-        if kind is Chunks
+        if kind is ChunkMatrix
         else on_team("rows", "count_parts", ORDERED, INT32, INT32, INT32),
     ]
     if values == "bf16":
-        found.append(on_team("rows", "to_bf16", VECTOR, vector_of(values)))
+        entries.append(on_team("rows", "to_bf16", VECTOR, vector_of(values)))
     if kind is CsrMatrix:
-        found.append(on_team("natural.gs_csr", "fill_parts", ORDERED, bits, encoded, bits))
-        found.append(alone("natural.gs_csr", "cut_units", INT32, INT32, INT32, TABLE))
+        entries.append(on_team("natural.gs_csr", "fill_parts", ORDERED, bits, encoded, bits))
+        entries.append(alone("natural.gs_csr", "cut_units", INT32, INT32, INT32, TABLE))
     elif kind is SlotMatrix:
-        found.append(on_team("natural.slot_format", "count_slots", ORDERED, CUTS, INT, FLAG, LINES))
-        found.append(on_team("natural.slot_format", "fill_slots", ORDERED, bits, INT, INT, FLAG, encoded, bits))
-        found.append(alone("natural.slot_format", "cut_chunks", INT32, INTEGERS, INTEGERS))
+        entries.append(on_team("natural.slot_format", "count_slots", ORDERED, CUTS, INT, FLAG, LINES))
+        entries.append(on_team("natural.slot_format", "fill_slots", ORDERED, bits, INT, INT, FLAG, encoded, bits))
+        entries.append(alone("natural.slot_format", "cut_chunks", INT32, INTEGERS, INTEGERS))
     else:
         cuts = INTEGERS, ORDERED, FLAG, INT, INTEGERS, INTEGERS, FLAGS
-        found.append(on_team("chunk_format", "cut_rows", *cuts))
-        found.append(on_team("chunk_format", "count_slots", ORDERED, GROUP_CUTS, INT, INT, LINES))
-        found.append(on_team("chunk_format", "fill_slots", ORDERED, bits, GROUP_CUTS, INT, INT, encoded, bits))
-    return found
+        entries.append(on_team("chunk_format", "cut_rows", *cuts))
+        entries.append(on_team("chunk_format", "count_slots", ORDERED, GROUP_CUTS, INT, INT, LINES))
+        entries.append(on_team("chunk_format", "fill_slots", ORDERED, bits, GROUP_CUTS, INT, INT, encoded, bits))
+    return entries
 
 
 def product(kind: type, values: str, vectors: str) -> Entry:
@@ -114,7 +114,7 @@ def product(kind: type, values: str, vectors: str) -> Entry:
 def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
     """Declare the sweeps in both directions."""
     A, x, module = matrix_of(kind, values, vectors), vector_of(vectors), ENCODED[kind][0]
-    if kind is Chunks:
+    if kind is ChunkMatrix:
         return [on_team(module, "sweep", types.Tuple((INTEGERS, INT)), STEPS, A, x, x, x, INT)]
     forward = on_team(module, "sweep_forward", SCHEDULE, A, x, x, x, FLAG)
     return [forward, on_team(module, "sweep_backward", SCHEDULE, A, x, x)]
@@ -124,7 +124,7 @@ def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
     """Declare the residuals at the rows of the next coarser level."""
     stored, x, bits, module = vector_of(values), vector_of(vectors), bits_of(values), "natural.coarse_residual"
     system = matrix_of(kind, values, vectors), x, x, x, x, INT
-    if kind is Chunks:
+    if kind is ChunkMatrix:
         return [on_team("gs_colored", "residual", types.Tuple((INTEGERS, INT32)), *system)]
     if kind is CsrMatrix:
         return [on_team(module, "residual", named(RowCopies, INT32, INTEGERS, INT32, stored), *system)]
@@ -141,7 +141,7 @@ def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
 
 def order(kind: type, name: str) -> list[Entry]:
     """Declare the functions that order the rows by color, or that divide sweeps in the natural order among threads."""
-    if kind is not Chunks:
+    if kind is not ChunkMatrix:
         begins = types.Array(INT, 1, "A") if kind is CsrMatrix else INTEGERS
         return [
             alone("natural.schedule", "find_needs", INTEGERS, INT32, INT32, LINES, LINES),
@@ -157,11 +157,9 @@ def order(kind: type, name: str) -> list[Entry]:
 def halo(kind: type, vectors: str) -> list[Entry]:
     """Declare the operations with entries of other ranks."""
     x = vector_of(vectors)
-    found = [on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, x, x, x)]
-    return [
-        *found,
-        *([alone("chunk_format", "mark", ORDERED, FLAGS, GROUP_CUTS, INT32, FLAG, FLAGS)] * (kind is Chunks)),
-    ]
+    marks = [alone("chunk_format", "mark", ORDERED, FLAGS, GROUP_CUTS, INT32, FLAG, FLAGS)]
+    operations = on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, x, x, x)
+    return [*operations, *(marks if kind is ChunkMatrix else ())]
 
 
 def updates(vectors: str) -> list[Entry]:
@@ -178,28 +176,28 @@ def basis(vectors: str) -> list[Entry]:
     """Declare the operations of Gram-Schmidt."""
     w = vector_of(vectors)
     Q = types.Array(w.dtype, 2, "A")
-    found = [on_team("vectors", name, Q, INT, w, w, SUMS) for name in ("subtract_and_project", "subtract_and_square")]
-    return [*found, on_team("vectors", "project", Q, INT, w, SUMS), on_team("vectors", "combine", Q, INT, w, w)]
+    entries = [on_team("vectors", name, Q, INT, w, w, SUMS) for name in ("subtract_and_project", "subtract_and_square")]
+    return [*entries, on_team("vectors", "project", Q, INT, w, SUMS), on_team("vectors", "combine", Q, INT, w, w)]
 
 
 def stencil(form: str) -> list[Entry]:
     """Declare the entry points of a benchmark's matrices in a form, "<storage> <order> <values>/… <vectors>"."""
     storage, ordering, by_level, vectors = form.split()
     values, natural = by_level.split("/"), ordering in ("natural", "surface_last") and storage != "ell"
-    kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else Chunks,)
+    kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else ChunkMatrix,)
     pairs = {(each, "fp64" if each == "fp64" else vectors) for each in values}
     outer = values[0], "fp64"  # the finest matrix, for residuals in fp64
-    found = [on_team("rows", "largest_error", VECTOR, VECTOR, VECTOR) for each in values if each != "fp64"]
+    entries = [on_team("rows", "largest_error", VECTOR, VECTOR, VECTOR) for each in values if each != "fp64"]
     for kind in kinds:
-        found += [*order(kind, ordering), product(kind, *outer), *(sweeps(kind, *outer) if len(kinds) > 1 else ())]
+        entries += [*order(kind, ordering), product(kind, *outer), *(sweeps(kind, *outer) if len(kinds) > 1 else ())]
         for each in pairs:
-            found += [product(kind, *each), *store(kind, *each), *sweeps(kind, *each), *residuals(kind, *each)]
-            found += halo(kind, each[1])
+            entries += [product(kind, *each), *store(kind, *each), *sweeps(kind, *each), *residuals(kind, *each)]
+            entries += halo(kind, each[1])
     for x in [vector_of(each) for _, each in pairs]:
-        found += [on_team("vectors", name, INT32, x, x) for name in ("gather", "scatter", "scatter_add")]
-        found.append(on_team("vectors", "subtract_halo", HALO, x, x, INT32, x, x))
+        entries += [on_team("vectors", name, INT32, x, x) for name in ("gather", "scatter", "scatter_add")]
+        entries.append(on_team("vectors", "subtract_halo", HALO, x, x, INT32, x, x))
     return [
-        *found,
+        *entries,
         on_team("rows", "stencil_rows", INTEGERS, INTEGERS, TABLE, VECTOR, INTEGERS, INT32, VECTOR),
         on_team("rows", "stencil_counts", INTEGERS, INTEGERS, INTEGERS),
         on_team("rows", "row_sums", INT32, ROWS, VECTOR),
@@ -216,8 +214,8 @@ def hpcg(details: str) -> list[Entry]:
 def hpg_mxp(details: str) -> list[Entry]:
     """Declare the entry points of HPG-MxP for "<form>, …[, checked]"."""
     forms = [form for form in details.split(", ") if form != "checked"]
-    found = [entry for form in forms for entry in stencil(form)]
-    return slowest_first([*found, *(entry for form in forms for entry in krylov(form.split()[-1]))])
+    entries = [entry for form in forms for entry in stencil(form)]
+    return slowest_first([*entries, *(entry for form in forms for entry in krylov(form.split()[-1]))])
 
 
 def krylov(vectors: str) -> list[Entry]:
@@ -228,21 +226,22 @@ def krylov(vectors: str) -> list[Entry]:
 def gmres(details: str) -> list[Entry]:
     """Declare the entry points of GMRES for "<preconditioner> <smoother> <values> <vectors> <exact> …"."""
     preconditioner, smoother, values, vectors, exact, *_ = details.split()
-    kind, outer = CsrMatrix if smoother == "natural" else Chunks, values if exact == "True" else "fp64"
-    found = [*krylov(vectors), *store(kind, values, vectors), *store(kind, outer, "fp64"), product(kind, outer, "fp64")]
+    kind, outer = CsrMatrix if smoother == "natural" else ChunkMatrix, values if exact == "True" else "fp64"
+    entries = [*krylov(vectors), *store(kind, values, vectors), *store(kind, outer, "fp64")]
+    entries.append(product(kind, outer, "fp64"))
     if preconditioner == "lu" and exact == "True":  # products are in fp64 (see `problem.fp64_products`)
-        found.append(on_team("vectors", "scale", VECTOR, FP64, vector_of(vectors)))
+        entries.append(on_team("vectors", "scale", VECTOR, FP64, vector_of(vectors)))
     else:
-        found.append(product(kind, values, vectors))
+        entries.append(product(kind, values, vectors))
     if preconditioner in SWEEPING:
-        found += [*sweeps(kind, values, vectors), on_team("rows", "pattern_is_unsymmetric", ROWS, INTEGERS)]
-        found += order(kind, "greedy")
+        entries += [*sweeps(kind, values, vectors), on_team("rows", "pattern_is_unsymmetric", ROWS, INTEGERS)]
+        entries += order(kind, "greedy")
     if preconditioner in MULTILEVEL:  # transfers between levels are stored in the vectors' format
-        found += [*residuals(kind, values, vectors), *store(kind, vectors, vectors), *halo(kind, vectors)]
-    return slowest_first(found)
+        entries += [*residuals(kind, values, vectors), *store(kind, vectors, vectors), *halo(kind, vectors)]
+    return slowest_first(entries)
 
 
-def slowest_first(found: Iterable[Entry]) -> list[Entry]:
+def slowest_first(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entry points without repetitions, the slowest first."""
     rank = {name: number for number, name in enumerate((*SLOW, *SLOWER_THAN_MOST))}
-    return sorted(dict.fromkeys(found), key=lambda entry: rank.get(entry.name, len(rank)))
+    return sorted(dict.fromkeys(entries), key=lambda entry: rank.get(entry.name, len(rank)))

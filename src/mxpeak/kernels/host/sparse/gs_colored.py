@@ -12,10 +12,10 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import FALSE, ONE, TRUE, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import barrier, piece
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, FAR, L_PART, LOWER, NEAR, ROW, ROWS, SLOT, U_PART, UPPER
-from mxpeak.kernels.host.sparse.slot_sums import LANES, sum_runs, widened_value
+from mxpeak.kernels.host.sparse.slot_sums import LANES, Slots, sum_runs, widened_value
 
 
-class Steps(NamedTuple):
+class StepList(NamedTuple):
     """Chunks in the order of a forward sweep; step s is the independent chunks[first[s] : first[s+1]]."""
 
     chunks: Any
@@ -26,7 +26,7 @@ class Steps(NamedTuple):
 def _add_part(row, rows, slots, counts, A, x, out, fresh):
     """Add the product of one part of a chunk and x to `out`, or store the product in `out` if `fresh`."""
     (slot, near0, far0), (runs, nears, fars) = slots, counts
-    sum_runs(A.values, slot * LANES, A.bases, slot, runs, x, row, out, fresh)
+    sum_runs(Slots(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, None, None)
     for s in range(nears):
         value = piece(A.values, (slot + runs + s) * LANES, LANES)
         column = piece(A.near, (near0 + s) * LANES, LANES)

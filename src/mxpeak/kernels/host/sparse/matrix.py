@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels.host.sparse import gs_colored
-from mxpeak.kernels.host.sparse.chunk_format import ChunkColumns, Chunks
-from mxpeak.kernels.host.sparse.gs_colored import Steps
+from mxpeak.kernels.host.sparse.chunk_format import ChunkColumns, ChunkMatrix
+from mxpeak.kernels.host.sparse.gs_colored import StepList
 from mxpeak.kernels.host.sparse.natural import gs_csr, gs_simd
 from mxpeak.kernels.host.sparse.natural.coarse_residual import ChunkCopies, RowCopies
 from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns, CsrMatrix
@@ -48,8 +48,8 @@ class ChunkPattern:
 
     storage: str
     columns: ChunkColumns
-    steps: tuple[Steps, Steps, Steps]
-    from_zero: tuple[Steps, Steps, Steps]
+    steps: tuple[StepList, StepList, StepList]
+    from_zero: tuple[StepList, StepList, StepList]
     by_window: Array
     halo: Halo
 
@@ -132,9 +132,9 @@ class HostMatrix:
 
     def __post_init__(self, scratch: Array) -> None:
         numbers = (*self.pattern.columns, self.entries, self.diagonal)
-        self.arrays: Chunks | CsrMatrix | SlotMatrix
+        self.arrays: ChunkMatrix | CsrMatrix | SlotMatrix
         if isinstance(self.pattern, ChunkPattern):
-            self.arrays = Chunks._make((*numbers, self.pattern.by_window, scratch))
+            self.arrays = ChunkMatrix._make((*numbers, self.pattern.by_window, scratch))
         elif isinstance(self.pattern.columns, CsrColumns):
             self.arrays = CsrMatrix._make(numbers)
         else:

@@ -244,23 +244,15 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 
 @jit()
-def count_partners(tid, threads, rows, missing):
-    """Add to missing[j] the number of entries (i, j) of this thread's rows without a partner (j, i)."""
+def find_partners(tid, threads, rows, at, columns):
+    """Advance at[j] for each entry (i, j) without a partner (j, i); store columns[at[j]] = i unless it is empty."""
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
             j = rows.indices[k]
             if j < rows.n and not _has(rows, j, i):
-                atomic_add(missing, j, 1)
-
-
-@jit()
-def fill_partners(tid, threads, rows, at, columns):
-    """Store columns[at[j]] = i for each entry (i, j) without a partner, in any order, and advance at[j]."""
-    for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
-        for k in range(rows.indptr[i], rows.indptr[i + 1]):
-            j = rows.indices[k]
-            if j < rows.n and not _has(rows, j, i):
-                columns[atomic_add(at, j, 1)] = i
+                place = atomic_add(at, j, 1)
+                if columns.shape[0]:
+                    columns[place] = i
 
 
 @jit(allocates=True)

@@ -13,7 +13,7 @@ from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.sparse import chunk_format
 from mxpeak.kernels.host.sparse import rows as row_kernels
 from mxpeak.kernels.host.sparse.chunk_format import ChunkColumns, GroupCuts
-from mxpeak.kernels.host.sparse.gs_colored import Steps
+from mxpeak.kernels.host.sparse.gs_colored import StepList
 from mxpeak.kernels.host.sparse.matrix import (
     FORMATS,
     PIECE,
@@ -40,7 +40,7 @@ MOST_FILLED = 1.25
 WINDOW = 2**16
 
 
-class SparseSetup:
+class HostSparseSetup:
     """The operations before a solve, on the threads of a team."""
 
     def __init__(self, team: Team, rows_at_a_time: int | None = None):
@@ -90,10 +90,10 @@ class SparseSetup:
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
         missing = np.zeros(rows.n, np.int64)
-        self._run(row_kernels.count_partners, rows, missing)
+        self._run(row_kernels.find_partners, rows, missing, np.empty(0, np.int32))
         first = np.append(0, np.cumsum(missing))
         columns = np.empty(first[-1], np.int32)
-        self._run(row_kernels.fill_partners, rows, first[:-1].copy(), columns)
+        self._run(row_kernels.find_partners, rows, first[:-1].copy(), columns)
         indptr = rows.indptr + first
         merged = Rows(rows.n, rows.halo, indptr, np.empty(indptr[-1], np.int32), np.empty(indptr[-1]))
         self._run(row_kernels.merge_rows, rows, first, columns, merged)
@@ -283,10 +283,7 @@ class SparseSetup:
         unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
         of_thread = count * np.arange(self.threads + 1) // self.threads
         first_edge = np.append(0, np.cumsum(in_lower, dtype=np.int64))[begins[of_thread]]
-        sizes, edges = (
-            np.zeros(count, np.int64),
-            np.empty(first_edge[-1], np.int32),
-        )  # only a few pages of `edges` are touched
+        sizes, edges = np.zeros(count, np.int64), np.empty(first_edge[-1], np.int32)  # few pages of `edges` are touched
         self._run(schedule.unit_edges, ordered(rows, order), begins, unit_of, first_edge, sizes, edges)
         first = np.append(0, np.cumsum(sizes))
         pieces = [edges[k : k + size] for k, size in zip(first_edge[:-1], np.diff(first[of_thread]), strict=True)]
@@ -399,7 +396,7 @@ def _number_chunks(table: Array) -> tuple[int, int, int]:
     return totals[0], totals[1], totals[2]
 
 
-def _steps(chosen: Array, group: Array, window: Array) -> Steps:
+def _steps(chosen: Array, group: Array, window: Array) -> StepList:
     """Return the steps of a sweep over the chosen chunks.
 
     Group g visits window w in stage w + g, after the earlier groups of that stage. At that time all earlier groups
@@ -411,4 +408,4 @@ def _steps(chosen: Array, group: Array, window: Array) -> Steps:
     stage = window[chunks] + group[chunks]
     begins = np.ones(chunks.size, bool)
     begins[1:] = (np.diff(stage) != 0) | (np.diff(group[chunks]) != 0)
-    return Steps(chunks, np.append(np.flatnonzero(begins), chunks.size))
+    return StepList(chunks, np.append(np.flatnonzero(begins), chunks.size))

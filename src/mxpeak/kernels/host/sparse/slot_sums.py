@@ -11,6 +11,9 @@ and are widened to the vectors' type when they are loaded:
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any, NamedTuple
+
 import numba
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_name
@@ -18,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, emit_prefetch
+from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, Vectors, constant, data_of, emit_prefetch
 
 #: Bits of the kinds of slots that a matrix has (`chunk_format`).
 RUNS, NEARS, FARS = 1, 2, 4
@@ -40,64 +43,68 @@ SLOW_GATHERS = _AMD
 PREFETCHES = HAS_AVX512 or not _AMD
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-F32, F64 = ir.FloatType(), ir.DoubleType()
+F32 = ir.FloatType()
+#: The LLVM type of each stored format.
+STORED = {types.float64: ir.DoubleType(), types.float32: F32, types.int16: I16, types.uint16: I16, types.uint8: I8}
 
 
-def splat(element, count, value):
-    """Return a constant vector of equal numbers."""
-    return ir.Constant(ir.VectorType(element, count), [value] * count)
+class Slots(NamedTuple):
+    """Slots of a chunk in the form that the intrinsics of this module receive.
+
+    values, value0      the stored values, and the index of the first value
+    columns, column0    the bases of runs or the columns of lanes, and the index of the first
+    count               the number of slots
+    """
+
+    values: Any
+    value0: Any
+    columns: Any
+    column0: Any
+    count: Any
 
 
-def widened(builder, format_, real, bits, count):
+def load_values(vectors, format_, address):
+    """Load a vector of stored values and convert them to the type of the vectors."""
+    builder, kind = vectors.builder, ir.VectorType(STORED[format_], vectors.lanes)
+    bits = builder.load(builder.bitcast(address, kind.as_pointer()), align=format_.bitwidth // 8)
+    return _widened(builder, format_, bits, vectors.real)
+
+
+def _widened(builder, format_, bits, real):
     """Convert a vector of stored values to the type of the sums."""
+    count = bits.type.count
+    fp32 = ir.VectorType(F32, count)
     if format_ in (types.float64, types.float32):
         value = bits
     elif format_ == types.int16:
         words = builder.zext(bits, ir.VectorType(I32, count))
-        value = builder.bitcast(builder.shl(words, splat(I32, count, 16)), ir.VectorType(F32, count))
+        value = builder.bitcast(builder.shl(words, constant(I32, [16] * count)), fp32)
+    elif format_ == types.uint16 and HAS_FP16:
+        value = builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), fp32)
     elif format_ == types.uint16:
-        value = _from_fp16(builder, bits, count)
+        value = _rebias(builder, bits, fraction=10, bias=15)
     else:
-        value = _from_fp8(builder, bits, count)
-    stored = value.type.element
-    if stored == real:
+        value = _rebias(builder, bits, fraction=3, bias=7)
+    if value.type.element == real:
         return value
     wide = ir.VectorType(real, count)
-    return builder.fpext(value, wide) if real == F64 else builder.fptrunc(value, wide)
+    return builder.fpext(value, wide) if value.type == fp32 else builder.fptrunc(value, wide)
 
 
-def _from_fp16(builder, bits, count):
-    """Convert fp16 bits to fp32."""
-    if HAS_FP16:
-        halves = builder.bitcast(bits, ir.VectorType(ir.HalfType(), count))
-        return builder.fpext(halves, ir.VectorType(F32, count))
-    return _rebias(builder, bits, count, sign=0x8000, rest=0x7FFF, to_sign=16, to_rest=13, factor=2.0**112)
+def _rebias(builder, bits, *, fraction, bias):
+    """Convert finite numbers with this many fraction bits and this bias of the exponent to fp32.
 
-
-def _from_fp8(builder, bits, count):
-    """Convert fp8 bits to fp32."""
-    return _rebias(builder, bits, count, sign=0x80, rest=0x7F, to_sign=24, to_rest=20, factor=2.0**120)
-
-
-def _rebias(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
-    """Convert finite numbers to fp32: shift exponent and fraction, then multiply by 2^(difference of the biases)."""
+    Exponent and fraction are shifted, and the result is multiplied by 2^(difference of the biases).
+    """
+    sign, count = 1 << (bits.type.element.width - 1), bits.type.count
     words = builder.zext(bits, ir.VectorType(I32, count))
-    size = builder.shl(builder.and_(words, splat(I32, count, rest)), splat(I32, count, to_rest))
-    minus = builder.shl(builder.and_(words, splat(I32, count, sign)), splat(I32, count, to_sign))
+    size, minus = (
+        builder.shl(builder.and_(words, constant(I32, [mask] * count)), constant(I32, [shift] * count))
+        for mask, shift in ((sign - 1, 23 - fraction), (sign, 32 - bits.type.element.width))
+    )
     fp32 = ir.VectorType(F32, count)
-    value = builder.fmul(builder.bitcast(size, fp32), splat(F32, count, factor))
-    return builder.bitcast(builder.or_(builder.bitcast(value, ir.VectorType(I32, count)), minus), fp32)
-
-
-#: The LLVM type and the bytes of a stored format.
-STORED = {types.float64: F64, types.float32: F32, types.int16: I16, types.uint16: I16, types.uint8: I8}
-STORED_BYTES = {types.float64: 8, types.float32: 4, types.int16: 2, types.uint16: 2, types.uint8: 1}
-
-
-def fma(builder, wide, real, count):
-    """Return the LLVM function a·b + c on vectors, rounded once."""
-    name = f"llvm.fma.v{count}{'f64' if real == F64 else 'f32'}"
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(wide, [wide] * 3), name)
+    value = builder.fmul(builder.bitcast(size, fp32), constant(F32, [2.0 ** (127 - bias)] * count))
+    return builder.bitcast(builder.or_(builder.bitcast(value, words.type), minus), fp32)
 
 
 @intrinsic
@@ -106,336 +113,184 @@ def widened_value(typingctx, value, like):
 
     def codegen(context, builder, signature, args):
         format_, real = signature.args[0], context.get_value_type(signature.args[1])
-        element = STORED[format_]
-        lane = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], I32(0))
-        return builder.extract_element(widened(builder, format_, real, lane, 1), I32(0))
+        nothing = ir.Constant(ir.VectorType(STORED[format_], 1), [ir.Undefined])
+        lane = builder.insert_element(nothing, args[0], I32(0))
+        return builder.extract_element(_widened(builder, format_, lane, real), I32(0))
 
     return like(value, like), codegen
 
 
-@intrinsic
-def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh):
-    """Compute out[lane] = Σ_s values[value0 + s·LANES + lane] · x[bases[base0 + s] + row + lane]; += if not fresh.
+class _SlotSums:
+    """Emit Σ_s a_s x_s for one vector of lanes after the other.
 
-    All arrays are contiguous. The sums of as many lanes as fit into WIDTH bytes stay in registers.
+    `run` and the methods after it emit the sum with the product of slot s from lane0 on; add(x) emits it for its x.
     """
-    signature = types.void(values, types.int64, bases, types.int64, types.int64, x, types.int64, out, types.boolean)
 
-    def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, args, LANES, _run)
-        return context.get_dummy_value()
+    def __init__(self, context, builder, kinds, args, lanes):
+        slots, x, self.rows, out, fresh, self.ahead, down = args
+        self.builder, self.lanes, self.format = builder, lanes, kinds[0][0].dtype
+        values, value0, columns, column0, self.count = cgutils.unpack_tuple(builder, slots)
+        self.values = builder.gep(data_of(context, builder, kinds[0][0], values), [value0])
+        self.columns = builder.gep(data_of(context, builder, kinds[0][2], columns), [column0])
+        self.x, self.out = data_of(context, builder, kinds[1], x), data_of(context, builder, kinds[3], out)
+        if isinstance(kinds[2], types.Array):
+            starts = data_of(context, builder, kinds[2], self.rows)
+            self.rows = [builder.load(builder.gep(starts, [I64(g)])) for g in range(lanes // EVERY_SECOND)]
+        self.is_fresh = builder.trunc(fresh, ir.IntType(1))
+        self.prefetches = PREFETCHES and kinds[5] != types.none
+        self.first, self.step = I64(0), I64(1)
+        if kinds[6] != types.none:
+            goes_down = builder.trunc(down, ir.IntType(1))
+            self.first = builder.select(goes_down, builder.sub(self.count, self.step), self.first)
+            self.step = builder.select(goes_down, I64(-1), self.step)
 
-    return signature, codegen
+    def emit(self, vectors, lane0, product):
+        """Emit the loop over slots that sums the lanes of a vector from lane0 on."""
+        builder, self.vectors = self.builder, vectors
+        values, out = (builder.gep(pointer, [I64(lane0)]) for pointer in (self.values, self.out))
+        total = cgutils.alloca_once_value(builder, vectors.zero)
+        with builder.if_then(builder.not_(self.is_fresh)):
+            builder.store(vectors.load(out), total)
+        entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
+        builder.cbranch(builder.icmp_signed(">", self.count, I64(0)), loop, done)
+        builder.position_at_end(loop)
+        s, remaining = builder.phi(I64), builder.phi(I64)  # Numba's loops, which count up, keep a third index
+        s.add_incoming(self.first, entry)
+        remaining.add_incoming(self.count, entry)
+        value = builder.gep(values, [builder.mul(s, I64(self.lanes))])
+        self._prefetch(value, self.format.bitwidth // 8)
 
+        def add(x):
+            return vectors.add_product(load_values(vectors, self.format, value), x, builder.load(total))
 
-@intrinsic
-def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh, ahead, down):
-    """Compute the sums of `sum_runs` for SUCCESSIVE lanes, prefetching `ahead`; `down` starts at the last slot."""
-    numbers, flag = types.int64, types.boolean
-    signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out, flag, numbers, flag)
+        builder.store(product(self, s, lane0, add), total)
+        after, last = builder.sub(remaining, I64(1)), builder.block
+        s.add_incoming(builder.add(s, self.step), last)
+        remaining.add_incoming(after, last)
+        builder.cbranch(builder.icmp_signed(">", after, I64(0)), loop, done)
+        builder.position_at_end(done)
+        vectors.store(builder.load(total), out)
 
-    def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _run, *args[-2:])
-        return context.get_dummy_value()
+    def run(self, s, lane0, add):
+        """Add the product with x[base + row + lane0 …]."""
+        return add(self._load_x(self.builder.add(self.builder.add(self._base(s), self.rows), I64(lane0))))
 
-    return signature, codegen
+    def every_second(self, s, lane0, add):
+        """Add the product with x[base + rows[g] + 2·k] for lane k of each group g."""
+        base = self._base(s)
+        return add(self._load_groups([self.builder.add(base, row) for row in self.rows[lane0 // EVERY_SECOND :]]))
 
+    def columns_of_lanes(self, s, lane0, add, apart=1):
+        """Add the product with x[columns …].
 
-@intrinsic
-def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x, row, out, fresh, ahead, down):
-    """Compute out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]].
-
-    Columns are 32-bit numbers and are prefetched like the values. If the columns of a slot are consecutive, x is
-    loaded as vectors, otherwise gathered.
-    """
-    numbers, flag = types.int64, types.boolean
-    signature = types.void(values, numbers, columns, numbers, numbers, x, numbers, out, flag, numbers, flag)
-
-    def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _columns, *args[-2:])
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def sum_block_runs(typingctx, values, value0, bases, base0, slots, x, row, out):
-    """Add the sums over runs of the RECURRENCE_BLOCK lanes of a chunk from values[value0] on to `out`."""
-    numbers = types.int64
-    signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out)
-
-    def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, (*args, cgutils.false_byte), SUCCESSIVE, _run, of_them=RECURRENCE_BLOCK)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def sum_block_columns(typingctx, values, value0, columns, column0, slots, x, out):
-    """Add the sums over slots with columns of RECURRENCE_BLOCK lanes to `out`."""
-    numbers = types.int64
-    signature = types.void(values, numbers, columns, numbers, numbers, x, out)
-
-    def codegen(context, builder, signature, args):
-        of_slots = types.void(*signature.args[:6], numbers, signature.args[6])
-        with_row = (*args[:-1], I64(0), args[-1], cgutils.false_byte)
-        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns, of_them=RECURRENCE_BLOCK)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def sum_every_second(typingctx, values, value0, bases, base0, slots, x, starts, start0, out, ahead):
-    """Compute out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[bases[base0 + s] + starts[start0 + g] + 2·k].
-
-    lane = g·EVERY_SECOND + k: each group of lanes has its own first row.
-    """
-    numbers = types.int64
-    signature = types.void(values, numbers, bases, numbers, numbers, x, starts, numbers, out, numbers)
-
-    def codegen(context, builder, signature, args):
-        *matrix, starts, start0, out, ahead = args
-        starts = context.make_array(signature.args[6])(context, builder, starts).data
-        groups = range(SUCCESSIVE // EVERY_SECOND)
-        rows = [builder.load(builder.gep(starts, [builder.add(start0, I64(g))])) for g in groups]
-        of_slots = types.void(*signature.args[:7], signature.args[8])
-        with_zero = (*matrix, rows, out, cgutils.true_byte)
-        _sum_slots(context, builder, of_slots, with_zero, SUCCESSIVE, _every_second, ahead)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def sum_every_second_columns(typingctx, values, value0, columns, column0, slots, x, out, fresh, ahead):
-    """Compute the sums of `sum_successive_columns` for columns that are mostly two apart in each group of lanes."""
-    numbers, flag = types.int64, types.boolean
-    signature = types.void(values, numbers, columns, numbers, numbers, x, out, flag, numbers)
-
-    def codegen(context, builder, signature, args):
-        *matrix, out, fresh, ahead = args
-        of_slots = types.void(*signature.args[:6], numbers, *signature.args[6:8])
-        with_row = (*matrix, I64(0), out, fresh)
-        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns_of_every_second, ahead)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def add_overflow(typingctx, values, value0, columns, column0, lane0, first, end, x, out):
-    """Add values[value0 + k] · x[columns[column0 + k]] to out[columns[lane0 + k]] for k = first … end-1."""
-    numbers = types.int64
-    signature = types.void(values, numbers, columns, numbers, numbers, numbers, numbers, x, out)
-
-    def codegen(context, builder, signature, args):
-        values, columns, x, out = (
-            context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 2, 7, 8)
+        x is loaded as vectors if the columns are consecutive or, for `apart` = 2, two apart in each group, otherwise by
+        lane.
+        """
+        builder, lanes = self.builder, self.vectors.lanes
+        group = lanes if apart == 1 else EVERY_SECOND
+        at = builder.gep(self.columns, [builder.add(builder.mul(s, I64(self.lanes)), I64(lane0))])
+        self._prefetch(at, 4)
+        numbers = ir.VectorType(I32, lanes)
+        columns = builder.load(builder.bitcast(at, numbers.as_pointer()), align=4)
+        firsts = [builder.load(builder.gep(at, [I64(lane)])) for lane in range(0, lanes, group)]
+        of_groups = constant(I32, [lane // group * group for lane in range(lanes)])
+        steps = constant(I32, [lane % group * apart for lane in range(lanes)])
+        others = builder.xor(columns, builder.add(builder.shuffle_vector(columns, columns, of_groups), steps))
+        any_bit = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(I32, [numbers]), f"llvm.vector.reduce.or.v{lanes}i32"
         )
-        _, value0, _, column0, lane0, first, end, _, _ = args
-        real, format_ = context.get_value_type(signature.args[7].dtype), signature.args[0].dtype
-        with cgutils.for_range_slice(builder, first, end, I64(1), inc=True) as (k, _):
-            column, lane = (
-                builder.zext(builder.load(builder.gep(columns, [builder.add(at, k)])), I64) for at in (column0, lane0)
-            )
-            bits = builder.load(
-                builder.bitcast(
-                    builder.gep(values, [builder.add(value0, k)]), ir.VectorType(STORED[format_], 1).as_pointer()
-                ),
-                align=STORED_BYTES[format_],
-            )
-            a = builder.extract_element(widened(builder, format_, real, bits, 1), I32(0))
-            to = builder.gep(out, [lane])
-            product = builder.fmul(a, builder.load(builder.gep(x, [column])))
-            builder.store(builder.fadd(builder.load(to), product), to)
-        return context.get_dummy_value()
+        with builder.if_else(builder.icmp_signed("==", builder.call(any_bit, [others]), I32(0))) as (run, scattered):
+            with run:
+                firsts = [builder.zext(first, I64) for first in firsts]
+                of_run = add(self._load_x(firsts[0]) if apart == 1 else self._load_groups(firsts))
+                run_block = builder.block
+            with scattered:
+                loaded = self._load_by_lane(at) if SLOW_GATHERS else self._gather(columns)
+                of_others, others_block = add(loaded), builder.block
+        total = builder.phi(self.vectors.type)
+        total.add_incoming(of_run, run_block)
+        total.add_incoming(of_others, others_block)
+        return total
 
-    return signature, codegen
+    def _base(self, s):
+        """Load the base of a run."""
+        return self.builder.sext(self.builder.load(self.builder.gep(self.columns, [s])), I64)
 
+    def _load_x(self, first, kind=None):
+        """Load a vector of x from x[first] on."""
+        return self.vectors.load(self.builder.gep(self.x, [first]), kind)
 
-def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None, of_them=None):
-    """Emit sums over slots of `lanes` lanes, or of the first `of_them` lanes; terms_of adds the products with x."""
-    values, value0, columns, column0, slots, x, row, out, fresh = args
-    format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
-    of_them = of_them or lanes
-    count = min(of_them, WIDTH // (8 if real == F64 else 4))
+    def _load_groups(self, firsts):
+        """Load x[firsts[g] + 2·k] for all groups g, two groups at a time."""
+        builder = self.builder
+        twice = ir.VectorType(self.vectors.real, 2 * EVERY_SECOND)
+        even = constant(I32, range(0, 2 * twice.count, 2))
+        both = [self._load_x(first, twice) for first in firsts]
+        parts = [builder.shuffle_vector(first, second, even) for first, second in zip(both[::2], both[1::2])]
+        while parts[0].type.count < self.vectors.lanes:
+            every = constant(I32, range(2 * parts[0].type.count))
+            parts = [builder.shuffle_vector(first, second, every) for first, second in zip(parts[::2], parts[1::2])]
+        return parts[0]
 
-    def data(position, value):
-        return context.make_array(signature.args[position])(context, builder, value).data
+    def _load_by_lane(self, columns):
+        """Load x[columns[0]], x[columns[1]] … individually."""
+        builder, x = self.builder, ir.Constant(self.vectors.type, ir.Undefined)
+        for lane in range(self.vectors.lanes):
+            column = builder.zext(builder.load(builder.gep(columns, [I64(lane)])), I64)
+            x = builder.insert_element(x, builder.load(builder.gep(self.x, [column])), I32(lane))
+        return x
 
-    values_p = builder.gep(data(0, values), [value0])
-    columns_p = builder.gep(data(2, columns), [column0])
-    x_p, out_p = data(5, x), data(7, out)
-    is_fresh = builder.trunc(fresh, ir.IntType(1))
-    first, step = I64(0), I64(1)
-    if down is not None:
-        goes_down = builder.trunc(down, ir.IntType(1))
-        first = builder.select(goes_down, builder.sub(slots, step), first)
-        step = builder.select(goes_down, I64(-1), step)
-    for lane0 in range(0, of_them, count):
+    def _gather(self, columns):
+        """Gather x[columns]."""
+        builder, wide, lanes = self.builder, self.vectors.type, self.vectors.lanes
+        # llvmlite's builder has no vectors of addresses
+        pointers = ir.instructions.GEPInstr(builder.block, self.x, [columns], True, "", source_etype=wide.element)
+        pointers.type = ir.VectorType(ir.PointerType(), lanes)
+        builder._insert(pointers)
+        mask = ir.VectorType(ir.IntType(1), lanes)
+        name = f"llvm.masked.gather.v{lanes}f{self.vectors.bits}.v{lanes}p0"
+        gather = ir.FunctionType(wide, [pointers.type, I32, mask, wide])
+        function = cgutils.get_or_insert_function(builder.module, gather, name)
+        every, nothing = constant(mask.element, [1] * lanes), ir.Constant(wide, ir.Undefined)
+        return builder.call(function, [pointers, I32(self.vectors.bits // 8), every, nothing])
 
-        def terms(s, add, lane0=lane0):
-            return terms_of(builder, lanes, lane0, ir.VectorType(real, count), columns_p, s, x_p, row, ahead, add)
-
-        pointers = builder.gep(values_p, [I64(lane0)]), builder.gep(out_p, [I64(lane0)])
-        _sum_lanes(builder, lanes, format_, real, count, *pointers, terms, slots, first, step, is_fresh, ahead)
-
-
-def _load_from(builder, wide, x_p, first):
-    """Load the vector x[first …]."""
-    size = 8 if wide.element == F64 else 4
-    return builder.load(builder.bitcast(builder.gep(x_p, [first]), wide.as_pointer()), align=size)
-
-
-def _based(builder, lane0, wide, bases_p, s, x_p, row):
-    """Load the vector x[bases[s] + row + lane0 …]."""
-    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
-    return _load_from(builder, wide, x_p, builder.add(builder.add(base, row), I64(lane0)))
-
-
-def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead, add):
-    """Add the products of a run of columns base + row."""
-    return add(_based(builder, lane0, wide, bases_p, s, x_p, row))
+    def _prefetch(self, address, size):
+        """Prefetch as many numbers of `size` bytes as a vector has lanes, `ahead` numbers after an address."""
+        if self.prefetches:
+            first = self.builder.ptrtoint(self.builder.gep(address, [self.ahead]), I64)
+            for line in range(0, size * self.vectors.lanes, 64):
+                emit_prefetch(self.builder, self.builder.add(first, I64(line)), 0)
 
 
-def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead, add):
-    """Add the products with x[bases[s] + rows[g] + 2·k] of the groups from lane0 on."""
-    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
-    return add(_of_groups(builder, wide, x_p, [builder.add(base, row) for row in rows[lane0 // EVERY_SECOND :]]))
+def _summing(product, lanes, summed=None):
+    """Return an intrinsic that sums slots of `lanes` lanes, or their first `summed` lanes."""
+
+    @intrinsic
+    def sum_slots(typingctx, slots, x, rows, out, fresh, ahead, down):
+        """Compute out[lane] = Σ_s values[value0 + s·lanes + lane] · x_s[lane], or add to `out` if not `fresh`.
+
+        rows     the first row of the chunk for runs, the first row of each group for runs of every second row, or None
+        ahead    the distance at which values and columns are prefetched, in numbers, or None
+        down     whether to start at the last slot, or None
+        """
+
+        def codegen(context, builder, signature, args):
+            sums = _SlotSums(context, builder, signature.args, args, lanes)
+            vectors = Vectors.of_registers(context, builder, signature.args[1], summed or lanes, WIDTH)
+            for lane0 in range(0, summed or lanes, vectors.lanes):
+                sums.emit(vectors, lane0, product)
+            return context.get_dummy_value()
+
+        return types.void(slots, x, rows, out, fresh, ahead, down), codegen
+
+    return sum_slots
 
 
-def _of_groups(builder, wide, x_p, firsts):
-    """Load x[firsts[g] + 2·k] for all groups g, two groups at a time."""
-    twice = ir.VectorType(wide.element, 2 * EVERY_SECOND)
-    even = ir.Constant(ir.VectorType(I32, twice.count), list(range(0, 2 * twice.count, 2)))
-    both = [_load_from(builder, twice, x_p, first) for first in firsts]
-    vectors = [builder.shuffle_vector(first, second, even) for first, second in zip(both[::2], both[1::2])]
-    while vectors[0].type.count < wide.count:
-        every = ir.Constant(ir.VectorType(I32, 2 * vectors[0].type.count), list(range(2 * vectors[0].type.count)))
-        vectors = [builder.shuffle_vector(first, second, every) for first, second in zip(vectors[::2], vectors[1::2])]
-    return vectors[0]
-
-
-def _columns(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """Add the products with x[columns[s·lanes + lane0 …]], loaded as one vector if the columns are consecutive."""
-
-    def load(firsts):
-        return _load_from(builder, wide, x_p, firsts[0])
-
-    return _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, wide.count, 1, load)
-
-
-def _columns_of_every_second(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
-    """Add the products with x[columns[s·lanes + lane0 …]], loaded by group if the columns of a group are two apart."""
-
-    def load(firsts):
-        return _of_groups(builder, wide, x_p, firsts)
-
-    return _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, EVERY_SECOND, 2, load)
-
-
-def _checked_columns(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group, apart, load):
-    """Add the products with x[columns[s·lanes + lane0 …]].
-
-    If the columns of each group are `apart`, load(firsts) loads x; otherwise x is loaded individually or gathered.
-    """
-    count = wide.count
-    at = builder.gep(columns_p, [builder.add(builder.mul(s, I64(lanes)), I64(lane0))])
-    _prefetch_ahead(builder, at, ahead, 4 * count)
-    numbers = ir.VectorType(I32, count)
-    columns = builder.load(builder.bitcast(at, numbers.as_pointer()), align=4)
-    firsts = [builder.load(builder.gep(at, [I64(lane)])) for lane in range(0, count, group)]
-    of_groups = ir.Constant(numbers, [lane // group * group for lane in range(count)])
-    steps = ir.Constant(numbers, [lane % group * apart for lane in range(count)])
-    others = builder.xor(columns, builder.add(builder.shuffle_vector(columns, columns, of_groups), steps))
-    any_bit = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(I32, [numbers]), f"llvm.vector.reduce.or.v{count}i32"
-    )
-    with builder.if_else(builder.icmp_signed("==", builder.call(any_bit, [others]), I32(0))) as (run, scattered):
-        with run:
-            of_run, run_block = add(load([builder.zext(first, I64) for first in firsts])), builder.block
-        with scattered:
-            loaded = _scalar_loads(builder, wide, x_p, at) if SLOW_GATHERS else _gathered(builder, wide, x_p, columns)
-            of_others, others_block = add(loaded), builder.block
-    total = builder.phi(wide)
-    total.add_incoming(of_run, run_block)
-    total.add_incoming(of_others, others_block)
-    return total
-
-
-def _scalar_loads(builder, wide, x_p, columns_p):
-    """Load x[columns[0]], x[columns[1]] … individually."""
-    x = ir.Constant(wide, ir.Undefined)
-    for lane in range(wide.count):
-        column = builder.zext(builder.load(builder.gep(columns_p, [I64(lane)])), I64)
-        x = builder.insert_element(x, builder.load(builder.gep(x_p, [column])), I32(lane))
-    return x
-
-
-def _gathered(builder, wide, x_p, columns):
-    """Gather x[columns]."""
-    count, size = wide.count, 8 if wide.element == F64 else 4
-    # llvmlite's builder has no vectors of addresses
-    pointers = ir.instructions.GEPInstr(builder.block, x_p, [columns], True, "", source_etype=wide.element)
-    pointers.type = ir.VectorType(ir.PointerType(), count)
-    builder._insert(pointers)
-    mask = ir.VectorType(ir.IntType(1), count)
-    name = f"llvm.masked.gather.v{count}{'f64' if size == 8 else 'f32'}.v{count}p0"
-    gather = ir.FunctionType(wide, [pointers.type, I32, mask, wide])
-    function = cgutils.get_or_insert_function(builder.module, gather, name)
-    every, nothing = ir.Constant(mask, [1] * count), ir.Constant(wide, ir.Undefined)
-    return builder.call(function, [pointers, I32(size), every, nothing])
-
-
-def _prefetch_ahead(builder, at, ahead, length):
-    """Prefetch `length` bytes at a distance of `ahead` numbers after an address."""
-    if ahead is None or not PREFETCHES:
-        return
-    first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
-    for line in range(0, length, 64):
-        emit_prefetch(builder, builder.add(first, I64(line)), 0)
-
-
-def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
-    """Emit the loop over slots that sums `count` lanes; values_p and out_p point to the numbers of the first lane."""
-    wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
-    size = 8 if real == F64 else 4
-    out_p = builder.bitcast(out_p, wide.as_pointer())
-    with builder.if_else(is_fresh) as (clean, dirty):
-        with clean:
-            clean_block = builder.block
-        with dirty:
-            loaded = builder.load(out_p, align=size)
-            dirty_block = builder.block
-    before = builder.phi(wide)
-    before.add_incoming(splat(real, count, 0.0), clean_block)
-    before.add_incoming(loaded, dirty_block)
-    entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
-    builder.cbranch(builder.icmp_signed(">", slots, I64(0)), loop, done)
-    builder.position_at_end(loop)
-    s, remaining, total = builder.phi(I64), builder.phi(I64), builder.phi(wide)
-    s.add_incoming(first, entry)
-    remaining.add_incoming(slots, entry)
-    total.add_incoming(before, entry)
-    value_p = builder.gep(values_p, [builder.mul(s, I64(lanes))])
-    _prefetch_ahead(builder, value_p, ahead, STORED_BYTES[format_] * count)
-
-    def add(x):
-        bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=STORED_BYTES[format_])
-        value = widened(builder, format_, real, bits, count)
-        return builder.call(fma(builder, wide, real, count), [value, x, total])
-
-    next_total = terms(s, add)
-    next_remaining = builder.sub(remaining, I64(1))
-    again = builder.block
-    s.add_incoming(builder.add(s, step), again)
-    remaining.add_incoming(next_remaining, again)
-    total.add_incoming(next_total, again)
-    builder.cbranch(builder.icmp_signed(">", next_remaining, I64(0)), loop, done)
-    builder.position_at_end(done)
-    result = builder.phi(wide)
-    result.add_incoming(before, entry)
-    result.add_incoming(next_total, again)
-    builder.store(result, out_p, align=size)
+#: x_s[lane] is x[bases[s] + row + lane] for runs, and x[columns[s·lanes + lane]] for columns, counted from column0.
+sum_runs = _summing(_SlotSums.run, LANES)
+sum_successive_runs = _summing(_SlotSums.run, SUCCESSIVE)
+sum_successive_columns = _summing(_SlotSums.columns_of_lanes, SUCCESSIVE)
+sum_block_runs = _summing(_SlotSums.run, SUCCESSIVE, RECURRENCE_BLOCK)
+sum_block_columns = _summing(_SlotSums.columns_of_lanes, SUCCESSIVE, RECURRENCE_BLOCK)
+sum_every_second = _summing(_SlotSums.every_second, SUCCESSIVE)
+sum_every_second_columns = _summing(partial(_SlotSums.columns_of_lanes, apart=2), SUCCESSIVE)

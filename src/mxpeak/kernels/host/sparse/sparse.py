@@ -17,11 +17,11 @@ from mxpeak.kernels.host.norms.norms import HostNorms
 from mxpeak.kernels.host.sparse import gs_colored, vectors
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
 from mxpeak.kernels.host.sparse.coarse_rows import coarse_rows, copied_rows
-from mxpeak.kernels.host.sparse.gs_colored import Steps
+from mxpeak.kernels.host.sparse.gs_colored import StepList
 from mxpeak.kernels.host.sparse.matrix import VECTORS, Array, HostMatrix, NaturalPattern, aligned
 from mxpeak.kernels.host.sparse.natural import coarse_residual
 from mxpeak.kernels.host.sparse.natural.schedule import APART, Schedule
-from mxpeak.kernels.host.sparse.setup import SparseSetup
+from mxpeak.kernels.host.sparse.setup import HostSparseSetup
 from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
@@ -34,7 +34,7 @@ READ = 4096
 COPIED_SHARE = 4
 
 
-class HostSparse(SparseSetup):
+class HostSparse(HostSparseSetup):
     """Sparse kernels with compiled loops over rows, on the threads of a team.
 
     Only one caller may use the kernels at a time, because all calls share memory for sums.
@@ -180,7 +180,7 @@ class HostSparse(SparseSetup):
         published = self._no_progress if self.threads == 1 else np.full(self.threads * APART, progress, np.int64)
         return Schedule(published, pattern.owner, needs, first, end, self._yield)
 
-    def _sweep_steps(self, A: HostMatrix, steps: Steps, b: Array, x: Array, keep: Array | None, parts: int) -> None:
+    def _sweep_steps(self, A: HostMatrix, steps: StepList, b: Array, x: Array, keep: Array | None, parts: int) -> None:
         """Run a sweep over the chunks of the given steps."""
         if steps.chunks.size:
             kept = self._empty[x.dtype] if keep is None else keep
@@ -224,9 +224,7 @@ class HostSparse(SparseSetup):
             self._subtract_halo(A, x, coarse.halo_targets, r, self._empty[x.dtype])
 
     def read_values(self, A: HostMatrix) -> int:
-        lines = A.entries.view(np.float64).reshape(
-            -1, LANES // 8
-        )  # lines with the length of a slot of the narrowest values
+        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # the length of a slot of the narrowest values
         if not lines.size:
             return 0
         width = lines.size if lines.size % READ else READ

@@ -65,9 +65,8 @@ def _dots(Q, k, first, end, w, h):
         to = min(at + SHORT, end)
         w_here, j = piece(w, at, to - at), 0
         while j + 4 <= k:
-            a, b, c, d = _dot4(
-                row(Q, j, at, to), row(Q, j + 1, at, to), row(Q, j + 2, at, to), row(Q, j + 3, at, to), w_here
-            )
+            q0, q1, q2, q3 = row(Q, j, at, to), row(Q, j + 1, at, to), row(Q, j + 2, at, to), row(Q, j + 3, at, to)
+            a, b, c, d = _dot4(q0, q1, q2, q3, w_here)
             h[j] += a
             h[j + 1] += b
             h[j + 2] += c

@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import ZERO, inner, jit
-from mxpeak.kernels.host.engine.vector_ir import piece
+from mxpeak.kernels.host.engine.vector_ir import Vectors, constant, data_of, piece
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
 from mxpeak.kernels.host.sparse.natural.gs_csr import prefetch
 from mxpeak.kernels.host.sparse.natural.schedule import publish_sometimes, wait
@@ -40,21 +40,16 @@ from mxpeak.kernels.host.sparse.natural.slot_format import (
     slots_before,
 )
 from mxpeak.kernels.host.sparse.slot_sums import (
-    F64,
     I32,
     I64,
     PREFETCHES,
     RECURRENCE_BLOCK,
-    STORED,
-    STORED_BYTES,
-    add_overflow,
-    fma,
-    splat,
+    Slots,
+    load_values,
     sum_block_columns,
     sum_block_runs,
     sum_successive_columns,
     sum_successive_runs,
-    widened,
     widened_value,
 )
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
@@ -79,18 +74,21 @@ def _sum_parts(A, c, after, first, end, x, out):
         far_ahead = (np.int64(table[after, FAR + 2 * upper]) - np.int64(table[c, FAR + 2 * upper])) * LANES
         slot, far0 = slots_before(table, c, part)
         runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
-        sum_successive_runs(A.values, slot * LANES, A.bases, slot, runs, x, row, out, fresh, ahead, down)
+        sum_successive_runs(Slots(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, ahead, down)
         fresh = False
         if columns:
-            value0, far0 = (slot + runs) * LANES, far0 * LANES
-            sum_successive_columns(A.values, value0, A.far, far0, columns, x, row, out, False, far_ahead, down)
+            of_columns = Slots(A.values, (slot + runs) * LANES, A.far, far0 * LANES, columns)
+            sum_successive_columns(of_columns, x, None, out, False, far_ahead, down)
     before = np.int64(table[c, COUNTS + OVERFLOW])
     overflow = before + np.int64(table[c, COUNTS + OVERFLOW + 1])
     if overflow:
         slot, far0 = slots_before(table, c, PARTS)
         lanes0 = far0 + (overflow + LANES - 1) // LANES
-        begin, stop = before if first > BEFORE else 0, overflow if end == PARTS else before
-        add_overflow(A.values, slot * LANES, A.far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
+        values, columns = piece(A.values, slot * LANES, overflow), piece(A.far, far0 * LANES, overflow)
+        lanes = piece(A.far, lanes0 * LANES, overflow)
+        for k in range(before if first > BEFORE else 0, overflow if end == PARTS else before):
+            a, x_k = widened_value(values[np.uint64(k)], out[0]), x[np.uint32(columns[np.uint64(k)])]
+            out[np.uint32(lanes[np.uint64(k)])] += a * x_k
 
 
 @inner(inline=True)
@@ -126,53 +124,43 @@ def recurrence_terms(typingctx, b, first, second, a, slot, d, p, q):
     signature = types.void(b, first, second, a, types.int64, d, p, q)
 
     def codegen(context, builder, signature, args):
-        real, format_ = context.get_value_type(signature.args[0].dtype), signature.args[3].dtype
-        size, count = (8, LANES // 4) if real == F64 else (4, LANES // 2)
-        wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
-        data = [
-            context.make_array(of)(context, builder, value).data
-            for of, value in zip(signature.args, args)
-            if of != types.int64
-        ]
-        b, first, second, a, d, p, q = data
+        format_ = signature.args[3].dtype
+        vectors = Vectors.of_registers(context, builder, signature.args[0], LANES, 64)
+        arrays = [(kind, value) for kind, value in zip(signature.args, args) if kind != types.int64]
+        b, first, second, a, d, p, q = (data_of(context, builder, *array) for array in arrays)
         a = builder.gep(a, [args[4]])
-        for lane in range(0, LANES, count):
-
-            def at(pointer, vector=wide, lane=lane):
-                return builder.bitcast(builder.gep(pointer, [I64(lane)]), vector.as_pointer())
-
-            left = builder.fsub(builder.load(at(b), align=size), builder.load(at(first), align=size))
-            left = builder.fsub(left, builder.load(at(second), align=size))
-            reciprocal = builder.fdiv(splat(real, count, 1.0), builder.load(at(d), align=size))
-            bits = builder.load(at(a, stored), align=STORED_BYTES[format_])
-            builder.store(builder.fmul(left, reciprocal), at(p), align=size)
-            value = widened(builder, format_, real, bits, count)
-            builder.store(builder.fmul(value, reciprocal), at(q), align=size)
+        for lane in range(0, LANES, vectors.lanes):
+            b_l, first_l, second_l, a_l, d_l, p_l, q_l = (
+                builder.gep(data, [I64(lane)]) for data in (b, first, second, a, d, p, q)
+            )
+            remainder = builder.fsub(builder.fsub(vectors.load(b_l), vectors.load(first_l)), vectors.load(second_l))
+            reciprocal = builder.fdiv(constant(vectors.real, [1.0] * vectors.lanes), vectors.load(d_l))
+            vectors.store(builder.fmul(remainder, reciprocal), p_l)
+            vectors.store(builder.fmul(load_values(vectors, format_, a_l), reciprocal), q_l)
         return context.get_dummy_value()
 
     return signature, codegen
 
 
-@intrinsic
-def run_forward(typingctx, p, q, young, x):
-    """Compute x_k = p_k - q_k x_{k-1} from x_{-1} = young on and return True; return False if some |q_k| exceeds 1."""
-    signature = types.boolean(p, q, young, x)
+def _running(back):
+    """Return an intrinsic that solves the recurrence from the first lane of a chunk on, or `back` from the last."""
 
-    def codegen(context, builder, signature, args):
-        return _solve_recurrence(context, builder, signature, args, back=False)
+    @intrinsic
+    def run(typingctx, p, q, young, x):
+        """Compute x_k = p_k - q_k x_{k-1} (x_{k+1} for `back`) with `young` before the first x, and return True.
 
-    return signature, codegen
+        If some |q_k| exceeds 1, nothing is computed and the result is False.
+        """
+
+        def codegen(context, builder, signature, args):
+            return _solve_recurrence(context, builder, signature, args, back=back)
+
+        return types.boolean(p, q, young, x), codegen
+
+    return run
 
 
-@intrinsic
-def run_backward(typingctx, p, q, young, x):
-    """Compute x_k = p_k - q_k x_{k+1} from the last lane on and return True; return False if some |q_k| exceeds 1."""
-    signature = types.boolean(p, q, young, x)
-
-    def codegen(context, builder, signature, args):
-        return _solve_recurrence(context, builder, signature, args, back=True)
-
-    return signature, codegen
+run_forward, run_backward = _running(back=False), _running(back=True)
 
 
 def _solve_recurrence(context, builder, signature, args, *, back):
@@ -182,43 +170,37 @@ def _solve_recurrence(context, builder, signature, args, *, back):
     few doublings, all lanes of a block depend on the last x before the block: a chain of four dependent
     multiplications instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not.
     """
-    real = context.get_value_type(signature.args[2])
-    size, wide = (8 if real == F64 else 4), ir.VectorType(real, LANES)
-    p_p, q_p, x_p = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 1, 3))
-    q = builder.load(builder.bitcast(q_p, wide.as_pointer()), align=size)
+    chunk, block = (Vectors(context, builder, signature.args[0], lanes) for lanes in (LANES, RECURRENCE_BLOCK))
+    p_p, q_p, x_p = (data_of(context, builder, signature.args[k], args[k]) for k in (0, 1, 3))
+    q = chunk.load(q_p)
     absolute = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(wide, [wide]), f"llvm.fabs.v{LANES}f{8 * size}"
+        builder.module, ir.FunctionType(chunk.type, [chunk.type]), f"llvm.fabs.v{LANES}f{chunk.bits}"
     )
-    small = builder.fcmp_ordered("<=", builder.call(absolute, [q]), splat(real, LANES, 1.0))
+    small = builder.fcmp_ordered("<=", builder.call(absolute, [q]), constant(chunk.real, [1.0] * LANES))
     every = builder.icmp_signed("==", builder.bitcast(small, ir.IntType(LANES)), ir.IntType(LANES)(-1))
     with builder.if_then(every):
-        P, R = builder.load(builder.bitcast(p_p, wide.as_pointer()), align=size), builder.fneg(q)
-        multiply_add = fma(builder, wide, real, LANES)
+        P, R = chunk.load(p_p), builder.fneg(q)
         for apart in (1, 2, 4):
-            before, with_ = (_earlier(builder, of, apart, back, other) for of, other in ((P, 0.0), (R, 1.0)))
-            P, R = builder.call(multiply_add, [R, before, P]), builder.fmul(R, with_)
-        young, block = args[2], ir.VectorType(real, RECURRENCE_BLOCK)
-        multiply_add = fma(builder, block, real, RECURRENCE_BLOCK)
-        firsts = range(0, LANES, RECURRENCE_BLOCK)
+            P_before, R_before = (_earlier(builder, of, apart, back, other) for of, other in ((P, 0.0), (R, 1.0)))
+            P, R = chunk.add_product(R, P_before, P), builder.fmul(R, R_before)
+        young, firsts = args[2], range(0, LANES, RECURRENCE_BLOCK)
         for first in reversed(firsts) if back else firsts:
-            lanes = ir.Constant(ir.VectorType(I32, RECURRENCE_BLOCK), list(range(first, first + RECURRENCE_BLOCK)))
+            lanes = constant(I32, range(first, first + RECURRENCE_BLOCK))
             P_b, R_b = (builder.shuffle_vector(of, of, lanes) for of in (P, R))
-            first_lane = builder.insert_element(ir.Constant(block, ir.Undefined), young, I32(0))
-            before = builder.shuffle_vector(first_lane, first_lane, ir.Constant(lanes.type, [0] * RECURRENCE_BLOCK))
-            x = builder.call(multiply_add, [R_b, before, P_b])
-            builder.store(x, builder.bitcast(builder.gep(x_p, [I64(first)]), block.as_pointer()), align=size)
+            x = block.add_product(R_b, block.all(young), P_b)
+            block.store(x, builder.gep(x_p, [I64(first)]))
             young = builder.extract_element(x, I32(0 if back else RECURRENCE_BLOCK - 1))
     return builder.zext(every, context.get_value_type(types.boolean))
 
 
 def _earlier(builder, vector, apart, back, other):
-    """Return for each lane the lane `apart` before it in its block (after it for `back`), or else `other`."""
+    """Return for each lane the lane `apart` before it in its block (after it for `back`), otherwise `other`."""
     from_ = []
     for lane in range(LANES):
         at = lane + apart if back else lane - apart
         from_.append(at if at // RECURRENCE_BLOCK == lane // RECURRENCE_BLOCK else LANES + lane)
-    others = splat(vector.type.element, LANES, other)
-    return builder.shuffle_vector(vector, others, ir.Constant(ir.VectorType(I32, LANES), from_))
+    others = constant(vector.type.element, [other] * LANES)
+    return builder.shuffle_vector(vector, others, constant(I32, from_))
 
 
 @inner()
@@ -230,11 +212,11 @@ def _add_block(A, c, part, lane0, x, out):
     row, adjacent = np.int64(table[c, ROW]) + lane0, np.int64(table[c, COUNTS + NEXT + upper])
     to = piece(out, lane0, RECURRENCE_BLOCK)
     for first, end in ((ZERO, adjacent), (adjacent + 1, runs + columns)):
-        value0, of_runs = (slot + first) * LANES + lane0, min(end, runs) - first
-        sum_block_runs(A.values, value0, A.bases, slot + first, of_runs, x, row, to)
+        of_runs = Slots(A.values, (slot + first) * LANES + lane0, A.bases, slot + first, min(end, runs) - first)
+        sum_block_runs(of_runs, x, row, to, False, None, None)
         begin = max(first, runs)
         value0, column0 = (slot + begin) * LANES + lane0, (far0 + begin - runs) * LANES + lane0
-        sum_block_columns(A.values, value0, A.far, column0, end - begin, x, to)
+        sum_block_columns(Slots(A.values, value0, A.far, column0, end - begin), x, None, to, False, None, None)
 
 
 @inner(fastmath={"contract"}, inline=True)
