@@ -16,7 +16,7 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 
 from mxpeak.kernels import arrays
-from mxpeak.kernels.host.engine.jit import VECTOR, _njit, forms, inner, jit
+from mxpeak.kernels.host.engine.jit import VECTOR, _njit, by_type, inner, jit
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -25,12 +25,9 @@ def _twice(x):
     return x + x
 
 
+@by_type
 def square(x):
     """x²."""
-
-
-@forms(square)
-def _square(x):
     return lambda x: x * x
 
 

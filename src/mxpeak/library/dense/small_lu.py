@@ -89,7 +89,7 @@ def solve_by_small_lu(A: Array, B: Array) -> DirectSolution | None:
     X, space = np.empty((n, k), dtype), np.empty(memory[0], dtype)
     pivots, facts = np.empty(n, np.int32), np.empty(memory[1])
     unit = n * of.u
-    solve(by_columns, SAMPLED, bound * unit, gemm, R, C, s, t, X, space, pivots, facts)
+    solve((by_columns, SAMPLED, bound * unit, gemm), R, C, s, t, X, space, pivots, facts)
     place, *of_R, A_max, eta, x_max, b_min, b_max, z_max, corrected = facts[:fact_count].tolist()
     across, down = (of_R[0], of_R[1]), (of_R[2], of_R[3])
     rows, columns = (down, across) if by_columns else (across, down)

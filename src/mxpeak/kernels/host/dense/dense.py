@@ -154,10 +154,8 @@ def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
     """Return the matrix engine for operands of a precision; engines multiply real numbers only."""
     if precision not in ("bf16", "fp16") or dtype.kind == "c":
         return None
-    from mxpeak.kernels.host.engine.matrix_engines import (
-        chosen,
-        unit_for,
-    )  # imports the compiler, which other solves do not need
+    # This import loads the compiler, which other solves do not need.
+    from mxpeak.kernels.host.engine.matrix_engines import chosen, unit_for
 
     return unit_for(precision, chosen())
 

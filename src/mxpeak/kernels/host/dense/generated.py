@@ -34,7 +34,7 @@ PIECE = 1 << 26
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
-class Recipe(NamedTuple):
+class EntryTables(NamedTuple):
     """`Entries` in the form that compiled code reads, for the rows and columns of one rank.
 
     integers        kind; NB, p, P of the rows and of the columns; number of local columns
@@ -53,7 +53,7 @@ class Recipe(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
+def entry_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> EntryTables:
     """Return the tables for these rows and columns, cached because a solve uses the tables repeatedly."""
     first = entries.first + cols.to_global(0) * entries.n
     starts: list[int] = []
@@ -65,7 +65,7 @@ def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
     integers = [KINDS[entries.kind], rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P, cols.local_size]
     words = (np.array(table, dtype=np.uint64) for table in (starts, a, c, to_block))
     reals = np.array([entries.scale, entries.shift, entries.alpha, entries.beta])
-    return Recipe(np.array(integers, dtype=np.int64), reals, *words)
+    return EntryTables(np.array(integers, dtype=np.int64), reals, *words)
 
 
 @inner()
@@ -103,8 +103,8 @@ def _abs_sum(buffer, count):
     return total
 
 
-_RECIPE = types.NamedTuple((INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS), Recipe)
-_OPERANDS = (VECTOR, VECTOR, VECTOR, _RECIPE)
+_TABLES = types.NamedTuple((INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS), EntryTables)
+_OPERANDS = (VECTOR, VECTOR, VECTOR, _TABLES)
 _TASK = (INT, INT, INT, types.UniTuple(INT, 2))
 
 
@@ -155,7 +155,7 @@ class HostGenerated:
     def generate(
         self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None
     ) -> None:
-        self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries))
+        self._generated(STORE, A, NONE, NONE, diagonal, entry_tables(rows, cols, entries))
 
     def generate_with_sums(
         self,
@@ -167,21 +167,21 @@ class HostGenerated:
         sums: Array,
         W: Array,
     ) -> None:
-        tables, both = recipe(rows, cols, entries), np.empty(sums.size)
+        tables, both = entry_tables(rows, cols, entries), np.empty(sums.size)
         self._generated(STORE, A, both, np.ascontiguousarray(W.reshape(-1)), diagonal, tables)
         sums[:] = both.reshape(sums.shape)
 
     def generated_matvec(
         self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array
     ) -> None:
-        self._generated(MULTIPLY, NOTHING, y, x, diagonal, recipe(rows, cols, entries))
+        self._generated(MULTIPLY, NOTHING, y, x, diagonal, entry_tables(rows, cols, entries))
 
     def generated_row_sums(
         self, sums: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
     ) -> None:
-        self._generated(SUM, NOTHING, sums, NONE, diagonal, recipe(rows, cols, entries))
+        self._generated(SUM, NOTHING, sums, NONE, diagonal, entry_tables(rows, cols, entries))
 
-    def _generated(self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe) -> None:
+    def _generated(self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: EntryTables) -> None:
         """Run a task on all rows, a limited number of entries per call."""
         own, threads, rows = NONE if diagonal is None else diagonal, self._team.threads, len(tables.starts)
         height = max(PIECE * threads // max(int(tables.integers[7]), 1), threads)

@@ -36,7 +36,7 @@ from mxpeak.kernels.host.dense.small_lu_simd import (
     solve_lower,
     solve_upper,
 )
-from mxpeak.kernels.host.engine.jit import FLAG, ZERO, forms, inner, jit
+from mxpeak.kernels.host.engine.jit import FLAG, ZERO, by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row, row_block
 
 #: The number of diagnostics that `solve` stores in `facts`, before its workspace for norms.
@@ -75,12 +75,9 @@ def facts_of(n: int, sides: int) -> int:
     return DIAGNOSTICS + 2 * max(n, sides) + sides
 
 
+@by_type
 def _size(z):
     """Return |z|, or |Re z| + |Im z| for complex numbers: pivots are chosen by this value, as in LAPACK."""
-
-
-@forms(_size)
-def _size_of(z):
     return (lambda z: abs(z.real) + abs(z.imag)) if isinstance(z, types.Complex) else (lambda z: abs(z))
 
 
@@ -227,26 +224,24 @@ def _fill(W, by_columns, R, B, s):
                     W[i, j] = R[j, i]
 
 
-def _signature(number):
-    """Return the argument types of `solve` for a type of numbers."""
-    matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
-    own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
-    return FLAG, types.int64, types.float64, types.int64, matrix, matrix, vector, vector, *own
-
-
 @cache
 def solver(dtype):
     """Return `solve` for a type of numbers, compiled or loaded from disk at the first call."""
-    return jit(*_signature(from_dtype(dtype)), allocates=True)(solve)
+    number = from_dtype(dtype)
+    matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
+    options = types.Tuple((FLAG, types.int64, types.float64, types.int64))
+    own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
+    return jit(options, matrix, matrix, vector, vector, *own, allocates=True)(solve)
 
 
-def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
+def solve(options, R, B, s, t, X, space, pivots, facts):
     """Solve A X = B with A = R or, `by_columns`, R^T, and check X.
 
-    s and t are random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are checked by
-    individual residuals; more are checked by the residual of one random combination. gemm is the address of the xGEMM
-    for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on, holds L and
-    U; pivots count from 0. The entries of `facts` are
+    options are (by_columns, each, enough, gemm), because Numba reads a named tuple from Python in 10 µs. s and t are
+    random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are checked by individual
+    residuals; more are checked by the residual of one random combination. gemm is the address of the xGEMM for the
+    products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots
+    count from 0. The entries of `facts` are
 
     0        the offset of W in `space`, negative if a pivot is zero
     1, 2     the smallest and the largest Σ_j |r_ij|
@@ -259,7 +254,7 @@ def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
     11       number 6 after a correction of X, which at most `each` right-hand sides receive if number 6 exceeds
              `enough`; negative without a correction
     """
-    n, k = B.shape
+    (by_columns, each, enough, gemm), (n, k) = options, B.shape
     m, columns = _padded(n, k + 1)
     width = min(RANK, VECTOR // X.itemsize)
     right = (k + width) // width * width
@@ -272,11 +267,8 @@ def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
     right = right if k <= each else 1
     r, C = piece(space, rest, n), space[rest : rest + n * right].reshape(n, right)
     down, largest = piece(facts, DIAGNOSTICS, n), piece(facts, DIAGNOSTICS + n, n)
-    of_x, of_b, of_r = (
-        piece(facts, DIAGNOSTICS, k),
-        piece(facts, DIAGNOSTICS + k, k),
-        piece(facts, DIAGNOSTICS + 2 * k, k),
-    )
+    norms = piece(facts, DIAGNOSTICS, 3 * k)
+    of_x, of_b, of_r = piece(norms, 0, k), piece(norms, k, k), piece(norms, 2 * k, k)
     sizes = of_x, of_b, of_r
     inverses[n:] = 1
     facts[11] = -1

@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 
 from mxpeak.kernels.host.dense.small_lu_simd import RANK, products, subtract_product
-from mxpeak.kernels.host.engine.jit import forms, inner
+from mxpeak.kernels.host.engine.jit import by_type, inner
 from mxpeak.kernels.host.engine.vector_ir import address_of, float_of, gemm_at, piece, row, row_block
 from mxpeak.kernels.host.norms.magnitude import ordered
 
@@ -30,56 +30,10 @@ class CheckedSystem(NamedTuple):
     gemm: int
 
 
-def _length(z):
-    """Return |z| in fp64 from its squares, or 0 or inf if these leave the range (never for balanced matrices)."""
-
-
+@by_type
 def _modulus(z):
     """Return |z| in fp64, sqrt(a² + b²) without over- or underflow."""
 
-
-def _weight(z):
-    """Return the fp64 number by which |z| is compared: |z|² for complex z, otherwise |z|."""
-
-
-def _from_weight(weight, z):
-    """Return |z| from the weight that `_weight` returned."""
-
-
-def _is_accurate(weight, z):
-    """Return whether the weight is accurate, because its square did not leave the range of fp64."""
-
-
-@forms(_weight)
-def _weight_of(z):
-    def of_complex(z):
-        a, b = np.float64(z.real), np.float64(z.imag)
-        return a * a + b * b
-
-    return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
-
-
-@forms(_from_weight)
-def _size_from_weight(weight, z):
-    return (lambda weight, z: np.sqrt(weight)) if isinstance(z, types.Complex) else lambda weight, z: weight
-
-
-@forms(_is_accurate)
-def _weight_is_accurate(weight, z):
-    return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
-
-
-@forms(_length)
-def _length_of(z):
-    def of_complex(z):
-        a, b = np.float64(z.real), np.float64(z.imag)
-        return np.sqrt(a * a + b * b)
-
-    return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
-
-
-@forms(_modulus)
-def _modulus_of(z):
     def of_wide(z):
         a, b = np.float64(abs(z.real)), np.float64(abs(z.imag))
         smaller, larger = (a, b) if a < b else (b, a)
@@ -87,6 +41,35 @@ def _modulus_of(z):
         return larger * np.sqrt(1.0 + ratio * ratio)
 
     return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of the other types
+
+
+@by_type
+def _weight(z):
+    """Return the fp64 number by which |z| is compared: |z|² for complex z, otherwise |z|."""
+
+    def of_complex(z):
+        a, b = np.float64(z.real), np.float64(z.imag)
+        return a * a + b * b
+
+    return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
+
+
+@by_type
+def _from_weight(weight, z):
+    """Return |z| from the weight that `_weight` returned."""
+    return (lambda weight, z: np.sqrt(weight)) if isinstance(z, types.Complex) else lambda weight, z: weight
+
+
+@inner(inline=True)
+def _length(z):
+    """Return |z| in fp64 from its squares, or 0 or inf if these leave the range (never for balanced matrices)."""
+    return _from_weight(_weight(z), z)
+
+
+@by_type
+def _is_accurate(weight, z):
+    """Return whether the weight is accurate, because its square did not leave the range of fp64."""
+    return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 
 @inner()

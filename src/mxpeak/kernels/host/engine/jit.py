@@ -168,5 +168,12 @@ def inner(
     )
 
 
-#: The decorator of a function that returns the implementation of another function for given argument types.
-forms = partial(overload, jit_options={"error_model": "numpy", "_nrt": False, "pipeline_class": _InnerCompiler})
+def by_type(implement: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare a function that only compiled code calls; `implement` returns its code for the types of the arguments."""
+
+    def function(*_: Any) -> Any:
+        raise NotImplementedError(f"{implement.__name__} has no code for the interpreter")
+
+    options = {"error_model": "numpy", "_nrt": False, "pipeline_class": _InnerCompiler}
+    overload(function, jit_options=options)(implement)
+    return function

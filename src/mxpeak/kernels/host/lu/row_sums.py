@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.engine.jit import INT, MATRIX, MATRIX32, ONE, VECTOR, ZERO, forms, inner, jit
+from mxpeak.kernels.host.engine.jit import INT, MATRIX, MATRIX32, ONE, VECTOR, ZERO, by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import float_of, row
 from mxpeak.kernels.host.lu.cast import FORMAT, round_row
 from mxpeak.kernels.host.lu.operands import rounded_bf16
@@ -119,13 +119,18 @@ def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
 
 
 @inner(fastmath={"contract", "reassoc"})
-def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
+def _add_rounded(sums, A, i, rows, c0, c1, weights, low, only):
     """Add the sums ã u + a v, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp32, ã being a rounded.
 
-    low: the rounded rows, or None to round them to bf16 here.  wide: the vectors in fp64.
+    weights   u, v, w and q, in fp32 and in fp64; only w if `only` is not None: then u = w, v = 0 and q = 1
+    low       the rounded rows, or None to round them to bf16 here
     """
+    vectors, wide = weights
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
-    u, v, w, q = row(vectors, 0, c0, c1), row(vectors, 1, c0, c1), row(vectors, 2, c0, c1), row(vectors, 3, c0, c1)
+    if only is None:
+        u, v, w, q = row(vectors, 0, c0, c1), row(vectors, 1, c0, c1), row(vectors, 2, c0, c1), row(vectors, 3, c0, c1)
+    else:
+        u = w = row(vectors, 0, c0, c1)
     x0, x1, x2, x3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     y0, y1, y2, y3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -140,58 +145,37 @@ def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
             x1 += low[1, j] * u[j]
             x2 += low[2, j] * u[j]
             x3 += low[3, j] * u[j]
-        x0 += a[j] * v[j]
-        x1 += b[j] * v[j]
-        x2 += c[j] * v[j]
-        x3 += d[j] * v[j]
+        if only is None:
+            x0 += a[j] * v[j]
+            x1 += b[j] * v[j]
+            x2 += c[j] * v[j]
+            x3 += d[j] * v[j]
         y0 += a[j] * w[j]
         y1 += b[j] * w[j]
         y2 += c[j] * w[j]
         y3 += d[j] * w[j]
-        s0 += a[j] * a[j] * q[j]
-        s1 += b[j] * b[j] * q[j]
-        s2 += c[j] * c[j] * q[j]
-        s3 += d[j] * d[j] * q[j]
+        if only is None:
+            s0 += a[j] * a[j] * q[j]
+            s1 += b[j] * b[j] * q[j]
+            s2 += c[j] * c[j] * q[j]
+            s3 += d[j] * d[j] * q[j]
+        else:
+            s0 += a[j] * a[j]
+            s1 += b[j] * b[j]
+            s2 += c[j] * c[j]
+            s3 += d[j] * d[j]
     partial = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
     _add_up(sums, A, i, rows, c0, c1, partial, wide, low)
 
 
-@inner(fastmath={"contract", "reassoc"})
-def _add_rounded_by_one(sums, A, i, rows, c0, c1, vectors, wide):
-    """Add the sums ã w, a w and a² of up to four rows, ã being a rounded to bf16."""
-    a, b, c, d = _four_rows(A, i, rows, c0, c1)
-    w = row(vectors, 0, c0, c1)
-    x0, x1, x2, x3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-    y0, y1, y2, y3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-    s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-    for j in range(a.shape[0]):
-        x0 += _as_bf16(a[j]) * w[j]
-        x1 += _as_bf16(b[j]) * w[j]
-        x2 += _as_bf16(c[j]) * w[j]
-        x3 += _as_bf16(d[j]) * w[j]
-        y0 += a[j] * w[j]
-        y1 += b[j] * w[j]
-        y2 += c[j] * w[j]
-        y3 += d[j] * w[j]
-        s0 += a[j] * a[j]
-        s1 += b[j] * b[j]
-        s2 += c[j] * c[j]
-        s3 += d[j] * d[j]
-    partial = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
-    _add_up(sums, A, i, rows, c0, c1, partial, wide, None)
-
-
+@by_type
 def _add_columns(sums, A, i, rows, c0, c1, how):
     """Add the sums of columns c0:c1 of up to four `rows` from i on, piece by piece.
 
     how: the vectors u, w and q, for entries as they are stored; for rounded entries the vectors, the same in fp64,
     workspace for four rows, and the format.
     """
-    raise NotImplementedError
 
-
-@forms(_add_columns)
-def _(sums, A, i, rows, c0, c1, how):
     def stored(sums, A, i, rows, c0, c1, how):
         vectors = how[0]
         for first in range(c0, c1, PIECE):
@@ -204,13 +188,13 @@ def _(sums, A, i, rows, c0, c1, how):
         for first in range(c0, c1, PIECE):
             last = min(first + PIECE, c1)
             if len(vectors) == 1:
-                _add_rounded_by_one(sums, A, i, rows, first, last, vectors, wide)
+                _add_rounded(sums, A, i, rows, first, last, (vectors, wide), None, ONE)
             elif to.p == BF16:
-                _add_rounded(sums, A, i, rows, first, last, vectors, wide, None)
+                _add_rounded(sums, A, i, rows, first, last, (vectors, wide), None, None)
             else:
                 for r in range(rows):
                     round_row(row(A, i + r, first, last), low[r], to)
-                _add_rounded(sums, A, i, rows, first, last, vectors, wide, low)
+                _add_rounded(sums, A, i, rows, first, last, (vectors, wide), low, None)
 
     return stored if len(how) == 1 else rounded
 

@@ -146,13 +146,6 @@ def _add_along(x, y, lanes):
 
 
 @inner()
-def _add_lanes(lanes, high, low):
-    """Add all lanes to one sum."""
-    for lane in range(LANES):
-        _add(lanes[0, lane : lane + 1], lanes[1, lane : lane + 1], high, low)
-
-
-@inner()
 def _largest(x):
     """Return max x_j, or NaN if any x_j is NaN."""
     top = np.int64(0)
@@ -169,9 +162,8 @@ def extended_pass(tid, threads, kind, table, buffers, values, sums):
     for t in range(table.shape[0]):
         tile = table[t]
         turned = tile[TURNED] != 0
-        by_line, by_position = (
-            (sums.by_column[tid], sums.by_row[tid]) if turned else (sums.by_row[tid], sums.by_column[tid])
-        )
+        by_row, by_column = sums.by_row[tid], sums.by_column[tid]
+        by_line, by_position = (by_column, by_row) if turned else (by_row, by_column)
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             for line in range(line0, line1):
@@ -187,7 +179,9 @@ def extended_pass(tid, threads, kind, table, buffers, values, sums):
                     _add_along(x, y, lanes)
                     _add_along(q, r, squares)
                 at = tile[LINE0] + line
-                _add_lanes(lanes, by_line[0, at : at + 1], by_line[1, at : at + 1])
+                for lane in range(LANES):
+                    high_of_lane, low_of_lane = lanes[0, lane : lane + 1], lanes[1, lane : lane + 1]
+                    _add(high_of_lane, low_of_lane, by_line[0, at : at + 1], by_line[1, at : at + 1])
         number += chunks(tile)
 
 

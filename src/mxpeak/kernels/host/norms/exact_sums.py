@@ -8,9 +8,12 @@ compiled without fast-math, because their operations must not be reassociated or
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from mxpeak.kernels.host.engine.jit import inner, jit
+import numpy as np
+from numba import types
+
+from mxpeak.kernels.host.engine.jit import by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import vector_at
 from mxpeak.kernels.host.norms.magnitude import ordered, safe_magnitude, scaled, scaled_square
 from mxpeak.kernels.host.norms.partition import (
@@ -28,6 +31,16 @@ from mxpeak.kernels.host.norms.segments import COLUMNS, ROWS, SEGMENT, SQUARES
 
 #: Interleaved partial sums along a line, which allow the loop to vectorize.
 LANES = 64
+
+
+class Folds(NamedTuple):
+    """The constants σ of the folds, the factors of the rows and columns, and each thread's sums by fold."""
+
+    sigmas: Any
+    row_factors: Any
+    column_factors: Any
+    by_row: Any
+    by_column: Any
 
 
 @inner()
@@ -72,26 +85,21 @@ def maxima(tid, threads, want, table, buffers, by_row, by_column):
         number += chunks(tile)
 
 
+@by_type
+def _factor(f, j):
+    """Return f_j, or f if there is one factor for all entries."""
+    return (lambda f, j: f[j]) if isinstance(f, types.Array) else lambda f, j: f
+
+
 @inner()
-def _values_across(a, squared, factors, values):
+def _scale(a, squared, f, values):
     """Compute values_j = |f_j·f_j·a_j|, or the square of that if `squared`."""
     if squared:
         for j in range(a.shape[0]):
-            values[j] = scaled_square(a[j], factors[j])
+            values[j] = scaled_square(a[j], _factor(f, j))
     else:
         for j in range(a.shape[0]):
-            values[j] = scaled(a[j], factors[j])
-
-
-@inner()
-def _values_along(a, squared, factor, values):
-    """Compute values_j = |f·f·a_j|, or the square of that if `squared`."""
-    if squared:
-        for j in range(a.shape[0]):
-            values[j] = scaled_square(a[j], factor)
-    else:
-        for j in range(a.shape[0]):
-            values[j] = scaled(a[j], factor)
+            values[j] = scaled(a[j], _factor(f, j))
 
 
 @inner()
@@ -116,8 +124,9 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 
 @jit(allocates=True)
-def folded_sums(tid, threads, want, table, buffers, sigmas, row_factors, column_factors, by_row, by_column):
+def folded_sums(tid, threads, want, table, buffers, folds):
     """Add the sums of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy."""
+    sigmas, row_factors, column_factors, by_row, by_column = folds
     number, squared, lanes, values = 0, want & SQUARES != 0, np.zeros(LANES), np.zeros(SEGMENT)
     for t in range(table.shape[0]):
         tile = table[t]
@@ -135,11 +144,11 @@ def folded_sums(tid, threads, want, table, buffers, sigmas, row_factors, column_
                     a = vector_at(segment(reader, line, s, e, 0), e - s, buffers)
                     scaled_values = values[: a.shape[0]]
                     if along:
-                        _values_along(a, squared, line_factors[tile[LINE0] + line], scaled_values)
+                        _scale(a, squared, line_factors[tile[LINE0] + line], scaled_values)
                         _fold_along(scaled_values, sigmas, lanes, by_line, tile[LINE0] + line)
                     if across:
                         at = tile[POSITION0] + s
-                        _values_across(a, squared, position_factors[at : at + a.shape[0]], scaled_values)
+                        _scale(a, squared, position_factors[at : at + a.shape[0]], scaled_values)
                         for k in range(sigmas.shape[0]):
                             fold(scaled_values, sigmas[k], by_position[k, at : at + a.shape[0]])
         number += chunks(tile)

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.engine.jit import forms, inner
+from mxpeak.kernels.host.engine.jit import by_type, inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16, bits_of, float_of, widened_fp16
 
 #: The types that represent bfloat16 and float16 in compiled code.
@@ -31,12 +31,9 @@ def ordered(x):
     return np.int64(bits_of(x) & _SIGN64)
 
 
+@by_type
 def widened(x):
     """Return |x| of a 16-bit x as fp32."""
-
-
-@forms(widened)
-def _widened(x):
     if x == BF16:  # the upper half of an fp32
         return lambda x: float_of(np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(16)))
 
@@ -51,12 +48,9 @@ def _widened(x):
     return from_fp16
 
 
+@by_type
 def square(x):
     """Return |x|² in fp64; for an fp64 or complex128 x the square may over- or underflow."""
-
-
-@forms(square)
-def _square(x):
     if x in (types.complex64, types.complex128):
 
         def of_complex(x):
@@ -72,12 +66,9 @@ def _square(x):
     return of_real
 
 
+@by_type
 def magnitude(x):
     """Return |x| in fp64, for complex x as the square root of |x|²."""
-
-
-@forms(magnitude)
-def _magnitude(x):
     if x in (types.complex64, types.complex128):
         return lambda x: math.sqrt(square(x))
     if x in (BF16, FP16):
@@ -85,12 +76,9 @@ def _magnitude(x):
     return lambda x: np.float64(abs(x))
 
 
+@by_type
 def safe_magnitude(x):
     """Return |x| in fp64 for any x: no square over- or underflows, and NaN prevails over Inf."""
-
-
-@forms(safe_magnitude)
-def _safe_magnitude(x):
     if x != types.complex128:
 
         def of_narrow(x):
@@ -106,22 +94,17 @@ def _safe_magnitude(x):
             return float_of(larger)
         # Scale by a power of two from the exponent of the larger part; a part that underflows is negligible.
         exponent = min(max(larger >> np.uint64(52), np.uint64(1)), np.uint64(2045))
-        down, up = (
-            float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52))),
-            float_of(exponent << np.uint64(52)),
-        )
+        down = float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52)))
+        up = float_of(exponent << np.uint64(52))
         a, b = x.real * down, x.imag * down
         return math.sqrt(a * a + b * b) * up
 
     return scaled
 
 
+@by_type
 def key(x):
     """Return an integer that orders entries by their absolute values, with NaN above Inf."""
-
-
-@forms(key)
-def _key(x):
     if x == types.float64:
         return lambda x: ordered(x)
     if x == types.float32:
@@ -133,12 +116,9 @@ def _key(x):
     return lambda x: ordered(square(x))
 
 
+@by_type
 def least_key(x):
     """Return the key of zero, which is the smallest key."""
-
-
-@forms(least_key)
-def _least_key(x):
     if x == types.float32:
         return lambda x: np.int32(0)
     if x in (BF16, FP16):
@@ -146,12 +126,9 @@ def _least_key(x):
     return lambda x: np.int64(0)
 
 
+@by_type
 def of_key(k, x):
     """Return, in fp64, the absolute value of the entry type of x that has the key k."""
-
-
-@forms(of_key)
-def _of_key(k, x):
     if x == types.float64:
         return lambda k, x: float_of(np.uint64(k))
     if x == types.float32:
@@ -163,28 +140,17 @@ def _of_key(k, x):
     return lambda k, x: math.sqrt(float_of(np.uint64(k)))
 
 
+@by_type
 def scaled(x, s):
     """Return |s·s·x| in fp64; s is a power of two and is applied twice to cover the whole range of fp64."""
-
-
-@forms(scaled)
-def _scaled(x, s):
     if x in (types.complex64, types.complex128):
-
-        def of_complex(x, s):
-            re, im = np.float64(x.real) * s * s, np.float64(x.imag) * s * s
-            return math.sqrt(re * re + im * im)
-
-        return of_complex
+        return lambda x, s: math.sqrt(scaled_square(x, s))
     return lambda x, s: magnitude(x) * s * s
 
 
+@by_type
 def scaled_square(x, s):
     """Return |s·s·x|² in fp64."""
-
-
-@forms(scaled_square)
-def _scaled_square(x, s):
     if x in (types.complex64, types.complex128):
 
         def of_complex(x, s):
@@ -194,18 +160,15 @@ def _scaled_square(x, s):
         return of_complex
 
     def of_real(x, s):
-        value = magnitude(x) * s * s
+        value = scaled(x, s)
         return value * value
 
     return of_real
 
 
+@by_type
 def largest_part(x):
     """Return the fp64 key of the larger of |Re x| and |Im x|."""
-
-
-@forms(largest_part)
-def _largest_part(x):
     if x == types.complex128:
 
         def of_complex(x):
@@ -215,20 +178,14 @@ def _largest_part(x):
     return lambda x: ordered(magnitude(x))
 
 
+@by_type
 def square_may_overflow(x):
     """Return whether |x|² can over- or underflow in fp64."""
-
-
-@forms(square_may_overflow)
-def _square_may_overflow(x):
     may = x in (types.float64, types.complex128)
     return (lambda x: True) if may else (lambda x: False)
 
 
+@by_type
 def magnitude_may_overflow(x):
     """Return whether |x| may over- or underflow because |x| is computed from |x|²."""
-
-
-@forms(magnitude_may_overflow)
-def _magnitude_may_overflow(x):
     return (lambda x: True) if x == types.complex128 else (lambda x: False)

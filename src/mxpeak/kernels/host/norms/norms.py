@@ -78,12 +78,11 @@ class HostNorms:
         row_factors: Array,
         column_factors: Array,
     ) -> tuple[Array, Array]:
-        job, folds = PassJob(tiles, band, wants, self._team.threads), len(sigmas)
-        factors = row_factors, column_factors
-        sums = [np.zeros((job.threads, folds, len(by_line))) for by_line in factors]
+        job, factors = PassJob(tiles, band, wants, self._team.threads), (row_factors, column_factors)
+        by_row, by_column = (np.zeros((job.threads, len(sigmas), len(by_line))) for by_line in factors)
         want = job.want | (int(WANTS["squares"]) if squared else 0)
-        self._run(job, exact_sums.folded_sums, want, *job.tiles, np.array(sigmas), *factors, *sums)
-        by_row, by_column = sums
+        folds = exact_sums.Folds(np.array(sigmas), *factors, by_row, by_column)
+        self._run(job, exact_sums.folded_sums, want, *job.tiles, folds)
         return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
@@ -125,18 +124,11 @@ class HostNorms:
         squares = np.zeros((job.threads, 2, check.LANES))
         tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
         table, buffers = job.tiles
-        kind, sums = (
-            check.KINDS.get(buffers.dtype, check.BITS),
-            check.ExtendedSums(by_row, by_column, tops, squares, counts),
-        )
+        kind = check.KINDS.get(buffers.dtype, check.BITS)
+        sums = check.ExtendedSums(by_row, by_column, tops, squares, counts)
         self._run(job, check.extended_pass, kind, table, buffers.view(np.uint8), values, sums)
-        return ExtendedParts(
-            float(tops.max()),
-            self.paired_sum([squares.reshape(-1, 1)]),
-            self.paired_sum(list(by_row)),
-            self.paired_sum(list(by_column)),
-            int(counts.sum()),
-        )
+        square, row_sums, column_sums = map(self.paired_sum, ([squares.reshape(-1, 1)], list(by_row), list(by_column)))
+        return ExtendedParts(float(tops.max()), square, row_sums, column_sums, int(counts.sum()))
 
     def paired_sum(self, terms: Sequence[Array]) -> Array:
         return check.paired_sum(terms)
@@ -174,9 +166,9 @@ def first_use(details: str) -> list[Entry]:
     for each in both:
         buffers = from_dtype(each)[:, ::1]
         if options:
-            by_line, folds = types.int64[:, ::1], types.float64[:, :, ::1]
-            scaled = INT, INT, INT, TABLE, buffers, reals, reals, reals, folds, folds
-            listed.append(Entry("norms.exact_sums", "folded_sums", scaled))
+            by_line, sums = types.int64[:, ::1], types.float64[:, :, ::1]
+            folds = types.NamedTuple((reals, reals, reals, sums, sums), exact_sums.Folds)
+            listed.append(Entry("norms.exact_sums", "folded_sums", (INT, INT, INT, TABLE, buffers, folds)))
             listed.append(Entry("norms.exact_sums", "maxima", (INT, INT, INT, TABLE, buffers, by_line, by_line)))
         else:
             sums = (types.float64[:, ::1],) * 4

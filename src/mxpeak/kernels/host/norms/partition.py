@@ -15,27 +15,8 @@ from mxpeak.kernels.host.engine.vector_ir import vector_at
 from mxpeak.kernels.host.norms.segments import SEGMENT
 
 #: The columns of the table of tiles. Strides are in bytes; TURNED is 1 if columns are the lines.
-(
-    ADDRESS,
-    LINES,
-    LENGTH,
-    LINE_STRIDE,
-    STRIDE,
-    LINE0,
-    POSITION0,
-    TURNED,
-    LINE_FIRST,
-    LINE_NB,
-    LINE_JUMP,
-    FIRST,
-    NB,
-    JUMP,
-    BACK,
-    AHEAD,
-    CHUNK,
-    PIECE,
-) = range(18)
-ENTRIES_OF_TABLE = 18
+ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, TURNED = range(8)
+LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD, CHUNK, PIECE, TABLE = range(8, 19)
 #: The distance from the diagonal that represents a missing band edge.
 ENDLESS = 2**62
 

@@ -107,18 +107,6 @@ def _squares_four(a, b, c, d):
 
 
 @inner(fastmath=_FAST)
-def _along_four(a, b, c, d):
-    """Return the sums along four segments."""
-    s0 = s1 = s2 = s3 = 0.0
-    for j in range(a.shape[0]):
-        s0 += magnitude(a[j])
-        s1 += magnitude(b[j])
-        s2 += magnitude(c[j])
-        s3 += magnitude(d[j])
-    return s0, s1, s2, s3
-
-
-@inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
     """Add the entries of four segments to the sums across lines."""
     for j in range(a.shape[0]):
@@ -127,7 +115,7 @@ def _add_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _sum_four(a, b, c, d, across):
-    """Return the sums along four segments, and add the entries to the sums across lines."""
+    """Return the sums along four segments, and add the entries to the sums across lines unless these are None."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
@@ -135,7 +123,8 @@ def _sum_four(a, b, c, d, across):
         s1 += x1
         s2 += x2
         s3 += x3
-        across[j] += (x0 + x1) + (x2 + x3)
+        if across is not None:
+            across[j] += (x0 + x1) + (x2 + x3)
     return s0, s1, s2, s3
 
 
@@ -239,7 +228,7 @@ def _four_apart(want, a, b, c, d, results):
         _add_squares_of_four(_squares_four(a, b, c, d), a, b, c, d, results.squares)
     if not want & ALONG:
         return 0.0, 0.0, 0.0, 0.0
-    s0, s1, s2, s3 = _along_four(a, b, c, d)
+    s0, s1, s2, s3 = _sum_four(a, b, c, d, None)
     if magnitude_may_overflow(a[0]) and not (SMALL <= s0 + s1 + s2 + s3 <= LARGE):
         s0, s1 = one_line(ALONG, a, results), one_line(ALONG, b, results)
         s2, s3 = one_line(ALONG, c, results), one_line(ALONG, d, results)

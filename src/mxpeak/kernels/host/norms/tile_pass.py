@@ -56,17 +56,6 @@ def _sum_four(want, reader, line, count, begin, end, origin, across, results):
     return s0, s1, s2, s3
 
 
-@inner(inline=True)
-def _sum_line(want, reader, line, begin, end, results):
-    """Return the sum along entries begin:end of one line, without adding to the sums across lines."""
-    total = 0.0
-    for s in range(begin, end, LONG):
-        e = min(end, s + LONG)
-        a = vector_at(segment(reader, line, s, e, 0), e - s, reader.sample)
-        total += one_line(want, a, results)
-    return total
-
-
 @inner(allocates=True)
 def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, results):
     """Process entries begin:end of lines line0:line1, four lines at a time in the range that all four lines have."""
@@ -92,8 +81,10 @@ def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, re
 def _chunk_along(want, reader, line0, line1, begin, end, along_out, results):
     """Process a chunk line by line, without sums across lines."""
     for line in range(line0, line1):
-        low, high = reach(reader.tile, line, begin, end)
-        total = _sum_line(want, reader, line, low, high, results)
+        (low, high), total = reach(reader.tile, line, begin, end), 0.0
+        for s in range(low, high, LONG):
+            e = min(high, s + LONG)
+            total += one_line(want, vector_at(segment(reader, line, s, e, 0), e - s, reader.sample), results)
         if want & ALONG:
             along_out[reader.tile[LINE0] + line] += total
 

@@ -34,10 +34,11 @@ class PassJob:
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = int(sum(WANTS[name] for name in wants))
-        self._arrays = [as_compiled(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
+        # The table holds addresses only, so the views keep the arrays alive.
+        self._arrays = [tile.A.view(COMPILED_TYPES[tile.A.dtype]) for tile in tiles]
         self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
-        self._table = np.array(entries, np.int64).reshape(-1, partition.ENTRIES_OF_TABLE)
+        self._table = np.array(entries, np.int64).reshape(-1, partition.TABLE)
 
     @property
     def tiles(self) -> tuple[Array, Array]:
@@ -73,12 +74,6 @@ def _bytes_in(band: Band, A: Array) -> int:
     return min(max(A.shape) * width * A.itemsize, A.nbytes)
 
 
-def as_compiled(A: Array) -> Array:
-    """Return A, or a view of A with a type that compiled code supports."""
-    dtype = COMPILED_TYPES[A.dtype]
-    return A if dtype == A.dtype else A.view(dtype)
-
-
 def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
     """Return the row of the table for a tile: `partition.ADDRESS` to `partition.PIECE`."""
     (m, n), (down, right) = A.shape, A.strides
@@ -93,26 +88,9 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     few = lines < CHUNKS * threads * 4
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
     piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
-    return (
-        A.ctypes.data,
-        lines,
-        length,
-        line_stride,
-        stride,
-        line0,
-        position0,
-        turned,
-        line_map.first,
-        line_map.nb,
-        line_map.jump,
-        position_map.first,
-        position_map.nb,
-        position_map.jump,
-        back,
-        ahead,
-        chunk,
-        piece,
-    )
+    maps = [number for index in (line_map, position_map) for number in (index.first, index.nb, index.jump)]
+    addresses = A.ctypes.data, lines, length, line_stride, stride, line0, position0, turned
+    return (*addresses, *maps, back, ahead, chunk, piece)
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
