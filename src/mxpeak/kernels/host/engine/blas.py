@@ -77,22 +77,28 @@ TYPES = {np.dtype(np.float64): ("d", ctypes.c_double), np.dtype(np.float32): ("s
 _routines: dict[str, Any] = {}
 
 
-def _routine(name: str, arguments: int) -> Any:
-    """Return a BLAS routine with this number of pointer arguments as a ctypes function that releases the GIL."""
-    if name not in _routines:
-        _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(address(name))
-    return _routines[name]
+def call(routine: str, *arguments: Any, interface: Any = cython_blas) -> None:
+    """Call a routine with integers, letters, arrays and C numbers, all by reference; the call releases the GIL."""
+    if routine not in _routines:
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))
+        _routines[routine] = prototype(address(routine, interface))
+    _routines[routine](*map(_reference, arguments))
 
 
-_LEFT, _RIGHT, _LOWER, _UPPER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(c.encode()) for c in "LRLUTNU")
+def _reference(value: Any) -> Any:
+    """Return a pointer to an argument of a Fortran routine."""
+    if isinstance(value, int):
+        return ctypes.byref(ctypes.c_int(value))
+    if isinstance(value, bytes):
+        return ctypes.c_char_p(value)
+    return value.ctypes.data if isinstance(value, np.ndarray) else ctypes.byref(value)
+
+
+_LEFT, _RIGHT, _LOWER, _UPPER, _TRANSPOSED, _PLAIN, _UNIT = (letter.encode() for letter in "LRLUTNU")
 
 
 #: The opposite of the flag from `order`: `order` describes the transpose of a block, this one the block itself.
 _OTHER = {b"N": b"T", b"T": b"N"}
-
-
-def _int(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int(value))
 
 
 def order(A: Array) -> tuple[bytes, int]:
@@ -119,24 +125,11 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
         return
     letter, real = TYPES[C.dtype]
     (of_A, lda), (of_B, ldb), (of_C, ldc) = order(A), order(B), order(C)
-    left, right = (of_B, n, B, ldb), (of_A, m, A, lda)
     if of_C == b"T":
-        left, right = (_OTHER[of_A], m, A, lda), (_OTHER[of_B], n, B, ldb)
-    _routine(f"{letter}gemm", 13)(
-        ctypes.c_char_p(left[0]),
-        ctypes.c_char_p(right[0]),
-        _int(left[1]),
-        _int(right[1]),
-        _int(k),
-        ctypes.byref(real(alpha)),
-        left[2].ctypes.data,
-        _int(left[3]),
-        right[2].ctypes.data,
-        _int(right[3]),
-        ctypes.byref(real(1.0)),
-        C.ctypes.data,
-        _int(ldc),
-    )
+        forms, sizes, operands = (_OTHER[of_A], _OTHER[of_B]), (m, n, k), (A, lda, B, ldb)
+    else:
+        forms, sizes, operands = (of_B, of_A), (n, m, k), (B, ldb, A, lda)
+    call(f"{letter}gemm", *forms, *sizes, real(alpha), *operands, real(1.0), C, ldc)
 
 
 @cache
@@ -191,7 +184,7 @@ def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None
     _trsm((_RIGHT, triangle, _TRANSPOSED if transposed else _PLAIN, diagonal), T, B, by_rows=True)
 
 
-def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
+def _trsm(how: tuple[bytes, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
     """Call xTRSM on the transpose of a row-major B, with T column-major, or row-major if `by_rows`."""
     m, n = B.shape
     if m == 0 or n == 0:
@@ -199,10 +192,9 @@ def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) ->
     letter, real = TYPES[B.dtype]
     (of_T, ldt), (of_B, ldb) = order(T), order(B)
     wanted = b"N" if by_rows else b"T"
-    assert of_B == b"N" and (of_T == wanted or T.shape[0] == 1), "T must lie as it is said to, B by rows"  # noqa: PT018
-    _routine(f"{letter}trsm", 11)(
-        *how, _int(n), _int(m), ctypes.byref(real(1.0)), T.ctypes.data, _int(ldt), B.ctypes.data, _int(ldb)
-    )
+    assert of_B == b"N", "B must be row-major"
+    assert of_T == wanted or T.shape[0] == 1, "T must have the declared order"
+    call(f"{letter}trsm", *how, n, m, real(1.0), T, ldt, B, ldb)
 
 
 @lru_cache(maxsize=1)
@@ -237,27 +229,28 @@ def one_thread() -> Iterator[None]:
     several threads may overlap. The context that was entered last restores the thread counts at its exit; any other
     context hands its saved counts to the context that was entered next.
     """
-    mine = _Inside()
+    context = _Inside()
     try:
         with _turn:
-            mine.before = _thread_counts()
-            _inside.append(mine)
+            context.before = _thread_counts()
+            _inside.append(context)
             set_threads(1)
         yield
     finally:
         with _turn:
-            _leave(mine)
+            _leave(context)
 
 
-def _leave(mine: _Inside) -> None:
-    if mine not in _inside:
+def _leave(context: _Inside) -> None:
+    """Restore the thread counts of a context, or hand them to the context that was entered next."""
+    if context not in _inside:
         return  # interrupted before it was entered
-    at = _inside.index(mine)
-    if mine is _inside[-1]:
-        for controller, threads in zip(_controllers(), mine.before):
+    at = _inside.index(context)
+    if context is _inside[-1]:
+        for controller, threads in zip(_controllers(), context.before):
             controller.set_num_threads(threads)
     else:
-        _inside[at + 1].before = mine.before
+        _inside[at + 1].before = context.before
     del _inside[at]
 
 

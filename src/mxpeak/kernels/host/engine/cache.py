@@ -68,10 +68,10 @@ def _writable_place() -> Path:
 
 def _distrusted(folder: Path) -> str | None:
     """Return why machine code from a folder is not trusted, or None if only this user can have written it."""
-    found = folder.stat()
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
-    if found.st_mode & stat.S_IWOTH:
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & stat.S_IWOTH:
         return f"all users may write to it; run chmod o-w {folder}"
     return None
 

@@ -30,7 +30,7 @@ LOADED = (
 #: Entry points that are also compiled on processors with instructions for products of 16-bit operands.
 WITH_ENGINES = {
     "lu.operands": ("round_right", "subtract_product", "round_left"),
-    "lu.solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_left", "solve_right"),
+    "lu.solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_by_products"),
 }
 #: Modules that factor panels on the host of a device.
 PANELS_LOADED = ("lu.panel", "engine.team")

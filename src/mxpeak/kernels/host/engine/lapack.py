@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -27,23 +28,7 @@ LETTERS = {
 NB = 64
 
 cython_lapack = blas.pointers("cython_lapack")
-_routines: dict[str, Any] = {}
-
-
-def _routine(name: str, arguments: int) -> Any:
-    """Return a LAPACK or BLAS routine with this number of pointer arguments as a ctypes function."""
-    if name not in _routines:
-        where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else blas.cython_blas)
-        _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(where)
-    return _routines[name]
-
-
-def _int(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int(value))
-
-
-def _letters(*values: bytes) -> list[Any]:
-    return [ctypes.c_char_p(value) for value in values]
+_call = partial(blas.call, interface=cython_lapack)
 
 
 def _columns(A: Array) -> int:
@@ -58,89 +43,40 @@ def getrf(A: Array, pivots: Array) -> int:
     Returns 0, or 1 + the index of the first column with a zero pivot.
     """
     info = ctypes.c_int(0)
-    _routine(f"{LETTERS[A.dtype]}getrf", 6)(
-        _int(A.shape[0]), _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), pivots.ctypes.data, ctypes.byref(info)
-    )
+    _call(f"{LETTERS[A.dtype]}getrf", *A.shape, A, _columns(A), pivots, info)
     return info.value
 
 
 def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
     """Solve B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, with B column-major; 2·n²·k flops."""
-    info = ctypes.c_int(0)
-    _routine(f"{LETTERS[LU.dtype]}getrs", 9)(
-        *_letters(form),
-        _int(LU.shape[0]),
-        _int(B.shape[1]),
-        LU.ctypes.data,
-        _int(_columns(LU)),
-        pivots.ctypes.data,
-        B.ctypes.data,
-        _int(_columns(B)),
-        ctypes.byref(info),
-    )
+    n, k = B.shape
+    _call(f"{LETTERS[LU.dtype]}getrs", form, n, k, LU, _columns(LU), pivots, B, _columns(B), ctypes.c_int(0))
 
 
 def subtract_product(R: Array, A: Array, X: Array) -> None:
     """Subtract A X from R in place, with A row-major or column-major, and X and R column-major; 2·n²·k flops."""
-    (n, k), letter = X.shape, LETTERS[A.dtype]
-    m = A.shape[0]
+    (n, k), m, letter = X.shape, len(A), LETTERS[A.dtype]
     # `blas.order` describes the transpose of A, and this call needs A itself.
     of_transpose, lda = blas.order(A)
     form = b"T" if of_transpose == b"N" else b"N"
     minus, one = np.array([-1.0], A.dtype), np.array([1.0], A.dtype)
     if k == 1:
         rows, columns = (n, m) if form == b"T" else (m, n)
-        _routine(f"{letter}gemv", 11)(
-            *_letters(form),
-            _int(rows),
-            _int(columns),
-            minus.ctypes.data,
-            A.ctypes.data,
-            _int(lda),
-            X.ctypes.data,
-            _int(1),
-            one.ctypes.data,
-            R.ctypes.data,
-            _int(1),
-        )
-        return
-    _routine(f"{letter}gemm", 13)(
-        *_letters(form, b"N"),
-        _int(m),
-        _int(k),
-        _int(n),
-        minus.ctypes.data,
-        A.ctypes.data,
-        _int(lda),
-        X.ctypes.data,
-        _int(_columns(X)),
-        one.ctypes.data,
-        R.ctypes.data,
-        _int(_columns(R)),
-    )
+        blas.call(f"{letter}gemv", form, rows, columns, minus, A, lda, X, 1, one, R, 1)
+    else:
+        blas.call(f"{letter}gemm", form, b"N", m, k, n, minus, A, lda, X, _columns(X), one, R, _columns(R))
 
 
 def _laswp(A: Array, pivots: Array) -> None:
     """Swap row i with row pivots[i] - 1 of a column-major A, for all i in ascending order."""
     if A.shape[1]:
-        _routine(f"{LETTERS[A.dtype]}laswp", 7)(
-            _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), _int(1), _int(len(pivots)), pivots.ctypes.data, _int(1)
-        )
+        _call(f"{LETTERS[A.dtype]}laswp", A.shape[1], A, _columns(A), 1, len(pivots), pivots, 1)
 
 
 def solve_unit_lower(L: Array, B: Array) -> None:
     """Solve B = L^-1 B in place with the unit lower triangle L of a column-major block."""
-    one = np.ones(1, B.dtype)
-    _routine(f"{LETTERS[B.dtype]}trsm", 11)(
-        *_letters(b"L", b"L", b"N", b"U"),
-        _int(B.shape[0]),
-        _int(B.shape[1]),
-        one.ctypes.data,
-        L.ctypes.data,
-        _int(_columns(L)),
-        B.ctypes.data,
-        _int(_columns(B)),
-    )
+    left_lower_plain_unit, one = (b"L", b"L", b"N", b"U"), np.ones(1, B.dtype)
+    blas.call(f"{LETTERS[B.dtype]}trsm", *left_lower_plain_unit, *B.shape, one, L, _columns(L), B, _columns(B))
 
 
 def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
