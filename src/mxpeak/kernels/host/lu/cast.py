@@ -29,9 +29,7 @@ class FloatFormat(NamedTuple):
 
 
 FORMATS = {
-    name: FloatFormat(
-        f.p, np.float32(f.largest), np.float32(f.smallest), np.float32(np.nan if name == "fp8" else np.inf)
-    )
+    name: FloatFormat(f.p, *map(np.float32, (f.largest, f.smallest, np.nan if name == "fp8" else np.inf)))
     for name, f in PRECISIONS.items()
     if name not in ("fp64", "fp32")
 }
@@ -51,9 +49,8 @@ def round_row(a, out, to):
     half, one, sign = np.uint32((1 << (23 - p)) - 1), np.uint32(1), np.uint32(0x80000000)
     keep = np.uint32(0xFFFFFFFF) << cut
     magic = np.float32(1.5 * 2.0**23) * (smallest * np.float32(2.0 ** (1 - p)))
-    tiny = smallest > np.float32(
-        2.0**-126
-    )  # a format with the range of FP32 has its subnormals, which are cut like normal numbers
+    # A format with the range of fp32 has its subnormals, which are cut like normal numbers.
+    tiny = smallest > np.float32(2.0**-126)
     for j in range(a.shape[0]):
         x = a[j]
         bits = bits_of(x)

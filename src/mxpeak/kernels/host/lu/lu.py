@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, LIBRARY, BlockSolver, PanelSolve
+from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, BlockSolver, PanelSolve, by_substitution
 from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
@@ -32,11 +32,6 @@ LINE, PAGE = 64, 4096
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
     """Return the row and column distributions in the form that compiled code reads."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
-
-
-def _by_substitution(B: Array) -> PanelSolve:
-    """Return the description of a BLAS solve in the precision of the right-hand sides B."""
-    return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
 #: Entries of an fp32 matrix that are converted together for a product in fp64; the best value between 2^16 and 2^20.
@@ -148,7 +143,7 @@ class HostLu(HostPanels, Synchronous):
         if not self._by_library(B, precision) and (operands := self._solve32("right", B, U, precision)):
             return PanelSolve(operands, BLOCKED_INVERSE)
         self._team.run(self._solve_right_part, B, U)
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def _by_library(self, B: Array, precision: str) -> bool:
         """Return whether BLAS solves for the right-hand sides B."""
@@ -163,7 +158,7 @@ class HostLu(HostPanels, Synchronous):
         if not self._by_library(B, precision) and (operands := self._solve32("left", B, L, precision)):
             return PanelSolve(operands, BLOCKED_INVERSE)
         self._team.run(self._solve_left_part, L, B)
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
         """Solve for the columns that belong to one thread."""
@@ -189,7 +184,7 @@ class HostLu(HostPanels, Synchronous):
         if not growth[0] <= solves.MAX_GROWTH * u_ratio**2:  # or NaN
             return ""
         if unit is None or T_low is None:
-            self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
+            self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm)
             return "fp32"
         tiles, fp16 = self._engine_tiles(unit), precision == "fp16"
         if isinstance(T_low, RightOperand):

@@ -146,9 +146,8 @@ def _move_rows(A, L1, j, top, work, threads):
         largest = 0.0
     if P == 1:
         work.pivots[j] = _to_global(il0 + at, nb, p, P)
-        for c in range(
-            jb
-        ):  # each entry is in another cache line, perhaps of another thread: request all lines before waiting for one
+        # Each entry is in another cache line, perhaps of another thread: request all lines before waiting for one.
+        for c in range(jb):
             prefetch(address_of(A, at, c))
         for c in range(jb):
             L1[j, c] = A[at, c]

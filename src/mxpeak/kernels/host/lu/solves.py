@@ -131,62 +131,45 @@ def _move_out(source, target):
 
 
 @inner()
-def _multiply_right(B, i, rows, j0, size, W, copy, gemm):
-    """Compute B_j = B_j W_jj for some rows of B; BLAS reads the transposes."""
+def _multiply(right, B, at, count, k, size, W, copy, gemm):
+    """Compute B_k = B_k W_kk for `count` rows of B or, from the left, B_k = W_kk B_k for columns; BLAS transposes."""
+    i, j, rows, columns = (at, k, count, size) if right else (k, at, size, count)
     for r in range(rows):
-        _move_out(row(B, i + r, j0, j0 + size), row(copy, r, 0, size))
-    W_jj, B_j = row_block(W, j0, j0), row_block(B, i, j0)
-    gemm_at(gemm, np.float32(1), (size, rows, size), W_jj, row_block(copy, 0, 0), B_j)
+        _move_out(row(B, i + r, j, j + columns), row(copy, r, 0, columns))
+    W_kk, C = row_block(W, k, k), row_block(copy, 0, 0)
+    first, second = (W_kk, C) if right else (C, W_kk)
+    gemm_at(gemm, np.float32(1), (columns, rows, size), first, second, row_block(B, i, j))
 
 
-@inner()
-def _multiply_left(B, i0, size, j, columns, W, copy, gemm):
-    """Compute B_i = W_ii B_i for some columns of B."""
-    for r in range(size):
-        _move_out(row(B, i0 + r, j, j + columns), row(copy, r, 0, columns))
-    W_ii, B_i = row_block(W, i0, i0), row_block(B, i0, j)
-    gemm_at(gemm, np.float32(1), (columns, size, size), row_block(copy, 0, 0), W_ii, B_i)
+@jit(INT, INT, FLAG, MATRIX32, MATRIX32, INT, allocates=True, later=True)
+def solve_by_products(tid, threads, right, B, W, gemm):
+    """Compute B = B T^-1 in place, T upper, or from the left B = T^-1 B, T unit lower.
 
-
-@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True, later=True)
-def solve_right(tid, threads, B, W, gemm):
-    """Compute B = B T^-1 in place, T upper, W = T by rows with inverted blocks; each thread takes some rows."""
+    W = T by rows with inverted blocks. Each thread takes some rows of B, or some columns from the left.
+    """
     n, minus_one = W.shape[0], np.float32(-1)
-    copy = np.empty((CHUNK, BLOCK), np.float32)
-    r0, r1 = part_of(tid, threads, B.shape[0])
-    for i in range(r0, r1, CHUNK):
-        rows = min(CHUNK, r1 - i)
-        for j0 in range(0, n, BLOCK):
-            _multiply_right(B, i, rows, j0, min(BLOCK, n - j0), W, copy, gemm)
-            done = j0 // BLOCK + 1
+    copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), np.float32)
+    first, end = part_of(tid, threads, B.shape[0] if right else B.shape[1])
+    for at in range(first, end, CHUNK):
+        count = min(CHUNK, end - at)
+        for k in range(0, n, BLOCK):
+            _multiply(right, B, at, count, k, min(BLOCK, n - k), W, copy, gemm)
+            done = k // BLOCK + 1
             turn, t = (done & -done) * BLOCK, done * BLOCK  # the step updates 1, 2, 1, 4, 1, 2, 1, 8 ... blocks
-            if t < n:
-                t0, t1 = t - turn, min(t + turn, n)
-                X1, T12, B2 = row_block(B, i, t0), row_block(W, t0, t), row_block(B, i, t)
-                gemm_at(gemm, minus_one, (t1 - t, rows, turn), T12, X1, B2)
-
-
-@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True, later=True)
-def solve_left(tid, threads, B, W, gemm):
-    """Compute B = T^-1 B in place, T unit lower, W = T by rows with inverted blocks; each thread takes some columns."""
-    n, minus_one = W.shape[0], np.float32(-1)
-    copy = np.empty((BLOCK, CHUNK), np.float32)
-    c0, c1 = part_of(tid, threads, B.shape[1])
-    for j in range(c0, c1, CHUNK):
-        columns = min(CHUNK, c1 - j)
-        for i0 in range(0, n, BLOCK):
-            _multiply_left(B, i0, min(BLOCK, n - i0), j, columns, W, copy, gemm)
-            done = i0 // BLOCK + 1
-            turn, t = (done & -done) * BLOCK, done * BLOCK
-            if t < n:
-                t0, t1 = t - turn, min(t + turn, n)
-                X1, T21, B2 = row_block(B, t0, j), row_block(W, t, t0), row_block(B, t, j)
-                gemm_at(gemm, minus_one, (columns, t1 - t, turn), X1, T21, B2)
+            if t >= n:
+                continue
+            t0, t1 = t - turn, min(t + turn, n)
+            if right:
+                X1, T12, B2 = row_block(B, at, t0), row_block(W, t0, t), row_block(B, at, t)
+                gemm_at(gemm, minus_one, (t1 - t, count, turn), T12, X1, B2)
+            else:
+                X1, T21, B2 = row_block(B, t0, at), row_block(W, t, t0), row_block(B, t, at)
+                gemm_at(gemm, minus_one, (count, t1 - t, turn), X1, T21, B2)
 
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve like `solve_right`, with products by the matrix engine.
+    """Solve like `solve_by_products` from the right, with products by the matrix engine.
 
     T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
     """
@@ -202,14 +185,14 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
             if j0 > 0:
                 strips, depths, T = T_strips[s0 : s0 + BLOCK // COLUMNS], j0 // DEPTH, tiles_of(engine, tid)
                 subtract_tiles(engine, B_j, X_low, strips, ZERO, depths, (ZERO, rows), (ZERO, strips.shape[0]), T)
-            _multiply_right(B, i, rows, j0, size, W, copy, gemm)
+            _multiply(True, B, i, rows, j0, size, W, copy, gemm)
             round_rows(B_j, X_low[:, j0 // 2 : (j0 + BLOCK) // 2], ZERO, rows, fp16)
     end(engine.code)
 
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve like `solve_left`, with products by the matrix engine.
+    """Solve like `solve_by_products` from the left, with products by the matrix engine.
 
     T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
     """
@@ -226,11 +209,11 @@ def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm)
             if i0 > 0:
                 T = tiles_of(engine, tid)
                 subtract_tiles(engine, B_i, T_rows[i0:], X_low, ZERO, i0 // DEPTH, (ZERO, size), (ZERO, s1), T)
-            _multiply_left(B, i0, size, j, columns, W, copy, gemm)
+            _multiply(False, B, j, columns, i0, size, W, copy, gemm)
             round_strips(B_i, X_low, i0 // 2, ZERO, s1, fp16)
     end(engine.code)
 
 
 #: The entry points of solves with inverses, and the entry points that are also called if a matrix engine multiplies.
-BY_INVERSES = (invert_blocks, solve_right, solve_left)
+BY_INVERSES = (invert_blocks, solve_by_products)
 BY_ENGINES = (solve_right_rounded, solve_left_rounded)
