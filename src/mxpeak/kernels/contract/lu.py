@@ -59,6 +59,11 @@ class PanelSolve:
     method: str
 
 
+def by_substitution(B: Matrix) -> PanelSolve:
+    """Return the description of a library solve in the precision of the right-hand sides B."""
+    return PanelSolve("fp64" if B.dtype.itemsize == 8 else "fp32", LIBRARY)
+
+
 class BlockSolver(Protocol):
     """A triangular matrix T that is prepared for many solves."""
 

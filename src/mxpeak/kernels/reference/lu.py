@@ -9,7 +9,6 @@ import numpy as np
 from mxpeak.kernels.contract.lu import (
     HAS_TOP,
     HEAD,
-    LIBRARY,
     ROW,
     VALUE,
     BlockSolver,
@@ -17,6 +16,7 @@ from mxpeak.kernels.contract.lu import (
     Panel,
     PanelOutcome,
     PanelSolve,
+    by_substitution,
 )
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.kernels.synchronous import Synchronous
@@ -28,11 +28,6 @@ def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Arra
     i = np.array([rows.to_global(il) for il in range(A.shape[0])], dtype=np.int64)
     j = np.array([cols.to_global(jl) for jl in range(A.shape[1])], dtype=np.int64)
     return i[:, None], j[None, :]
-
-
-def _by_substitution(B: Array) -> PanelSolve:
-    """Return the method of a reference solve for B: substitution in the precision of B."""
-    return PanelSolve("fp64" if B.dtype == np.float64 else "fp32", LIBRARY)
 
 
 class ReferenceLu(Synchronous):
@@ -126,13 +121,13 @@ class ReferenceLu(Synchronous):
         with quiet():
             for i in range(B.shape[0]):
                 B[i] -= L[i, :i] @ B[:i]
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
         with quiet():
             for j in range(B.shape[1]):
                 B[:, j] = (B[:, j] - B[:, :j] @ U[:j, j]) / U[j, j]
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
         with quiet():

@@ -5,35 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from decimal import Decimal, localcontext
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, ExtendedParts, NormParts, Tile
+from mxpeak.kernels.reference.rounding import Array, quiet
 from mxpeak.layout.structure import Band
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Number of decimal digits of the reference results.
 DIGITS = 60
 
 
-def quiet() -> np.errstate:
-    """Return a context in which overflow and undefined operations give inf and NaN without a warning."""
-    return np.errstate(all="ignore")
-
-
 def entries(tile: Tile, band: Band) -> Array:
     """Return the tile in fp64 or complex128, with zeros outside the band."""
-    found = np.zeros(tile.A.shape, np.complex128 if tile.A.dtype.kind == "c" else np.float64)
-    columns = [tile.cols.to_global(b) for b in range(found.shape[1])]
-    for a in range(found.shape[0]):
+    values = np.zeros(tile.A.shape, np.complex128 if tile.A.dtype.kind == "c" else np.float64)
+    columns = [tile.cols.to_global(b) for b in range(values.shape[1])]
+    for a in range(values.shape[0]):
         i = tile.rows.to_global(a)
         inside = np.array([band.contains(i, j) for j in columns], bool)
-        found[a, inside] = tile.A[a, inside]
-    return found
+        values[a, inside] = tile.A[a, inside]
+    return values
 
 
 def magnitude(x: Array) -> Array:
@@ -59,12 +52,12 @@ def squares(x: Array) -> list[float]:
 
 def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) -> list[Array]:
     """Return the values of each row or column (`by`) of a matrix, collected from all tiles."""
-    found: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
+    parts: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
     for tile, A in zip(tiles, values):
         first, A = (tile.row0, A) if by == "rows" else (tile.col0, A.T)
         for line, x in enumerate(A):
-            found[first + line].append(x)
-    return [np.concatenate(parts) for parts in found]
+            parts[first + line].append(x)
+    return [np.concatenate(of_line) for of_line in parts]
 
 
 def terms(line: Array, f: float, squared: bool) -> Array:
@@ -77,13 +70,13 @@ def terms(line: Array, f: float, squared: bool) -> Array:
 
 def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
     """Return for each sigma the sum of the terms rounded to multiples of the spacing at sigma."""
-    found = []
+    sums = []
     with quiet():
         for spacing in map(np.spacing, sigmas):
             nearest = np.rint(x / spacing) * spacing
-            found.append(float(nearest.sum()))
+            sums.append(float(nearest.sum()))
             x = x - nearest
-    return found
+    return sums
 
 
 def exact(line: Array) -> list[Decimal]:
@@ -160,12 +153,12 @@ class ReferenceNorms:
         return np.array([_half_power(float(maximum)) for maximum in maxima])
 
     def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
-        found = maxima.copy()
+        sums = maxima.copy()
         with quiet():
             for at in np.flatnonzero((maxima > 0) & (maxima < np.inf)):
                 value = math.fsum(folds[:, at])
-                found[at] = np.float64(math.sqrt(value) if squared else value) / factors[at] / factors[at]
-        return found
+                sums[at] = np.float64(math.sqrt(value) if squared else value) / factors[at] / factors[at]
+        return sums
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
         return np.empty((rows, columns), getattr(ml_dtypes, dtype, dtype), "F" if order == "F" else "C")

@@ -18,11 +18,9 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Order, Part, Rows, Stored
-from mxpeak.kernels.reference.rounding import TYPES, quiet, rounded
+from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import HOST
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

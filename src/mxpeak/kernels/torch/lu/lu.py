@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract.lu import LIBRARY, BlockSolver, Exchange, Panel, PanelOutcome, PanelSolve, digest
+from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.kernels.torch.lu import blas, cast, panel, solves, triangle
 from mxpeak.kernels.torch.lu import row_moves as rows
@@ -16,11 +16,6 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
-
-
-def _by_substitution(B: Tensor) -> PanelSolve:
-    """Return the description of the library's solve for B, which computes in B's precision."""
-    return PanelSolve("fp64" if B.dtype == torch.float64 else "fp32", LIBRARY)
 
 
 class TorchLu:
@@ -134,13 +129,13 @@ class TorchLu:
         if self._by_blocks(B):
             return solves.solve_unit_lower(self, L, B, precision)
         blas.solve_unit_lower(L, B)
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> PanelSolve:
         if self._by_blocks(B):
             return solves.solve_right_upper(self, B, U, precision)
         blas.solve_right_upper(B, U)
-        return _by_substitution(B)
+        return by_substitution(B)
 
     def _by_blocks(self, B: Tensor) -> bool:
         return self.trsm == "inverse" and bool(B.dtype == torch.float32)
