@@ -172,7 +172,7 @@ class Limit:
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit of reading `touched` bytes on all nodes: the bandwidth of the memory, or of caches that fit."""
+    """Return the limit of reading `touched` bytes on all nodes; it is that of the caches if they hold all bytes."""
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 

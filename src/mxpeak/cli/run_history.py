@@ -43,12 +43,9 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
         return recorded(read_text(path))
     except FileNotFoundError:  # its run has just removed the file
         return []
-    except OSError as error:
-        reason = error.strerror
-    except ValueError as error:
-        reason = str(error)
-    Session().log(f"warning: {path} is skipped: {reason}")
-    return []
+    except (OSError, ValueError) as error:
+        Session().log(f"warning: {path} is skipped: {error.strerror if isinstance(error, OSError) else error}")
+        return []
 
 
 def recorded(text: str) -> list[Mapping[str, Any]]:
@@ -149,11 +146,8 @@ def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
             rate = result.get("result", {}).get("rate_flops")
             if 4 * (result.get("problem", {}).get("n") or 0) < n:
                 continue
-            if result.get("launch", {}).get("ranks", _ranks(result)) == ranks and isinstance(rate, int | float):
+            problem = result.get("problem", {})
+            of_grid = int(problem.get("P", 0) * problem.get("Q", 0))
+            if result.get("launch", {}).get("ranks", of_grid) == ranks and isinstance(rate, int | float):
                 return float(rate)
     return None
-
-
-def _ranks(result: Mapping[str, Any]) -> int:
-    problem = result.get("problem", {})
-    return int(problem.get("P", 0) * problem.get("Q", 0))

@@ -26,10 +26,9 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    value = real()(text)
-    if value <= 0.0:
-        raise UsageError(f"{value:g} seconds is too short to measure; use 1800 for an official run, or 60 for a test")
-    return value
+    if (value := real()(text)) > 0.0:
+        return value
+    raise UsageError(f"{value:g} seconds is too short to measure; use 1800 for an official run, or 60 for a test")
 
 
 def write_dat(config: HpcgConfig) -> str:
@@ -38,12 +37,7 @@ def write_dat(config: HpcgConfig) -> str:
     HPCG reads whole seconds.
     """
     box = config.shape or (SAMPLE_NX,) * 3
-    lines = [
-        "HPCG benchmark input file",
-        "written by mxpeak",
-        " ".join(map(str, box)),
-        str(max(1, round(config.rt or SAMPLE_S))),
-    ]
-    grid = (config.npx, config.npy, config.npz)
+    seconds, grid = max(1, round(config.rt or SAMPLE_S)), (config.npx, config.npy, config.npz)
+    lines = ["HPCG benchmark input file", "written by mxpeak", " ".join(map(str, box)), str(seconds)]
     lines += [" ".join(map(str, grid))] if all(grid) else []
     return "\n".join(lines) + "\n"

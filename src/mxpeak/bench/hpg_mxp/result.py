@@ -50,7 +50,7 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Return whether the mixed solver reached its residual, and the double solver reached or defined its own."""
+        """Return whether both solvers reached the required residual, which the double solver may define."""
         double = self.double.solve
         set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED

@@ -218,7 +218,7 @@ def _remedy(case: HplMxpCase) -> str:
 
 
 def _spectrum(case: HplMxpCase) -> _Spectrum | None:
-    """Return the disc of A's eigenvalues; None without independent entries or a diagonal added to them."""
+    """Return the disc of A's eigenvalues; None if its entries are not independent or no diagonal is added to them."""
     n, scale = case.n, diagonal_scale(case)
     moments = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}
     mean, deviation = moments.get(case.generator, (0.5, sqrt(1.0 / 3.0)))

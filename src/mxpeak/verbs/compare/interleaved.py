@@ -64,10 +64,11 @@ def command(name: str, text: str) -> Command:
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
     """Run both commands alternately, and return their results and the folder of all runs."""
     from mxpeak.cli.output import new_folder
+    from mxpeak.records import figure_text
     from mxpeak.report.compare import nothing_in_common, pairs
     from mxpeak.runtime.launch import launched
 
-    first, second = command("A", texts[0]), command("B", texts[1])
+    first, second = map(command, "AB", texts)
     if launched():
         raise UsageError(
             "mxpeak compare --rounds must not run under a launcher; use the launcher inside A and B, for "
@@ -77,7 +78,11 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     try:
         for turn in range(rounds + 1):
             for of_turn in (second, first) if turn % 2 else (first, second):
-                of_turn.rounds.append(_take_turn(of_turn, turn, rounds, folder.path, session))
+                results = _run(of_turn, folder.path / f"{of_turn.name}{turn}")
+                rates = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
+                label = f"round {turn} of {rounds}" if turn else "not counted"  # the first run compiles kernels
+                session.log(f"{label}: {of_turn.name}  {rates}")
+                of_turn.rounds.append(results)
             if not list(pairs(first.rounds[-1], second.rounds[-1])):
                 raise UsageError(nothing_in_common("AB", first.rounds[-1], second.rounds[-1]))
     except EndedError as ended:
@@ -88,16 +93,6 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     for of_turn in (first, second):
         del of_turn.rounds[0]
     return first, second, folder.path
-
-
-def _take_turn(command: Command, turn: int, rounds: int, folder: Path, session: Session) -> list[Any]:
-    """Run a command in its turn, and return its results; the first run compiles kernels and is not counted."""
-    from mxpeak.records import figure_text
-
-    results = _run(command, folder / f"{command.name}{turn}")
-    rates = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
-    session.log(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {command.name}  {rates}")
-    return results
 
 
 def _run(command: Command, folder: Path) -> list[Any]:

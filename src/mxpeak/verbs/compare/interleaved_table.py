@@ -22,9 +22,8 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
     firsts, seconds = by_case(before, "A"), by_case(after, "B")
     changes, rates = [], []
     for pair in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
-        first, second = (
-            next(case for case in cases if case[0] is body) for cases, body in zip((firsts, seconds), pair)
-        )
+        first = next(case for case in firsts if case[0] is pair[0])
+        second = next(case for case in seconds if case[0] is pair[1])
         turns = PairedRates(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
         timed = all(turns.before) and all(turns.after)
         changes.append(judged(middle(first), middle(second), tolerance, turns.noise if timed else None))
@@ -36,11 +35,8 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
     """Return the results of each case by round."""
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
-        text = ", ".join(map(str, counts))
-        raise UsageError(
-            f"{command} produced a different number of results in each round ({text}); use a command whose "
-            "cases all finish"
-        )
+        different = f"{command} produced a different number of results in each round ({', '.join(map(str, counts))})"
+        raise UsageError(f"{different}; use a command whose cases all finish")
     return [list(case) for case in zip(*rounds)]
 
 
