@@ -19,7 +19,7 @@ from mxpeak.kernels.host.norms import tile_table
 from mxpeak.kernels.reference.norms import entries, magnitude
 from mxpeak.kernels.torch.engine import tile_table as norm_table
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.norms.devices import SeveralNorms
+from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band
@@ -327,7 +327,7 @@ def test_tiles_of_several_devices_are_summed_up_on_the_first(
     devices = [torch_device() for _ in range(3)]
     monkeypatch.setattr(Device, "has", lambda self, x: devices[numbers[tuple(x.shape)]] is self)
     one = norms_of("torch")
-    several = replace(one, kernels=SeveralNorms(devices))
+    several = replace(one, kernels=TorchNorms(*devices))
     for band in (WHOLE, BANDS["strict lower"]):
         case = Case(tiles, band, m, n)
         for wants in SUBSETS:

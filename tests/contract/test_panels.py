@@ -169,7 +169,7 @@ def test_a_panel_travels_as_one_piece_and_leaves_its_neighbours_alone(torch_back
 
 def test_row_moves_do_what_swaps_one_by_one_do(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend.on_torch:
-        monkeypatch.setattr("mxpeak.kernels.torch.lu.row_moves.STRIP", 3)
+        monkeypatch.setattr("mxpeak.kernels.torch.lu.lu.STRIP", 3)
     kernels, (n, j0, jb) = backend.kernels, (53, 6, 11)
     for columns, stored in product((0, 1, 7), STORED):
         pivots = [int(rng.integers(j0 + i, n)) for i in range(jb)]

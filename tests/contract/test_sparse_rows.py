@@ -61,7 +61,7 @@ def test_the_rows_of_all_ranks_are_the_rows_of_the_whole_domain() -> None:
     whole = boxes[0].global_shape
     for host, box in product([ORACLE, HOSTS[0]], boxes):
         points = [(x, y, z) for z in range(shape[2]) for y in range(shape[1]) for x in range(shape[0])]
-        for neighbour in box.neighbours():
+        for neighbour in box.neighbors():
             (x0, y0, z0), (nx, ny, nz) = neighbour.first_received, neighbour.shape
             points += [(x0 + x, y0 + y, z0 + z) for z in range(nz) for y in range(ny) for x in range(nx)]
         points = [tuple(a + b for a, b in zip(point, box.origin)) for point in points]

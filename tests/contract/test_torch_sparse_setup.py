@@ -18,7 +18,7 @@ from mxpeak.kernels.torch.engine.device import TYPES, Device
 from mxpeak.kernels.torch.sparse import chunk_format
 from mxpeak.kernels.torch.sparse import rows as sparse_rows
 from mxpeak.kernels.torch.sparse.rows import halo_of
-from mxpeak.kernels.torch.sparse.setup import SparseSetup
+from mxpeak.kernels.torch.sparse.setup import TorchSparseSetup
 from mxpeak.kernels.torch.sparse.steps import marked
 from mxpeak.layout.stencil import STENCIL, Box
 from tests.support.on_arrays import HOSTS
@@ -34,8 +34,8 @@ PIECES = (2**19, 700)
 IN_PIECES = ("a box of several chunks", "irregular rows")
 
 
-def setup() -> SparseSetup:
-    return SparseSetup(torch_device(), HOSTS[0].threads, lambda: HOSTS[0])
+def setup() -> TorchSparseSetup:
+    return TorchSparseSetup(torch_device(), HOSTS[0].threads, lambda: HOSTS[0])
 
 
 def same(found: Any, exact: Any) -> None:
@@ -179,7 +179,7 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
     for module, name, value in ((chunk_format, "PIECE", piece), (stencil_sizes, "PIECE", piece)):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(sparse_rows, "PIECE", piece // STENCIL)
-    kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0].threads, lambda: HOSTS[0])
+    kernels = TorchSparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0].threads, lambda: HOSTS[0])
     form = HierarchySize((8,), 8, index_bytes=PACKED_BYTES if storage == "packed" else INDEX_BYTES, joined=True)
     need = memory_need(box, [form])
     with Peak() as making:

@@ -8,7 +8,7 @@ import torch
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.norms.devices import SeveralNorms
+from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
 from tests.support.queues.device import on_virtual_gpus
@@ -29,7 +29,7 @@ def test_every_device_has_begun_before_the_host_waits() -> None:
             Tile(one.tensor(values[i * ROWS : (i + 1) * ROWS]), consecutive(ROWS), consecutive(COLUMNS), i * ROWS, 0)
             for i, one in enumerate(devices)
         ]
-        norms = SeveralNorms(devices)
+        norms = TorchNorms(*devices)
         begun.append(len(log_of()))
         parts = norms.norm_pass(tiles, Band(), ("max", "columns"), 3 * ROWS, COLUMNS)
         return parts.top, parts.by_column.tolist()

@@ -176,10 +176,9 @@ def host_norms(threads: int) -> NormKernels:
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
     """Return the norm kernels of torch devices; each processes the tiles in its memory, and the first holds vectors."""
-    from mxpeak.kernels.torch.norms.devices import SeveralNorms
     from mxpeak.kernels.torch.norms.norms import TorchNorms
 
-    return TorchNorms(devices[0]) if len(devices) == 1 else SeveralNorms(devices)
+    return TorchNorms(*devices)
 
 
 def device_failure(error: BaseException) -> str | None:

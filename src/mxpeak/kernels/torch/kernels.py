@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from importlib import metadata
 from typing import Any
 
@@ -31,30 +32,24 @@ class TorchKernels(TorchLu, TorchGenerated):
         self.xp = Namespace(device.where)
         if not device.is_gpu:
             torch.set_num_threads(host.threads)
-        self._norms: NormKernels | None = None
-        self._sparse: SparseKernels | None = None
 
-    @property
+    @cached_property
     def dense(self) -> DenseKernels:
         from mxpeak.kernels.torch.dense.dense import TorchDense
 
         return TorchDense(self.device)
 
-    @property
+    @cached_property
     def norms(self) -> NormKernels:
-        if self._norms is None:
-            from mxpeak.kernels.torch.norms.norms import TorchNorms
+        from mxpeak.kernels.torch.norms.norms import TorchNorms
 
-            self._norms = TorchNorms(self.device)
-        return self._norms
+        return TorchNorms(self.device)
 
-    @property
+    @cached_property
     def sparse(self) -> SparseKernels:
-        if self._sparse is None:
-            from mxpeak.kernels.torch.sparse.sparse import TorchSparse
+        from mxpeak.kernels.torch.sparse.sparse import TorchSparse
 
-            self._sparse = TorchSparse(self.device, self.threads, lambda: self.host.sparse)
-        return self._sparse
+        return TorchSparse(self.device, self.threads, lambda: self.host.sparse)
 
     @property
     def stopwatch(self) -> Device:

@@ -14,7 +14,7 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.engine.tensors import torch_type
+from mxpeak.kernels.torch.engine.tensors import strips, torch_type
 from mxpeak.kernels.torch.lu import pivoted_lu
 from mxpeak.kernels.torch.lu.blas import fp32_products
 
@@ -75,7 +75,7 @@ class TorchDense:
     def scaled_copy(self, A: Tensor, scales: tuple[Tensor, Tensor] | None, W: Tensor) -> tuple[Tensor, Tensor, float]:
         rows, columns = self.device.empty(A.shape[0]), self.device.zeros(A.shape[1])
         largest = self.device.zeros()
-        for s in _strips(A):
+        for s in strips(A.shape, STRIP):
             W[s] = A[s] if scales is None else A[s] * (scales[0][s, None] * scales[1])
             size = W[s].abs()
             torch.sum(size, dim=1, dtype=torch.float64, out=rows[s])
@@ -85,7 +85,7 @@ class TorchDense:
 
     def largest_entries(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = self.device.empty(A.shape[0]), self.device.zeros(A.shape[1])
-        for s in _strips(A):
+        for s in strips(A.shape, STRIP):
             size = A[s].abs() * by_row[s, None] * by_column
             rows[s] = size.amax(dim=1)
             columns = torch.maximum(columns, size.amax(dim=0))
@@ -93,7 +93,7 @@ class TorchDense:
 
     def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
         by_column.zero_()
-        for s in _strips(A):
+        for s in strips(A.shape, STRIP):
             size = A[s].abs()
             by_row[s] = size.sum(dim=1, dtype=torch.float64)
             by_column += size.sum(dim=0, dtype=torch.float64)
@@ -141,9 +141,3 @@ def largest_order(per_entry: int, per_row: int, free: int) -> int:
 def _root(a: int, b: int, c: int) -> int:
     """Return the largest n with a·n² + b·n <= c, or 0."""
     return (isqrt(b * b + 4 * a * c) - b) // (2 * a) if c > 0 else 0
-
-
-def _strips(A: Tensor) -> Iterator[slice]:
-    """Yield the rows of A in strips, as slices."""
-    height = max(1, STRIP // max(A.shape[1], 1))
-    return (slice(i, min(i + height, A.shape[0])) for i in range(0, A.shape[0], height))

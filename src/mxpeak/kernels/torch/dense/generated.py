@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.engine.lcg_tables import GAUSSIAN, UNIT_FACTORS, Recipe, jumps, recipe
-from mxpeak.kernels.torch.lu.triangle import add_matvec
+from mxpeak.kernels.torch.engine.lcg_tables import GAUSSIAN, UNIT_FACTORS, LcgTables, jumps, lcg_tables
+from mxpeak.kernels.torch.engine.tensors import strips
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import MIX, Entries
@@ -25,19 +24,20 @@ class TorchGenerated:
     """`GeneratedKernels` on the tensors of a device."""
 
     device: Device
+    add_matvec: Any
 
     def generate(
         self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None = None
     ) -> None:
         if A.numel() == 0:
             return
-        tables = recipe(rows, cols, entries, self.device)
+        tables = lcg_tables(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_generate
 
             launch_generate(A, tables, diagonal)
             return
-        for columns in _panels(*A.shape):
+        for columns in strips(A.T.shape, STRIP):
             A[:, columns] = _values(tables, columns, diagonal)
 
     def generate_with_sums(
@@ -53,7 +53,7 @@ class TorchGenerated:
         self.generate(A, rows, cols, entries, diagonal)
         sums.zero_()
         for y, w in zip(sums, W):
-            add_matvec(self.device, y, A, w, transposed=False)
+            self.add_matvec(y, A, w)
 
     def generated_matvec(
         self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None, x: Tensor
@@ -61,13 +61,13 @@ class TorchGenerated:
         y.zero_()
         if not (len(y) and len(x)):
             return
-        tables = recipe(rows, cols, entries, self.device)
+        tables = lcg_tables(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_matvec
 
             launch_matvec(self.device, y, tables, diagonal, x)
             return
-        for columns in _panels(len(y), len(x)):
+        for columns in strips((len(x), len(y)), STRIP):
             y.addmv_(_values(tables, columns, diagonal), x[columns])
 
     def generated_row_sums(
@@ -76,13 +76,13 @@ class TorchGenerated:
         sums.zero_()
         if not (len(sums) and cols.local_size):
             return
-        tables = recipe(rows, cols, entries, self.device)
+        tables = lcg_tables(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_row_sums
 
             launch_row_sums(self.device, sums, tables, diagonal)
             return
-        for columns in _panels(len(sums), cols.local_size):
+        for columns in strips((cols.local_size, len(sums)), STRIP):
             sums += _values(tables, columns, diagonal).abs().sum(dim=1)
 
     def signs(self, v: Tensor, cols: BlockCyclic, seed: int) -> None:
@@ -92,28 +92,21 @@ class TorchGenerated:
         v.copy_(torch.where(words < 0, -1.0, 1.0))
 
 
-def _panels(rows: int, columns: int) -> Iterator[slice]:
-    """Divide the columns into panels of STRIP entries, and yield them as slices."""
-    width = max(1, STRIP // max(rows, 1))
-    for begin in range(0, columns, width):
-        yield slice(begin, min(begin + width, columns))
-
-
-def _values(tables: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
+def _values(tables: LcgTables, columns: slice, diagonal: Tensor | None) -> Tensor:
     """Return all rows of the selected columns in fp64."""
     i, j = tables.i[:, None], tables.j[columns]
     scale, shift, alpha, beta = tables.reals
     if tables.kind == UNIT_FACTORS:
         A = torch.minimum(i, j).to(torch.float64) * alpha * beta + torch.where(i < j, -beta, -alpha).where(i != j, 1.0)
     else:
+        # An unsigned word is converted with one rounding, because both halves are exact.
         x = tables.a[columns] * tables.starts[:, None] + tables.c[columns]
-        A = scale * _normal(x) if tables.kind == GAUSSIAN else shift + scale * (_as_real(x) * 2.0**-64)
+        A = (
+            scale * _normal(x)
+            if tables.kind == GAUSSIAN
+            else shift + scale * ((_high(x) * 2.0**32 + _low(x)) * 2.0**-64)
+        )
     return A if diagonal is None else torch.where(i == j, diagonal[:, None], A)
-
-
-def _as_real(x: Tensor) -> Tensor:
-    """Convert unsigned words to fp64 with one rounding; both halves are exact."""
-    return _high(x) * 2.0**32 + _low(x)
 
 
 def _high(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class LcgTables:
     """`Entries` as kernel arguments, for the rows and columns of one rank.
 
     reals       scale, shift, alpha, beta
@@ -46,14 +46,14 @@ class Recipe:
 
 
 @lru_cache(maxsize=16)
-def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Device) -> Recipe:
+def lcg_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Device) -> LcgTables:
     """Return the tables for these rows and columns. They are cached, because a solve uses them repeatedly."""
     draw = entries.first + rows.to_global(0) + cols.to_global(0) * entries.n
     a, c = jumps(rows, 1)
     starts = a * np.uint64(lcg.state(entries.seed, draw)) + c
     words = (device.tensor(table.view(np.int64)) for table in (starts, *jumps(cols, entries.n)))
     reals = device.tensor([entries.scale, entries.shift, entries.alpha, entries.beta], torch.float64)
-    return Recipe(KINDS[entries.kind], reals, *words, *(global_indices(part, device) for part in (rows, cols)))
+    return LcgTables(KINDS[entries.kind], reals, *words, *(global_indices(part, device) for part in (rows, cols)))
 
 
 def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.torch.engine.device import Device
 
 #: Types that NumPy and MPI support; all others are sent as bytes.
-KNOWN = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
+SENDABLE = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 
 #: Entries of the buffer for testing device messages: odd, and more than one packet.
 TEST_SIZE = 100_003
@@ -26,7 +26,7 @@ TEST_SIZE = 100_003
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory of a contiguous tensor as one vector of a type that NumPy supports."""
     line = tensor.view(-1) if tensor.is_contiguous() else tensor.t().view(-1)
-    return line if line.dtype in KNOWN else line.view(torch.uint8)
+    return line if line.dtype in SENDABLE else line.view(torch.uint8)
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,11 +151,11 @@ class DirectTensors:
         """Return the transport through pinned host memory."""
         return self._staged
 
-    def known(self, number: int) -> torch.Tensor:
+    def pattern(self, number: int) -> torch.Tensor:
         """Return a test pattern of bytes: number, number + 7, number + 14, ..."""
         return (torch.arange(TEST_SIZE, device=self._device.where) * 7 + number).to(torch.uint8)
 
-    def unknown(self) -> torch.Tensor:
+    def blank(self) -> torch.Tensor:
         """Return zeroed bytes."""
         return torch.zeros(TEST_SIZE, dtype=torch.uint8, device=self._device.where)
 

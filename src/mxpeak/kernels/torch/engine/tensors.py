@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -29,6 +30,14 @@ def device_at(name: str) -> Device:
     """Return the device with this name; further calls return the same object."""
     where = torch.device(name)
     return Device(where, triton=where.type == GPU and find_spec("triton") is not None)
+
+
+def strips(shape: Sequence[int], entries: int) -> Iterator[slice]:
+    """Divide the rows of a matrix into strips of at most `entries` entries, and yield them as slices."""
+    rows, columns = shape
+    height = max(1, entries // max(columns, 1))
+    for begin in range(0, rows, height):
+        yield slice(begin, min(begin + height, rows))
 
 
 def plain(A: torch.Tensor) -> torch.Tensor:

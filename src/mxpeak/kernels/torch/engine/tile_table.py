@@ -18,7 +18,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
-#: Number of columns of the table: `Piece.row` fills them, and `triton/norm_blocks.py` names them for the kernels.
+#: Number of columns of the table: `LinePiece.row` fills them, and `triton/norm_blocks.py` names them for the kernels.
 COLUMNS = 17
 #: Tiles per launch: the device computes on them while the host builds the next table.
 BATCH = 512
@@ -58,7 +58,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """A tile as lines; if `turned`, the lines are the tile's columns."""
 
     A: torch.Tensor
@@ -112,7 +112,7 @@ class Batch:
     by_position      first position, last position + 1 and number of slots of the sums across lines
     """
 
-    pieces: list[Piece]
+    pieces: list[LinePiece]
     rows: list[tuple[int, ...]]
     block: Block
     turned: bool
@@ -147,19 +147,19 @@ def meets(tile: Tile, band: Band) -> bool:
     return bool(right >= -band.below and left <= band.above)
 
 
-def as_lines(tile: Tile, band: Band) -> Piece:
+def as_lines(tile: Tile, band: Band) -> LinePiece:
     """Return a tile as lines along its smaller stride or, if both strides are equal, along its longer side."""
     (m, n), (down, right) = tile.A.shape, tile.A.stride()
     apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry has no meaning
     turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
     if turned:
-        return Piece(
+        return LinePiece(
             tile.A, True, tile.col0, tile.row0, tile.cols, tile.rows, right, down if m > 1 else 1, band.transposed
         )
-    return Piece(tile.A, False, tile.row0, tile.col0, tile.rows, tile.cols, down, right if n > 1 else 1, band)
+    return LinePiece(tile.A, False, tile.row0, tile.col0, tile.rows, tile.cols, down, right if n > 1 else 1, band)
 
 
-def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
+def batch(pieces: list[LinePiece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
     """Divide pieces of one kind among programs, each with separate slots for its partial sums."""
     turned, unit, aligned = kind
     most_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
@@ -203,7 +203,7 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
     return Block(R // BL, C // BP, BL, BP)
 
 
-def strip_of(pieces: Sequence[Piece], block: Block) -> int:
+def strip_of(pieces: Sequence[LinePiece], block: Block) -> int:
     """Return the number of lines per program, a multiple of R."""
     entries = sum(p.line_map.size * p.position_map.size for p in pieces)
     wanted = min(MOST_LINES, entries // (PROGRAMS * block.positions))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.engine.tensors import strips
 from mxpeak.kernels.torch.lu.cast import TF32
 
 Tensor = Any
@@ -88,7 +89,8 @@ def _subtract(C: Tensor, A: Tensor, B: Tensor, how: str) -> None:
 
 def solve_right_upper(B: Tensor, U: Tensor) -> None:
     """Compute B = B U^-1."""
-    for part in strips(B, B.shape[1]):
+    for strip in strips(B.shape, STRIP):
+        part = B[strip]
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
             torch.linalg.solve_triangular(U, part, upper=True, left=False, out=solved)
@@ -97,19 +99,12 @@ def solve_right_upper(B: Tensor, U: Tensor) -> None:
 
 def solve_unit_lower(L: Tensor, B: Tensor) -> None:
     """Compute B = L^-1 B."""
-    for turned in strips(B.T, B.shape[0]):
-        part = turned.T
+    for strip in strips(B.T.shape, STRIP):
+        part = B[:, strip]
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
             torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=solved)
         part.copy_(solved)
-
-
-def strips(B: Tensor, length: int, entries: int = STRIP) -> Iterator[Tensor]:
-    """Divide B into strips of `entries` entries, with rows of this length."""
-    rows = max(1, entries // max(length, 1))
-    for begin in range(0, B.shape[0], rows):
-        yield B[begin : begin + rows]
 
 
 def factor_block(device: Device, D: Tensor, singular: Tensor) -> None:

@@ -21,7 +21,7 @@ FP8_EDGE = 464.0
 
 def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None:
     """Set target = source, rounded to nearest even."""
-    bits = _bits(target)
+    bits = target.view(torch.float32) if target.dtype == TF32 else target
     by_rows = source.stride(1) == 1 or source.shape[1] == 1
     if device.triton and source.numel() and target.dtype == OPERANDS[precision] and by_rows:
         from mxpeak.kernels.torch.triton.cast import launch_cast
@@ -31,11 +31,6 @@ def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None
         bits.copy_(rounded(source, precision))
     else:
         target.copy_(rounded(source, precision))
-
-
-def _bits(target: Tensor) -> Tensor:
-    """Return the FP32 view of a TF32 operand."""
-    return target.view(torch.float32) if target.dtype == TF32 else target
 
 
 def rounded(x: Tensor, precision: str) -> Tensor:

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
+from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
-from mxpeak.kernels.torch.lu import blas, cast, panel, solves, triangle
-from mxpeak.kernels.torch.lu import row_moves as rows
-from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.kernels.torch.lu import blas, cast, panel, solves
+from mxpeak.kernels.torch.lu.triangle import TorchProducts
 from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
 
+#: Columns of a strip of moved rows: wide enough to hide launch overhead, and small compared with the matrix.
+STRIP = 16384
 
-class TorchLu:
+
+class TorchLu(TorchProducts):
     """`LuKernels` on the tensors of a device; the `host` factors panels that are distributed over ranks.
 
     Three options select between methods with equal results, depending on the device:
@@ -114,13 +116,19 @@ class TorchLu:
         return panel.LIBRARY if ranks == 1 and self.panel_on == "device" else None
 
     def permute_rows(self, A: Tensor, block: int, sources: Tensor, targets: Tensor, block_rows: Tensor) -> None:
-        rows.permute_rows(A, block, sources, targets, block_rows)
+        """Move rows in strips of columns, because a benchmark's matrix leaves little memory for copies."""
+        for begin in range(0, A.shape[1], STRIP):
+            part = A[:, begin : begin + STRIP]
+            incoming = part.index_select(0, sources)
+            outgoing = part[block:].index_select(0, block_rows)
+            part[block : block + len(sources)] = incoming
+            part.index_copy_(0, targets, outgoing)
 
-    def gather_rows(self, A: Tensor, indices: Tensor, out: Tensor) -> None:
-        rows.gather_rows(A, indices, out)
+    def gather_rows(self, A: Tensor, rows: Tensor, out: Tensor) -> None:
+        torch.index_select(A, 0, rows, out=out)
 
-    def scatter_rows(self, source: Tensor, indices: Tensor, A: Tensor) -> None:
-        rows.scatter_rows(source, indices, A)
+    def scatter_rows(self, source: Tensor, rows: Tensor, A: Tensor) -> None:
+        A.index_copy_(0, rows, source)
 
     def factor_block(self, D: Tensor, singular: Tensor) -> None:
         blas.factor_block(self.device, D, singular)
@@ -143,19 +151,6 @@ class TorchLu:
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         blas.subtract_product(self.device, C, A, B, self.gemm)
 
-    def solve_upper(self, U: Tensor, x: Tensor) -> None:
-        triangle.solve_upper(U, x)
-
-    def block_solver(self, T: Tensor, part: str) -> BlockSolver:
-        return triangle.block_solver(T, part)
-
-    def add_matvec(self, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool = False) -> None:
-        triangle.add_matvec(self.device, y, A, x, transposed=transposed)
-
-    def add_two_matvecs(self, y: Tensor, z: Tensor, A: Tensor, u: Tensor, v: Tensor) -> None:
-        self.add_matvec(y, A, u)
-        self.add_matvec(z, A, v)
-
     def add_operand_sums(self, sums: Tensor, A: Tensor, precision: str, vectors: Tensor, part: str = "all") -> None:
         m, n = A.shape
         if part == "upper":
@@ -171,29 +166,6 @@ class TorchLu:
             self.add_matvec(sums[total], M, x)
         if len(vectors) > 1:
             self.add_matvec(sums[0], A, vectors[1])
-
-    def add_triangle_matvec(
-        self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
-    ) -> None:
-        triangle.add_triangle_matvec(self.device, y, A, x, rows, cols, part, form)
-
-    def max_abs_upper(self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic) -> float:
-        return triangle.max_abs_upper(self.device, A, rows, cols)
-
-    def row_max(self, A: Tensor, by_row: Tensor) -> None:
-        triangle.row_max(self.device, A, by_row)
-
-    def column_max(self, A: Tensor, by_column: Tensor) -> None:
-        triangle.column_max(self.device, A, by_column)
-
-    def reciprocal_powers(self, powers: Tensor, x: Tensor) -> None:
-        triangle.reciprocal_powers(powers, x)
-
-    def scale_rows_columns(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-        triangle.scale_rows_columns(self.device, A, by_row, by_column)
-
-    def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-        triangle.abs_sums(self.device, A, by_row, by_column)
 
     def add_scaled(self, y: Tensor, factor: float, x: Tensor) -> None:
         y.add_(x, alpha=factor)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, PanelSolve
+from mxpeak.kernels.torch.engine.tensors import strips
 from mxpeak.kernels.torch.lu import blas
 
 Tensor = Any
@@ -34,7 +35,8 @@ def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
     inverses = inverse_blocks(U, upper=True)
     U_low = _operand(lu, nb, nb, low, "right")
     lu.cast(U, U_low, low)
-    for part in blas.strips(B, nb, STRIP):
+    for strip in strips(B.shape, STRIP):
+        part = B[strip]
         X_low = _operand(lu, part.shape[0], nb, low, "left")
         for W_jj, j0 in zip(inverses, range(0, nb, BLOCK)):
             j1 = min(j0 + BLOCK, nb)
@@ -55,8 +57,8 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
     inverses = inverse_blocks(L, upper=False)
     L_low = _operand(lu, nb, nb, low, "left")
     lu.cast(L, L_low, low)
-    for turned in blas.strips(B.T, nb, STRIP):
-        part = turned.T
+    for strip in strips(B.T.shape, STRIP):
+        part = B[:, strip]
         X_low = _operand(lu, nb, part.shape[1], low, "right")
         for W_jj, j0 in zip(inverses, range(0, nb, BLOCK)):
             j1 = min(j0 + BLOCK, nb)
@@ -106,7 +108,8 @@ def _inverses(T: Tensor, size: int, *, upper: bool) -> Tensor:
     """Return [k, size, size] inverses from those of half the size: [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0,
     D^-1]].
     """
-    diagonal = _diagonal_blocks(T, size)
+    blocks = [T[j0 : j0 + size, j0 : j0 + size] for j0 in range(0, len(T), size)]
+    diagonal = torch.stack(blocks) if blocks else T.new_empty(0, size, size)
     if size == SMALL:
         identity = torch.eye(size, dtype=T.dtype, device=T.device).expand_as(diagonal)
         return torch.linalg.solve_triangular(diagonal, identity, upper=upper, unitriangular=not upper)
@@ -119,9 +122,3 @@ def _inverses(T: Tensor, size: int, *, upper: bool) -> Tensor:
     else:
         inverses[:, h:, :h] = -(D @ diagonal[:, h:, :h] @ A)
     return inverses
-
-
-def _diagonal_blocks(T: Tensor, size: int) -> Tensor:
-    """Return the diagonal blocks of a square matrix as [k, size, size]."""
-    blocks = [T[j0 : j0 + size, j0 : j0 + size] for j0 in range(0, len(T), size)]
-    return torch.stack(blocks) if blocks else T.new_empty(0, size, size)

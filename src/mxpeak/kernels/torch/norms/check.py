@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.torch.norms.plain import Strip, strips
+from mxpeak.kernels.contract.norms import ExtendedParts, Tile
+from mxpeak.kernels.torch.norms.plain import Pair, Strip, strips
 from mxpeak.layout.structure import Band
 
 #: Factor that splits an fp64 number into halves of 26 bits.
@@ -24,26 +24,17 @@ HALVES = 2.0**27 + 1.0
 #: Entries of a strip; about ten fp64 numbers per entry are kept.
 STRIP = 2**22
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 
-
-def extended_pass(
-    tiles: Sequence[Tile],
-    band: Band,
-    top: torch.Tensor,
-    squares: torch.Tensor,
-    by_row: torch.Tensor,
-    by_column: torch.Tensor,
-    count: torch.Tensor,
-) -> None:
+def extended_pass(tiles: Sequence[Tile], band: Band, parts: ExtendedParts) -> None:
     """Add entries to high and low sums, update the maximum, and count the entries."""
     for strip in strips(tiles, band, STRIP):
         x, q = _expanded(strip)
-        torch.maximum(top, x[0].max(), out=top)
-        count += x[0].numel() if strip.inside is None else strip.inside.sum()
-        _add_to(by_row[:, strip.rows], _along(x, 1))
-        _add_to(by_column[:, strip.columns], _along(x, 0))
-        _add_to(squares, _along((q[0].reshape(-1, 1), q[1].reshape(-1, 1)), 0))
+        torch.maximum(parts.top, x[0].max(), out=parts.top)
+        count = x[0].numel() if strip.inside is None else strip.inside.sum()
+        torch.add(parts.entries, count, out=parts.entries)
+        _add_to(parts.by_row[:, strip.rows], _along(x, 1))
+        _add_to(parts.by_column[:, strip.columns], _along(x, 0))
+        _add_to(parts.squares, _along((q[0].reshape(-1, 1), q[1].reshape(-1, 1)), 0))
 
 
 def paired_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ Tensor = Any
 
 
 class TorchNorms:
-    """Norms of tensors on one device, with all vectors on the same device."""
+    """Norms of matrices whose tiles are on one or several devices, with all vectors on the first device.
 
-    def __init__(self, device: Device):
-        self.device = device
-        self.xp = Namespace(device.where)
-        self._passes = slots if device.triton else plain
+    All devices start before the host waits for the first result.
+    """
+
+    def __init__(self, *devices: Device):
+        self.device, self._devices = devices[0], devices
+        self.xp = Namespace(self.device.where)
 
     @property
     def transport(self) -> Any:
@@ -35,23 +38,22 @@ class TorchNorms:
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        top, *sums = self.begin_pass(tiles, band, wants, rows, columns)
-        return NormParts(float(top) if "max" in wants else 0.0, *sums)
-
-    def begin_pass(
-        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Start a norm pass, and return maximum, squares and sums without waiting for their values."""
-        new = self.device.zeros
-        parts = new(1), new(3), *self._sums(wants, rows, columns)
-        self._passes.norm_pass(tiles, band, wants, *parts)
-        return parts
+        of_devices = []
+        for device, passes, share in self._shares(tiles):
+            parts = NormParts(device.zeros(1), device.zeros(3), *_sums(device, wants, rows, columns))
+            passes.norm_pass(share, band, wants, parts)
+            of_devices.append((parts.top, parts.squares, parts.by_row, parts.by_column))
+        tops, *sums = zip(*of_devices)
+        return NormParts(self._largest(tops) if "max" in wants else 0.0, *map(self._total, sums))
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Tensor, Tensor]:
-        by_row, by_column = self._sums(wants, rows, columns)
-        self._passes.row_column_max(tiles, band, wants, by_row, by_column)
+        of_devices = []
+        for device, passes, share in self._shares(tiles):
+            of_devices.append(_sums(device, wants, rows, columns))
+            passes.row_column_max(share, band, wants, of_devices[-1])
+        by_row, by_column = (reduce(torch.maximum, self._gathered(same)) for same in zip(*of_devices))
         return by_row, by_column
 
     def folded_sums(
@@ -64,8 +66,12 @@ class TorchNorms:
         row_factors: Tensor,
         column_factors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        by_row, by_column = (self.device.zeros(len(sigmas), len(f)) for f in (row_factors, column_factors))
-        self._passes.folded_sums(tiles, band, wants, squared, sigmas, row_factors, column_factors, by_row, by_column)
+        of_devices = []
+        for device, passes, share in self._shares(tiles):
+            factors = tuple(f.to(device.where) for f in (row_factors, column_factors))
+            of_devices.append(tuple(device.zeros(len(sigmas), len(f)) for f in factors))
+            passes.folded_sums(share, band, wants, squared, sigmas, factors, of_devices[-1])
+        by_row, by_column = map(self._total, zip(*of_devices))
         return by_row, by_column
 
     def half_powers(self, maxima: Tensor) -> Tensor:
@@ -83,7 +89,8 @@ class TorchNorms:
         return torch.where(maxima.isfinite() & (maxima > 0), values, maxima)
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        self._passes.read_all(tiles)
+        for _, passes, share in self._shares(tiles):
+            passes.read_all(share)
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Tensor:
         if order == "F":
@@ -98,22 +105,40 @@ class TorchNorms:
             target.imag.copy_(imaginary)
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        top, count, squares, by_row, by_column = self.begin_extended(tiles, band, rows, columns)
-        return ExtendedParts(float(top), squares, by_row, by_column, int(count))
-
-    def begin_extended(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> tuple[Tensor, ...]:
-        """Start an extended pass and return maximum, count, squares and sums without waiting for their values."""
-        new = self.device.zeros
-        top, squares, by_row, by_column = new(1), new(2, 1), new(2, rows), new(2, columns)
-        count = new(1, dtype=torch.int64)
-        check.extended_pass(tiles, band, top, squares, by_row, by_column, count)
-        return top, count, *(self.paired_sum([sums]) for sums in (squares, by_row, by_column))
+        of_devices = []
+        for device, _, share in self._shares(tiles):
+            sums = device.zeros(2, 1), device.zeros(2, rows), device.zeros(2, columns)
+            parts = ExtendedParts(device.zeros(1), *sums, device.zeros(1, dtype=torch.int64))
+            check.extended_pass(share, band, parts)
+            of_devices.append((parts.top, parts.entries, *(self.paired_sum([pair]) for pair in sums)))
+        tops, counts, *pairs = zip(*of_devices)
+        squares, by_row, by_column = (
+            same[0] if len(same) == 1 else self.paired_sum(self._gathered(same)) for same in pairs
+        )
+        return ExtendedParts(self._largest(tops), squares, by_row, by_column, int(self._total(counts)))
 
     def paired_sum(self, terms: Sequence[Tensor]) -> Tensor:
         return check.paired_sum(terms)
 
-    def _sums(self, wants: Collection[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Return zeros for the sums by row and by column; a vector is empty if its sums are not wanted."""
-        return self.device.zeros(rows if "rows" in wants else 0), self.device.zeros(
-            columns if "columns" in wants else 0
-        )
+    def _shares(self, tiles: Sequence[Tile]) -> Iterator[tuple[Device, Any, Sequence[Tile]]]:
+        """Yield each device, with the module that passes over its tiles, and its tiles."""
+        for device in self._devices:
+            share = tiles if len(self._devices) == 1 else [tile for tile in tiles if device.has(tile.A)]
+            yield device, slots if device.triton else plain, share
+
+    def _gathered(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy the vectors to the first device."""
+        return [vector.to(self.device.where) for vector in vectors]
+
+    def _largest(self, tops: Sequence[Tensor]) -> float:
+        """Return the maximum of the devices' maxima, or NaN if any of them is NaN."""
+        return float(tops[0] if len(tops) == 1 else torch.cat(self._gathered(tops)).max())
+
+    def _total(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Return the sum of the vectors on the first device."""
+        return vectors[0] if len(vectors) == 1 else torch.stack(self._gathered(vectors)).sum(dim=0)
+
+
+def _sums(device: Device, wants: Collection[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return zeros for the sums by row and by column; a vector is empty if its sums are not wanted."""
+    return device.zeros(rows if "rows" in wants else 0), device.zeros(columns if "columns" in wants else 0)

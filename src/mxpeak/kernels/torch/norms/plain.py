@@ -11,12 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, Tile
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, NormParts, Tile
+from mxpeak.kernels.torch.engine.tensors import strips as row_strips
 from mxpeak.kernels.torch.engine.tile_table import FAR
 from mxpeak.layout.structure import WHOLE, Band
 
 #: Entries of a strip.
 STRIP = 2**22
+
+#: Vectors, or folds, by row and by column.
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,13 @@ class Strip:
     columns: slice
 
 
-def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Strip]:
+def strips(tiles: Sequence[Tile], band: Band, entries: int) -> Iterator[Strip]:
     """Yield strips of the tiles, each with only the columns that its rows have in the band."""
     for tile in tiles:
-        m, n = tile.A.shape
-        height = max(1, most // max(n, 1))
-        for a in range(0, m, height):
-            end = min(m, a + height)
-            begin, stop = _reach(tile, band, a, end)
+        for rows in row_strips(tile.A.shape, entries):
+            begin, stop = _reach(tile, band, rows.start, rows.stop)
             if begin < stop:
-                yield _strip(tile, band, slice(a, end), slice(begin, stop))
+                yield _strip(tile, band, rows, slice(begin, stop))
 
 
 def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
@@ -58,42 +59,29 @@ def root(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
-def norm_pass(
-    tiles: Sequence[Tile],
-    band: Band,
-    wants: Collection[str],
-    top: torch.Tensor,
-    squares: torch.Tensor,
-    by_row: torch.Tensor,
-    by_column: torch.Tensor,
-) -> None:
+def norm_pass(tiles: Sequence[Tile], band: Band, wants: Collection[str], parts: NormParts) -> None:
     """Add the magnitudes of the tiles' entries to the wanted sums, and update the maximum."""
-    for strip in strips(tiles, band):
+    for strip in strips(tiles, band, STRIP):
         x = modulus(strip.re, strip.im)
         if "max" in wants:
-            torch.maximum(top, x.max(), out=top)
+            torch.maximum(parts.top, x.max(), out=parts.top)
         if "squares" in wants:
-            squares += _squares(strip.re.abs())
+            parts.squares.add_(_squares(strip.re.abs()))
             if strip.im is not None:
-                squares += _squares(strip.im.abs())
+                parts.squares.add_(_squares(strip.im.abs()))
         if "rows" in wants:
-            by_row[strip.rows] += x.sum(dim=1)
+            parts.by_row[strip.rows] += x.sum(dim=1)
         if "columns" in wants:
-            by_column[strip.columns] += x.sum(dim=0)
+            parts.by_column[strip.columns] += x.sum(dim=0)
 
 
-def row_column_max(
-    tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: torch.Tensor, by_column: torch.Tensor
-) -> None:
+def row_column_max(tiles: Sequence[Tile], band: Band, wants: Collection[str], tops: Pair) -> None:
     """Update the maxima of rows and columns with the tiles' entries."""
-    for strip in strips(tiles, band):
+    for strip in strips(tiles, band, STRIP):
         x = modulus(strip.re, strip.im)
-        if "rows" in wants:
-            target = by_row[strip.rows]
-            torch.maximum(target, x.amax(dim=1), out=target)
-        if "columns" in wants:
-            target = by_column[strip.columns]
-            torch.maximum(target, x.amax(dim=0), out=target)
+        for want, top, lines, dim in (("rows", tops[0], strip.rows, 1), ("columns", tops[1], strip.columns, 0)):
+            if want in wants:
+                torch.maximum(top[lines], x.amax(dim=dim), out=top[lines])
 
 
 def folded_sums(
@@ -102,19 +90,15 @@ def folded_sums(
     wants: Collection[str],
     squared: bool,
     sigmas: Sequence[float],
-    row_factors: torch.Tensor,
-    column_factors: torch.Tensor,
-    by_row: torch.Tensor,
-    by_column: torch.Tensor,
+    factors: Pair,
+    sums: Pair,
 ) -> None:
     """Add each entry to the folds: q = (σ + x) - σ, x -= q, with every operation rounded."""
-    for strip in strips(tiles, band):
+    for strip in strips(tiles, band, STRIP):
         if "rows" in wants:
-            f = row_factors[strip.rows, None]
-            _fold(_terms(strip, f, squared), sigmas, by_row[:, strip.rows], dim=1)
+            _fold(_terms(strip, factors[0][strip.rows, None], squared), sigmas, sums[0][:, strip.rows], dim=1)
         if "columns" in wants:
-            f = column_factors[None, strip.columns]
-            _fold(_terms(strip, f, squared), sigmas, by_column[:, strip.columns], dim=0)
+            _fold(_terms(strip, factors[1][None, strip.columns], squared), sigmas, sums[1][:, strip.columns], dim=0)
 
 
 def read_all(tiles: Sequence[Tile]) -> None:

@@ -74,8 +74,7 @@ class DeviceRows:
 
     def data(self, k: Tensor) -> Tensor:
         """Return the values at places k in the data."""
-        values: Tensor = self._rows.data[k]
-        return values
+        return self._rows.data[k]
 
     def surface(self) -> Tensor:
         """Return the rows of H in ascending order."""
@@ -153,31 +152,31 @@ def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
     """Return the ends of chunks that begin at rows c, as the host's `cut_rows` computes them."""
     end = torch.minimum(c + LANES, rows.end_of_group(c))
     head = torch.minimum(c + pack.LEAST, end)
-    # known: the differences of the first LEAST rows, as many of them as the host keeps
+    # the differences of the first LEAST rows, as many of them as the host keeps
     r, of = ranges(c, head - c)
     e, j, _ = rows.off_diagonal(r)
-    known, first, _, _ = _distinct(of[e] * SPAN + j - r[e] + SPAN // 2)
-    kept = _rank(known // SPAN, first, len(c)) < 2 * pack.MOST
-    known = known[kept]
-    size = _counts(known // SPAN, len(c))
-    # the rows after these, and how many of their differences are known
+    differences, first, _, _ = _distinct(of[e] * SPAN + j - r[e] + SPAN // 2)
+    kept = _rank(differences // SPAN, first, len(c)) < 2 * pack.MOST
+    differences = differences[kept]
+    size = _counts(differences // SPAN, len(c))
+    # the rows after these, and how many of their differences are among them
     r, of = ranges(head, end - head)
     e, j, _ = rows.off_diagonal(r)
-    same = _counts(e[torch.isin(of[e] * SPAN + j - r[e] + SPAN // 2, known)], len(r))
+    same = _counts(e[torch.isin(of[e] * SPAN + j - r[e] + SPAN // 2, differences)], len(r))
     new = 4 * same < 3 * torch.minimum(_counts(e, len(r)), size[of])
     return end.scatter_reduce(0, of[new], r[new], "amin")
 
 
 def _reached(begin: Tensor, follower: Tensor) -> Tensor:
     """Return the rows that can be reached from some rows by following `follower`, with pointer doubling."""
-    known = (follower >= 0).nonzero().view(-1)
-    jump, last = torch.searchsorted(known, follower[known]), len(known) - 1
-    reached = torch.zeros(len(known), dtype=torch.bool, device=known.device)
-    reached[torch.searchsorted(known, begin)] = True
+    starts = (follower >= 0).nonzero().view(-1)
+    jump, last = torch.searchsorted(starts, follower[starts]), len(starts) - 1
+    reached = torch.zeros(len(starts), dtype=torch.bool, device=starts.device)
+    reached[torch.searchsorted(starts, begin)] = True
     for _ in range(last.bit_length()):
         reached[torch.where(reached, jump, last)] = True
         jump = jump[jump]
-    return known[:-1][reached[:-1]]
+    return starts[:-1][reached[:-1]]
 
 
 def _counts(of: Tensor, size: int) -> Tensor:

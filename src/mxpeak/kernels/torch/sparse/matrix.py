@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,7 @@ PIECE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class PartSlots:
     """The slots of one part, L or U, of some chunks: the numbers of the slots, and their count in each chunk."""
 
     numbers: Tensor
@@ -31,17 +31,17 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class StepChunks:
     """Chunks for torch operations: their rows, the places of these rows among all lanes, and the slots of L and U."""
 
     rows: Tensor
     lanes: Tensor
-    lower: Slots
-    upper: Slots
+    lower: PartSlots
+    upper: PartSlots
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class SweepSteps:
     """Chunks in the order of a sweep: step s has the lines bounds[s] … bounds[s+1]-1 of the table.
 
     `chunks` contains the chunks of every step if no Triton kernel reads the table.
@@ -49,7 +49,7 @@ class Steps:
 
     table: Tensor
     bounds: list[int]
-    chunks: list[Chunks]
+    chunks: list[StepChunks]
 
     @property
     def count(self) -> int:
@@ -77,8 +77,8 @@ class TorchPattern:
     bases: Tensor
     near: Tensor
     far: Tensor
-    steps: tuple[Steps, Steps, Steps]
-    from_zero: tuple[Steps, Steps, Steps]
+    steps: tuple[SweepSteps, SweepSteps, SweepSteps]
+    from_zero: tuple[SweepSteps, SweepSteps, SweepSteps]
     in_turn: Tensor
     lower: int
     upper: int
@@ -99,12 +99,11 @@ class TorchPattern:
         halves = 0
         if self.steps[Part.INTERIOR] is not self.steps[Part.ALL]:
             halves = sum(bytes_of(steps.table) for steps in (*self.steps[1:], *self.from_zero[1:]))
-        parts = (*_both(self.surface), self.halo_first, self.halo_columns, self.columns)
+        parts = (*self.surface, self.halo_first, self.halo_columns, self.columns)
         return self.index_bytes + halves + sum(bytes_of(array) for array in parts if array is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(NamedTuple):
     """Selected rows of H: their numbers in H, and the places at which their products with the halo are stored."""
 
     numbers: Tensor
@@ -117,7 +116,7 @@ class Coarse:
 
     rows: Tensor
     targets: Tensor
-    steps: Steps
+    steps: SweepSteps
     surface: Surface
 
 
@@ -144,46 +143,38 @@ class TorchMatrix:
 
     @property
     def storage(self) -> str:
-        """Return the encoding of the columns."""
         return self.pattern.storage
 
     @property
     def rows_at_a_time(self) -> int:
-        """Return the number of rows whose entries are stored interleaved."""
         return LANES
 
     @property
     def halo_nnz(self) -> int:
-        """Return the number of entries of H."""
         return int(self.halo_entries.numel())
 
     @property
     def lower(self) -> int:
-        """Return the number of stored values of L."""
         return self.pattern.lower
 
     @property
     def upper(self) -> int:
-        """Return the number of stored values of U."""
         return self.pattern.upper
 
     @property
     def index_bytes(self) -> int:
-        """Return the bytes of the arrays that encode the columns."""
         return self.pattern.index_bytes
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all arrays."""
         arrays = [self.entries, self.diagonal, self.halo_entries]
         for rows in self.coarse:
-            arrays += [rows.targets, rows.steps.table, *_both(rows.surface)]
+            arrays += [rows.targets, rows.steps.table, *rows.surface]
         if self.Hx is not None:
             arrays.append(self.Hx)
         return self.pattern.bytes + sum(map(bytes_of, arrays))
 
     def extra_bytes(self, other: TorchMatrix) -> int:
-        """Return the bytes of the arrays that this matrix does not share with another form of it."""
         shared = self.pattern.bytes if self.pattern is other.pattern else 0
         return self.bytes - shared - (bytes_of(self.entries) if self.entries is other.entries else 0)
 
@@ -191,11 +182,6 @@ class TorchMatrix:
 def bytes_of(tensor: Tensor) -> int:
     """Return the bytes of the entries of a tensor."""
     return int(tensor.numel() * tensor.element_size())
-
-
-def _both(surface: Surface) -> tuple[Tensor, Tensor]:
-    """Return the two arrays of a surface."""
-    return surface.numbers, surface.targets
 
 
 def narrowed(entries: Tensor, precision: str) -> Tensor:

@@ -11,10 +11,19 @@ from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.host.sparse.chunk_format import LOWER, UPPER
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.sparse.matrix import BITS, Chunks, Coarse, Slots, Steps, Surface, Tensor, TorchMatrix
+from mxpeak.kernels.torch.sparse.matrix import (
+    BITS,
+    Coarse,
+    PartSlots,
+    StepChunks,
+    Surface,
+    SweepSteps,
+    Tensor,
+    TorchMatrix,
+)
 
 
-def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
+def _sum(A: TorchMatrix, slots: PartSlots, x: Tensor) -> Tensor:
     """Return Σ_s a_s x_s over the slots of each chunk, by chunk and lane."""
     assert A.pattern.columns is not None
     bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # torch does not gather all formats
@@ -24,7 +33,7 @@ def _sum(A: TorchMatrix, slots: Slots, x: Tensor) -> Tensor:
     return torch.segment_reduce(products, "sum", lengths=slots.counts, axis=0, unsafe=True)
 
 
-def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
+def _times(A: TorchMatrix, chunks: StepChunks, x: Tensor, parts: int) -> Tensor:
     """Return L x, U x or (L + U) x for the chunks' rows."""
     slots = [slots for part, slots in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
     total = _sum(A, slots[0], x)
@@ -36,7 +45,7 @@ def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
 def sweep(
     device: Device,
     A: TorchMatrix,
-    steps: Steps,
+    steps: SweepSteps,
     b: Tensor,
     Hx: Tensor | None,
     x: Tensor,
@@ -51,14 +60,14 @@ def sweep(
     for step in steps.sequence(parts):
         chunks = steps.chunks[step]
         rows = chunks.rows
-        left = b[rows] if Hx is None else b[rows] - Hx[rows]
+        rest = b[rows] if Hx is None else b[rows] - Hx[rows]
         if parts & LOWER:
-            left = left - _times(A, chunks, x, LOWER)
+            rest = rest - _times(A, chunks, x, LOWER)
         if keep is not None:
-            keep[rows] = left
+            keep[rows] = rest
         if parts & UPPER:
-            left = left - _times(A, chunks, x, UPPER)
-        x[rows] = left / A.diagonal[rows]
+            rest = rest - _times(A, chunks, x, UPPER)
+        x[rows] = rest / A.diagonal[rows]
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
@@ -74,10 +83,10 @@ def residual(
     """Compute r[targets_i] = b_i - (L + D + U) x, or -U x if `parts` is UPPER, or b - keep - L x if it is LOWER."""
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
-        left = -_times(A, chunks, x, parts)
+        rest = -_times(A, chunks, x, parts)
         if parts & LOWER:
-            left += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows])
-        r[coarse.targets[rows]] = left
+            rest += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows])
+        r[coarse.targets[rows]] = rest
 
 
 def halo_product(

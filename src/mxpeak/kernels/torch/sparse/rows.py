@@ -42,19 +42,19 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
     nowhere = nnz  # the place of points outside the domain
     indices = torch.empty(nnz + 1, dtype=torch.int32, device=device.where)
     data = torch.empty(nnz + 1, dtype=torch.float64, device=device.where)
-    made = Rows(n, box.halo, indptr, indices[:nnz], data[:nnz])
+    generated = Rows(n, box.halo, indptr, indices[:nnz], data[:nnz])
     if device.is_gpu and device.triton:
         from mxpeak.kernels.torch.triton.sparse_rows import make_rows
 
         make_rows(indptr, halo, stencil, indices, data, box)
         if not compile_ahead.is_rehearsing():
-            return made
+            return generated
     for i in torch.arange(n, device=device.where).split(PIECE):
         columns, present = _neighbors_in_box(device, box, halo, i)
         at = torch.where(present, indptr[i, None] + present.cumsum(1) - 1, nowhere)
         indices[at] = columns.to(torch.int32)
         data[at] = stencil.expand(at.shape)
-    return made
+    return generated
 
 
 def halo_of(box: Box) -> np.ndarray:
@@ -62,7 +62,7 @@ def halo_of(box: Box) -> np.ndarray:
     9(dz+1).
     """
     halo = np.zeros((STENCIL, 6), np.int64)
-    for neighbor in box.neighbours():
+    for neighbor in box.neighbors():
         dx, dy, dz = neighbor.direction
         width, height, _ = neighbor.shape
         halo[dx + 1 + 3 * (dy + 1) + 9 * (dz + 1)] = (neighbor.recv_offset, *neighbor.first_received, width, height)
@@ -114,8 +114,8 @@ class RowNeighbors:
     def __init__(self, rows: Rows):
         self.n, self._rows = rows.n, rows
         self._lengths = rows.indptr.diff()
-        self.most = int(self._lengths.max()) if rows.n else 0
-        self._along = torch.arange(self.most, device=rows.indptr.device)
+        self.width = int(self._lengths.max()) if rows.n else 0
+        self._along = torch.arange(self.width, device=rows.indptr.device)
 
     def __call__(self, i: Tensor) -> Tensor:
         """Return the columns of the neighbors of each of these rows, padded with -1."""

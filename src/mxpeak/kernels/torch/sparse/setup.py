@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
 
-class SparseSetup:
+class TorchSparseSetup:
     """The set-up before a solve; the host's kernels are created only for the rows of a user."""
 
     chunk_rows = LANES

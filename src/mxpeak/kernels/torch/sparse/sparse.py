@@ -23,8 +23,8 @@ from mxpeak.kernels.torch.lu.blas import fp32_products
 from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.kernels.torch.sparse import plain
 from mxpeak.kernels.torch.sparse import vectors as sparse_vectors
-from mxpeak.kernels.torch.sparse.matrix import Coarse, Steps, Tensor, TorchMatrix
-from mxpeak.kernels.torch.sparse.setup import SparseSetup
+from mxpeak.kernels.torch.sparse.matrix import Coarse, SweepSteps, Tensor, TorchMatrix
+from mxpeak.kernels.torch.sparse.setup import TorchSparseSetup
 from mxpeak.kernels.torch.sparse.steps import coarse_of
 from mxpeak.layout.index_map import consecutive
 
@@ -37,7 +37,7 @@ APART = 64
 READ = 4096
 
 
-class TorchSparse(SparseSetup):
+class TorchSparse(TorchSparseSetup):
     """Sparse operations that are queued on the device; only operations that return a float wait."""
 
     def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
@@ -90,12 +90,10 @@ class TorchSparse(SparseSetup):
         return self.device.zeros(count, stride, dtype=TYPES[precision])[:, :n]
 
     def project(self, Q: Tensor, k: int, w: Tensor) -> Tensor:
-        products: Tensor = self._vectors.project(self.device, Q[:k], w)
-        return products
+        return self._vectors.project(self.device, Q[:k], w)
 
     def subtract_and_project(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> Tensor:
-        products: Tensor = self._vectors.subtract_and_project(self.device, Q[:k], w, h)
-        return products
+        return self._vectors.subtract_and_project(self.device, Q[:k], w, h)
 
     def subtract_and_square(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> float:
         return float(self._vectors.subtract_and_square(self.device, Q[:k], w, h))
@@ -123,7 +121,7 @@ class TorchSparse(SparseSetup):
     def _replay_sweep(
         self,
         A: TorchMatrix,
-        steps: Steps,
+        steps: SweepSteps,
         b: Tensor,
         x: Tensor,
         keep: Tensor | None,
@@ -137,7 +135,7 @@ class TorchSparse(SparseSetup):
             A.replay(key, partial(self._sweep, A, steps, b, x, keep, parts, meets_halo))
 
     def _sweep(
-        self, A: TorchMatrix, steps: Steps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool
+        self, A: TorchMatrix, steps: SweepSteps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool
     ) -> None:
         """Sweep the groups of the given steps in order."""
         Hx = None

@@ -15,7 +15,16 @@ from mxpeak.kernels.host.sparse import chunk_format as pack
 from mxpeak.kernels.host.sparse.slot_sums import FARS, LANES, NEARS, RUNS
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.sparse.chunk_format import DeviceRows, PackedChunks
-from mxpeak.kernels.torch.sparse.matrix import Chunks, Coarse, Slots, Steps, Surface, Tensor, TorchMatrix, TorchPattern
+from mxpeak.kernels.torch.sparse.matrix import (
+    Coarse,
+    PartSlots,
+    StepChunks,
+    Surface,
+    SweepSteps,
+    Tensor,
+    TorchMatrix,
+    TorchPattern,
+)
 from mxpeak.kernels.torch.sparse.rows import ranges, totals
 
 
@@ -31,7 +40,7 @@ def pattern_of(
     """Return the pattern with the steps of its sweeps and the rows of H."""
     table, group = packed.table, packed.group
     every = steps_of(device, table, group)
-    steps = from_zero = every, every, Steps(table[:0], [0], [])
+    steps = from_zero = every, every, SweepSteps(table[:0], [0], [])
     if len(halo_rows):
         waits, needed = (marked(rows, table, group, halo_rows, backward=backward) for backward in (False, True))
         early, late, rest, first = (
@@ -85,7 +94,7 @@ def surface_of(targets: Tensor) -> Surface:
     return Surface(numbers.to(torch.int32), targets[numbers])
 
 
-def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | None = None) -> Steps:
+def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | None = None) -> SweepSteps:
     """Return the chunks in one step per group; if `targets` are given, include only the rows with a target.
 
     Every second group is in reverse order, because the last data of the previous group is still in the cache.
@@ -94,10 +103,10 @@ def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | Non
     table = table[(2 * len(table) * group + torch.where(group % 2 == 1, len(table) - turn, turn)).argsort()]
     _, counts = torch.unique_consecutive(group, return_counts=True)
     bounds = [0, *accumulate(counts.tolist())]
-    return Steps(table, bounds, [] if device.triton else chunks_of(table, bounds, targets))
+    return SweepSteps(table, bounds, [] if device.triton else chunks_of(table, bounds, targets))
 
 
-def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[Chunks]:
+def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[StepChunks]:
     """Return the chunks of each step for torch operations, without the rows whose target is -1."""
     table = table.long()
     lane = torch.arange(LANES, device=table.device)
@@ -116,15 +125,15 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
         _slots(first, lower, bounds, sizes[1]),
         _slots(first + lower, upper, bounds, sizes[2]),
     )
-    return [Chunks(r, of - LANES * begin, *slots) for begin, (r, of, *slots) in zip(bounds, parts)]
+    return [StepChunks(r, of - LANES * begin, *slots) for begin, (r, of, *slots) in zip(bounds, parts)]
 
 
-def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[Slots]:
+def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[PartSlots]:
     """Return the slots of each step; each chunk has its number in `counts` of slots, beginning at its number in
     `first`.
     """
     steps = [end - begin for begin, end in pairwise(bounds)]
-    return [Slots(*parts) for parts in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
+    return [PartSlots(*parts) for parts in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
 
 
 def columns_of(packed: PackedChunks) -> Tensor:

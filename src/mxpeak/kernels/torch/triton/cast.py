@@ -9,12 +9,14 @@ import triton
 import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
 
 Tensor = Any
 
 VERSION: str = triton.__version__
 #: A tile: lines of at least 128 bytes in both directions, 16 numbers per thread.
 ROWS, COLUMNS, WARPS = 64, 64, 8
+BM, BN = tl.constexpr(ROWS), tl.constexpr(COLUMNS)
 
 KEEP, FP8, BF16, AS_TF32 = (tl.constexpr(k) for k in range(4))
 
@@ -54,22 +56,13 @@ def _tf32(x):
 
 
 @triton.jit
-def cast_kernel(
-    source,
-    target,
-    m,
-    n,
-    source_ld,
-    target_ld,
-    HOW: tl.constexpr,
-    TURNED: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+def cast_kernel(source, target, shape, HOW: tl.constexpr, TURNED: tl.constexpr):
     """Set target[i, j] = source[i, j], one tile per program; TURNED means a column-major target."""
+    m, n = shape
     i = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     j = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
-    x = tl.load(source + i[:, None] * source_ld + j[None, :], (i < m)[:, None] & (j < n)[None, :], other=0.0)
+    inside = (i < m)[:, None] & (j < n)[None, :]
+    x = tl.load(source.entries + i[:, None] * source.ld + j[None, :], inside, other=0.0)
     if HOW == FP8:
         value = _fp8_bits(x.to(tl.float32))
     elif HOW == BF16:
@@ -77,12 +70,12 @@ def cast_kernel(
     elif HOW == AS_TF32:
         value = _tf32(x.to(tl.float32))
     else:
-        value = x.to(target.dtype.element_ty)
+        value = x.to(target.entries.dtype.element_ty)
     if TURNED:
-        turned = target + j[:, None] * target_ld + i[None, :]
+        turned = target.entries + j[:, None] * target.ld + i[None, :]
         tl.store(turned, tl.trans(value), (j < n)[:, None] & (i < m)[None, :])
     else:
-        tl.store(target + i[:, None] * target_ld + j[None, :], value, (i < m)[:, None] & (j < n)[None, :])
+        tl.store(target.entries + i[:, None] * target.ld + j[None, :], value, inside)
 
 
 def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
@@ -105,42 +98,17 @@ def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
     m, n = source.shape
     turned = target.stride(1) != 1 and n > 1
     grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
-    target_ld = target.stride(1) if turned else target.stride(0)
-    compile_ahead.launch(
-        cast_kernel,
-        grid,
-        source,
-        target,
-        m,
-        n,
-        source.stride(0),
-        target_ld,
-        HOW=how,
-        TURNED=turned,
-        BM=ROWS,
-        BN=COLUMNS,
-        num_warps=WARPS,
-    )
+    by_lines = Matrix(target, target.stride(1) if turned else target.stride(0))
+    compile_ahead.launch(cast_kernel, grid, matrix(source), by_lines, (m, n), HOW=how, TURNED=turned, num_warps=WARPS)
 
 
-def _compiled(source: str, target: str, how: int, turned: bool) -> tuple[object, dict[str, str], dict[str, object]]:
-    signature = {
-        "source": source,
-        "target": target,
-        "m": "i32",
-        "n": "i32",
-        "source_ld": "i64",
-        "target_ld": "i64",
-        "HOW": "constexpr",
-        "TURNED": "constexpr",
-        "BM": "constexpr",
-        "BN": "constexpr",
-    }
-    return cast_kernel, signature, {"HOW": how, "TURNED": turned, "BM": ROWS, "BN": COLUMNS}
+def _form(source: str, target: str, how: int, turned: bool) -> Form:
+    """Return a form of the kernel."""
+    return form_of(cast_kernel, Matrix(source, "i64"), Matrix(target, "i64"), ("i32", "i32"), HOW=how, TURNED=turned)
 
 
 COMPILED = [
-    _compiled(source, target, how, turned)
+    _form(source, target, how, turned)
     for turned in (False, True)
     for source, target, how in (
         ("*fp32", "*fp16", 0),

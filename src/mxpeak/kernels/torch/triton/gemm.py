@@ -7,13 +7,14 @@ rounding error of the operands. Accumulation in FP32 would need twice the regist
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.triton.arguments import Form, Integer, Matrix, form_of, matrix
 
 Tensor = Any
 
@@ -28,25 +29,20 @@ GROUP, WARPS = 8, 8
 TINY = 16
 
 
+class Operand(NamedTuple):
+    """B, with the distances of its rows and columns, one of which is 1."""
+
+    entries: Tensor
+    row: Integer
+    column: Integer
+
+
 @triton.jit
 def gemm_kernel(
-    C,
-    A,
-    B,
-    m,
-    n,
-    k,
-    c_ld,
-    a_ld,
-    b_k,
-    b_n,
-    EVEN_K: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    GROUP: tl.constexpr,
+    C, A, B, shape, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr
 ):
-    """Compute one tile of C -= A B, with B[k, n] at b_k·k + b_n·n."""
+    """Compute one tile of C -= A B."""
+    m, n, k = shape
     across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)
@@ -55,8 +51,8 @@ def gemm_kernel(
 
     i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
     # Beyond the edge the first rows are read again. This needs no mask, and their products are not stored.
-    a_at = A + ((row * BM + i) % m).to(tl.int64)[:, None] * a_ld + inner[None, :]
-    b_at = B + ((column * BN + j) % n).to(tl.int64)[None, :] * b_n + inner[:, None] * b_k
+    a_at = A.entries + ((row * BM + i) % m).to(tl.int64)[:, None] * A.ld + inner[None, :]
+    b_at = B.entries + ((column * BN + j) % n).to(tl.int64)[None, :] * B.column + inner[:, None] * B.row
     total = tl.zeros((BM, BN), tl.float32)
     for k0 in range(0, k, BK):
         if EVEN_K:
@@ -66,9 +62,9 @@ def gemm_kernel(
             b = tl.load(b_at, (inner < k - k0)[:, None], other=0.0)
         total = tl.dot(a, b, total)
         a_at += BK
-        b_at += BK * b_k
-    corner = C + (row * BM).to(tl.int64) * c_ld + column * BN
-    c_at = corner + i[:, None] * c_ld + j[None, :]
+        b_at += BK * B.row
+    corner = C.entries + (row * BM).to(tl.int64) * C.ld + column * BN
+    c_at = corner + i[:, None] * C.ld + j[None, :]
     inside = (row * BM + i < m)[:, None] & (column * BN + j < n)[None, :]
     tl.store(c_at, tl.load(c_at, inside, other=0.0) - total, inside)
 
@@ -81,16 +77,10 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     compile_ahead.launch(
         gemm_kernel,
         grid,
-        C,
-        A,
-        B,
-        m,
-        n,
-        k,
-        C.stride(0),
-        A.stride(0),
-        B.stride(0),
-        B.stride(1),
+        matrix(C),
+        matrix(A),
+        Operand(B, *B.stride()),
+        (m, n, k),
         EVEN_K=k % BK == 0,
         BM=BM,
         BN=BN,
@@ -111,22 +101,18 @@ def tile_of(A: Tensor) -> tuple[int, int, int, int]:
     return SMALL[0], SMALL[1], depth // 2, SMALL[2]
 
 
-def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    constants = {"EVEN_K": True, "BM": tile[0], "BN": tile[1], "BK": depth, "GROUP": GROUP, "b_k": 1}
-    signature = {
-        "C": "*fp32",
-        "A": operand,
-        "B": operand,
-        **dict.fromkeys(("m", "n", "k", "c_ld", "a_ld"), "i32"),
-        "b_k": "constexpr",
-        "b_n": "i32",
-    }
-    return gemm_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
+def _form(operand: str, tile: tuple[int, int, int], depth: int) -> Form:
+    """Return a form of the kernel for a row-major B^T."""
+    types = Matrix("*fp32", "i32"), Matrix(operand, "i32"), Operand(operand, "constexpr", "i32"), ("i32",) * 3
+    kernel, signature, constants = form_of(
+        gemm_kernel, *types, EVEN_K=True, BM=tile[0], BN=tile[1], BK=depth, GROUP=GROUP
+    )
+    return kernel, signature, constants | {(2, 1): 1}
 
 
-COMPILED = [_compiled(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
+COMPILED = [_form(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
 #: GPUs with FP8 (NVIDIA from sm_89), with the tile that fits on Hopper.
 COMPILED_FOR = {
-    "sm_90": [_compiled(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*bf16", LARGE, 64))],
-    "gfx942": [_compiled("*fp8e4nv", SMALL, 64)],
+    "sm_90": [_form(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*bf16", LARGE, 64))],
+    "gfx942": [_form("*fp8e4nv", SMALL, 64)],
 }

@@ -5,7 +5,7 @@ The kernels are compiled without FMA contraction, so that entries are bitwise id
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,17 +13,31 @@ import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.engine.lcg_tables import Recipe
+from mxpeak.kernels.torch.engine.lcg_tables import LcgTables
+from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
 
 Tensor = Any
 
 #: A tile; 16 entries per thread, or 8 if an entry needs many registers.
 ROWS, COLUMNS, WARPS, MANY_WARPS = 16, 128, 4, 8
+BM, BN = tl.constexpr(ROWS), tl.constexpr(COLUMNS)
 #: Programs that keep a device busy; short matrices are also divided by columns.
 PROGRAMS = 2048
 
 LCG, GAUSSIAN, UNIT_FACTORS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 MULTIPLY, SUM = tl.constexpr(0), tl.constexpr(1)
+
+
+class Tables(NamedTuple):
+    """The tensors of a `LcgTables`, and the diagonal."""
+
+    reals: Tensor
+    starts: Tensor
+    a: Tensor
+    c: Tensor
+    i: Tensor
+    j: Tensor
+    diagonal: Tensor
 
 
 @triton.jit
@@ -67,91 +81,45 @@ def _normal(x):
 
 
 @triton.jit
-def _entries(
-    rows,
-    cols,
-    in_rows,
-    in_cols,
-    reals,
-    starts,
-    a,
-    c,
-    i_at,
-    j_at,
-    diagonal,
-    KIND: tl.constexpr,
-    HAS_DIAGONAL: tl.constexpr,
-):
+def _entries(tables, rows, cols, in_rows, in_cols, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr):
     """Return a tile of entries in fp64."""
-    scale, shift = tl.load(reals), tl.load(reals + 1)
-    alpha, beta = tl.load(reals + 2), tl.load(reals + 3)
+    scale, shift = tl.load(tables.reals), tl.load(tables.reals + 1)
+    alpha, beta = tl.load(tables.reals + 2), tl.load(tables.reals + 3)
     if KIND == UNIT_FACTORS or HAS_DIAGONAL:
-        i = tl.load(i_at + rows, in_rows, other=-1)[:, None]
-        j = tl.load(j_at + cols, in_cols, other=-2)[None, :]
+        i = tl.load(tables.i + rows, in_rows, other=-1)[:, None]
+        j = tl.load(tables.j + cols, in_cols, other=-2)[None, :]
     if KIND == UNIT_FACTORS:
         off = tl.where(i < j, -beta, -alpha)
         A = tl.minimum(i, j).to(tl.float64) * alpha * beta + tl.where(i == j, 1.0, off)
     else:
-        start = tl.load(starts + rows, in_rows, other=0).to(tl.uint64, bitcast=True)
-        jump = tl.load(a + cols, in_cols, other=0).to(tl.uint64, bitcast=True)
-        step = tl.load(c + cols, in_cols, other=0).to(tl.uint64, bitcast=True)
+        start = tl.load(tables.starts + rows, in_rows, other=0).to(tl.uint64, bitcast=True)
+        jump = tl.load(tables.a + cols, in_cols, other=0).to(tl.uint64, bitcast=True)
+        step = tl.load(tables.c + cols, in_cols, other=0).to(tl.uint64, bitcast=True)
         x = jump[None, :] * start[:, None] + step[None, :]
         if KIND == GAUSSIAN:
             A = scale * _normal(x)
         else:
             A = shift + scale * (x.to(tl.float64) * 5.421010862427522e-20)  # 2^-64
     if HAS_DIAGONAL:
-        A = tl.where(i == j, tl.load(diagonal + rows, in_rows, other=0.0)[:, None], A)
+        A = tl.where(i == j, tl.load(tables.diagonal + rows, in_rows, other=0.0)[:, None], A)
     return A
 
 
 @triton.jit
-def generate_kernel(
-    A,
-    ld,
-    m,
-    n,
-    reals,
-    starts,
-    a,
-    c,
-    i_at,
-    j_at,
-    diagonal,
-    KIND: tl.constexpr,
-    HAS_DIAGONAL: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+def generate_kernel(A, shape, tables, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr):
     """Generate and store one tile of the matrix."""
+    m, n = shape
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     in_rows, in_cols = rows < m, cols < n
-    value = _entries(rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND, HAS_DIAGONAL)
-    target = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
-    tl.store(target, value.to(A.dtype.element_ty), in_rows[:, None] & in_cols[None, :])
+    value = _entries(tables, rows, cols, in_rows, in_cols, KIND, HAS_DIAGONAL)
+    target = A.entries + rows.to(tl.int64)[:, None] * A.ld + cols[None, :]
+    tl.store(target, value.to(A.entries.dtype.element_ty), in_rows[:, None] & in_cols[None, :])
 
 
 @triton.jit
-def fold_kernel(
-    sums,
-    m,
-    n,
-    span,
-    reals,
-    starts,
-    a,
-    c,
-    i_at,
-    j_at,
-    diagonal,
-    x,
-    KIND: tl.constexpr,
-    HAS_DIAGONAL: tl.constexpr,
-    TASK: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+def fold_kernel(sums, shape, span, tables, x, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr, TASK: tl.constexpr):
     """Compute Σ a_ij x_j (MULTIPLY) or Σ |a_ij| (SUM) over the columns of one part."""
+    m, n = shape
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
@@ -159,7 +127,7 @@ def fold_kernel(
     for j in range(begin, end, BN):
         cols = j + tl.arange(0, BN)
         in_cols = cols < n  # a part ends with a full tile
-        A = _entries(rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND, HAS_DIAGONAL)
+        A = _entries(tables, rows, cols, in_rows, in_cols, KIND, HAS_DIAGONAL)
         if TASK == MULTIPLY:
             total = tl.fma(A, tl.load(x + cols, in_cols, other=0.0)[None, :], total)
         else:
@@ -167,90 +135,67 @@ def fold_kernel(
     tl.store(sums + part * m + rows, tl.sum(total, axis=1), in_rows)
 
 
-def launch_generate(A: Tensor, tables: Recipe, diagonal: Tensor | None) -> None:
+def launch_generate(A: Tensor, lcg: LcgTables, diagonal: Tensor | None) -> None:
     """Set A to the generated matrix, rounded once to A's type."""
     m, n = A.shape
-    compile_ahead.launch(
-        generate_kernel,
-        (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS)),
-        A,
-        A.stride(0),
-        m,
-        n,
-        *_tables(tables, diagonal),
-        KIND=tables.kind,
-        HAS_DIAGONAL=diagonal is not None,
-        BM=ROWS,
-        BN=COLUMNS,
-        num_warps=_warps(tables),
-        enable_fp_fusion=False,
-    )
+    _launch(generate_kernel, (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS)), lcg, diagonal, matrix(A), (m, n))
 
 
-def launch_matvec(device: Device, y: Tensor, tables: Recipe, diagonal: Tensor | None, x: Tensor) -> None:
+def launch_matvec(device: Device, y: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor) -> None:
     """Compute y = A x."""
-    _fold(device, y, tables, diagonal, x, MULTIPLY)
+    _fold(device, y, lcg, diagonal, x, MULTIPLY)
 
 
-def launch_row_sums(device: Device, sums: Tensor, tables: Recipe, diagonal: Tensor | None) -> None:
+def launch_row_sums(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None) -> None:
     """Compute sums = Σ_j |a_ij|."""
-    _fold(device, sums, tables, diagonal, tables.reals, SUM)
+    _fold(device, sums, lcg, diagonal, lcg.reals, SUM)
 
 
-def _fold(device: Device, sums: Tensor, tables: Recipe, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
+def _fold(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
     """Sum each part of the columns, then add the parts in a fixed order, so that sums are reproducible."""
-    m, n = len(tables.starts), len(tables.a)
+    m, n = len(lcg.starts), len(lcg.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
     parts = triton.cdiv(n, span)
     partial = device.empty(parts, m)
-    compile_ahead.launch(
-        fold_kernel,
-        (blocks, parts),
-        partial,
-        m,
-        n,
-        span,
-        *_tables(tables, diagonal),
-        x,
-        KIND=tables.kind,
-        HAS_DIAGONAL=diagonal is not None,
-        TASK=task,
-        BM=ROWS,
-        BN=COLUMNS,
-        num_warps=_warps(tables),
-        enable_fp_fusion=False,
-    )
+    _launch(fold_kernel, (blocks, parts), lcg, diagonal, partial, (m, n), span, x=x, TASK=task)
     torch.sum(partial, dim=0, out=sums)
 
 
-def _warps(tables: Recipe) -> int:
-    return MANY_WARPS if tables.kind == GAUSSIAN.value else WARPS
+def _launch(
+    kernel: Any, grid: tuple[int, int], lcg: LcgTables, diagonal: Tensor | None, *args: Any, **others: Any
+) -> None:
+    """Launch a kernel with the tables of a lcg after its first arguments."""
+    unused = lcg.reals
+    tables = Tables(*(lcg.reals, lcg.starts, lcg.a, lcg.c, lcg.i, lcg.j), unused if diagonal is None else diagonal)
+    compile_ahead.launch(
+        kernel,
+        grid,
+        *args,
+        tables,
+        **others,
+        KIND=lcg.kind,
+        HAS_DIAGONAL=diagonal is not None,
+        num_warps=MANY_WARPS if lcg.kind == GAUSSIAN.value else WARPS,
+        enable_fp_fusion=False,
+    )
 
 
-def _tables(tables: Recipe, diagonal: Tensor | None) -> tuple[Tensor, ...]:
-    unused = tables.reals
-    return tables.reals, tables.starts, tables.a, tables.c, tables.i, tables.j, unused if diagonal is None else diagonal
+_TABLES = Tables("*fp64", "*i64", "*i64", "*i64", "*i64", "*i64", "*fp64")
 
 
-_TABLES = {"reals": "*fp64", "starts": "*i64", "a": "*i64", "c": "*i64", "i_at": "*i64", "j_at": "*i64",
-           "diagonal": "*fp64"}  # fmt: skip
-_TILE = {"BM": ROWS, "BN": COLUMNS}
+def _generate(entries: str, kind: int) -> Form:
+    """Return a form of the kernel that stores entries."""
+    return form_of(generate_kernel, Matrix(entries, "i64"), ("i32", "i32"), _TABLES, KIND=kind, HAS_DIAGONAL=kind != 0)
 
 
-def _generate(matrix: str, kind: int, diagonal: bool) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    constants = {"KIND": kind, "HAS_DIAGONAL": diagonal, **_TILE}
-    signature = {"A": matrix, "ld": "i64", "m": "i32", "n": "i32", **_TABLES}
-    return generate_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
-
-
-def _folds(kind: int, diagonal: bool, task: int) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    constants = {"KIND": kind, "HAS_DIAGONAL": diagonal, "TASK": task, **_TILE}
-    signature = {"sums": "*fp64", "m": "i32", "n": "i32", "span": "i32", **_TABLES, "x": "*fp64"}
-    return fold_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
+def _folds(kind: int, task: int) -> Form:
+    """Return a form of the kernel that multiplies or sums entries."""
+    types = "*fp64", ("i32", "i32"), "i32", _TABLES, "*fp64"
+    return form_of(fold_kernel, *types, KIND=kind, HAS_DIAGONAL=kind != 0, TASK=task)
 
 
 COMPILED = [
-    *(_generate(matrix, kind, kind != 0) for matrix in ("*fp32", "*fp64") for kind in range(3)),
-    *(_folds(kind, kind != 0, task) for task in range(2) for kind in range(3)),
+    *(_generate(entries, kind) for entries in ("*fp32", "*fp64") for kind in range(3)),
+    *(_folds(kind, task) for task in range(2) for kind in range(3)),
 ]

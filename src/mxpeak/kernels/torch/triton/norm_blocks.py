@@ -7,7 +7,7 @@ table.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -15,10 +15,11 @@ import triton.language as tl
 
 from mxpeak.kernels.torch.engine import tile_table
 from mxpeak.kernels.torch.engine.tile_table import Batch, Block, block_of
+from mxpeak.kernels.torch.triton.arguments import Form, Integer, form_of
 
 Tensor = Any
 
-#: The columns of the table, in the order of `Piece.row`.
+#: The columns of the table, in the order of `LinePiece.row`.
 (
     ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, LINE_SLOT, POSITION_SLOT,
     LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD,
@@ -28,6 +29,44 @@ COLUMNS = tl.constexpr(tile_table.COLUMNS)
 TYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16,
 }  # fmt: skip
+
+
+class Programs(NamedTuple):
+    """The division of a batch: lines per program, programs across a piece, and slots per position."""
+
+    strip: Integer
+    wide: Integer
+    deep: Integer
+
+
+class PartialSums(NamedTuple):
+    """Partial sums, [slots, size] or [folds, slots, size], initially zero.
+
+    origin   the line or position of the first number of a slot
+    fold     the distance of two folds
+    """
+
+    sums: Tensor
+    size: Integer
+    origin: Integer
+    fold: Integer
+
+
+class EntryForm(NamedTuple):
+    """Compile-time properties of the entries of a batch, and of the blocks in which they are read.
+
+    WIDE   whether squares can leave fp64's range: entries are fp64 or complex128
+    """
+
+    BANDED: bool
+    COMPLEX: bool
+    WIDE: bool
+    UNIT: bool
+    ALIGNED: bool
+    U: int
+    K: int
+    BL: int
+    BP: int
 
 
 @triton.jit
@@ -44,18 +83,20 @@ def _before(ig, size, first, nb, jump):
 
 
 @triton.jit
-def region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
+def region(row, programs, ENTRIES: tl.constexpr):
     """Return the first line, end line and first position of a program, its strip and block, and whether it needs no
     masks.
 
     A program without work has no lines.
     """
+    C: tl.constexpr = ENTRIES.K * ENTRIES.BP
+    strip, wide = programs.strip, programs.wide
     d, w = (tl.program_id(0) // wide).to(tl.int64), (tl.program_id(0) % wide).to(tl.int64)
     lines, length = tl.load(row + LINES), tl.load(row + LENGTH)
     line0, position0 = d * strip, w * C
     end = tl.minimum(line0 + strip, lines)
     inside = True
-    if BANDED:
+    if ENTRIES.BANDED:
         line_first, line_nb, line_jump = tl.load(row + LINE_FIRST), tl.load(row + LINE_NB), tl.load(row + LINE_JUMP)
         first, nb, jump = tl.load(row + FIRST), tl.load(row + NB), tl.load(row + JUMP)
         back, ahead = tl.load(row + BACK), tl.load(row + AHEAD)
@@ -89,9 +130,9 @@ def _in_band(row, lines, positions):
 
 
 @triton.jit
-def lines_of(U: tl.constexpr, BL: tl.constexpr):
+def lines_of(ENTRIES: tl.constexpr):
     """Return the line offsets of a block, [BL, U]."""
-    return tl.arange(0, BL)[:, None] + tl.arange(0, U)[None, :] * BL
+    return tl.arange(0, ENTRIES.BL)[:, None] + tl.arange(0, ENTRIES.U)[None, :] * ENTRIES.BL
 
 
 @triton.jit
@@ -110,48 +151,32 @@ def _narrow(x):
 
 
 @triton.jit
-def block(
-    row,
-    base,
-    line_stride,
-    stride,
-    line,
-    end,
-    position0,
-    inside,
-    BANDED: tl.constexpr,
-    COMPLEX: tl.constexpr,
-    UNIT: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    U: tl.constexpr,
-    K: tl.constexpr,
-    BL: tl.constexpr,
-    BP: tl.constexpr,
-):
+def block(row, memory, line, end, position0, inside, ENTRIES: tl.constexpr):
     """Return real and imaginary parts of a block of lines, in fp64, or in fp32 for real 16-bit and 32-bit entries.
 
     Real and imaginary parts are adjacent on a line, so lanes read them together.
     """
-    PARTS: tl.constexpr = 2 if COMPLEX else 1
-    lines = (line + lines_of(U, BL))[:, :, None, None]
-    reals = (position0 * PARTS + positions_of(K, BP * PARTS))[None, None, :, :]
+    PARTS: tl.constexpr = 2 if ENTRIES.COMPLEX else 1
+    base, line_stride, stride = memory
+    lines = (line + lines_of(ENTRIES))[:, :, None, None]
+    reals = (position0 * PARTS + positions_of(ENTRIES.K, ENTRIES.BP * PARTS))[None, None, :, :]
     positions = reals // PARTS
-    if UNIT:
+    if ENTRIES.UNIT:
         at = base + lines * line_stride + reals
     else:
         at = base + lines * line_stride + positions * stride + reals % PARTS
-    if ALIGNED:
+    if ENTRIES.ALIGNED:
         at = tl.multiple_of(at, [1, 1, 1, 16])
     mask = lines < end
     if inside:
         x = tl.load(at, mask=mask, other=0.0)
     else:
         some = mask & (positions < tl.load(row + LENGTH))
-        if BANDED:
+        if ENTRIES.BANDED:
             some = some & _in_band(row, lines, positions)
         x = tl.load(at, mask=some, other=0.0)
-    if COMPLEX:
-        re, im = tl.split(tl.reshape(x, [BL, U, K, BP, 2]))
+    if ENTRIES.COMPLEX:
+        re, im = tl.split(tl.reshape(x, [ENTRIES.BL, ENTRIES.U, ENTRIES.K, ENTRIES.BP, 2]))
         return re.to(tl.float64), im.to(tl.float64)
     elif x.dtype == tl.float64:
         return x, x
@@ -164,36 +189,28 @@ def grid(batch: Batch) -> tuple[int, int]:
     return batch.wide * batch.strips, len(batch.pieces)
 
 
-def span(slots: Tensor, of: tuple[int, int, int]) -> tuple[int, int]:
-    """Return the length of a slot, and the line or position of the slot's first number."""
-    return slots.shape[-1], of[0]
+def programs_of(batch: Batch) -> Programs:
+    """Return the division of a batch as a kernel argument."""
+    return Programs(batch.strip, batch.wide, batch.deep)
 
 
-def wide(A: Tensor) -> bool:
-    """Return whether squares of entries can overflow or underflow in fp64."""
-    return A.dtype in (torch.float64, torch.complex128)
+def slots_of(sums: Tensor, span: tuple[int, int, int]) -> PartialSums:
+    """Return the slots of partial sums along or across lines as a kernel argument."""
+    return PartialSums(sums, sums.shape[-1], span[0], sums.stride(0) if sums.ndim == 3 else 0)
 
 
-def form_of(batch: Batch) -> dict[str, Any]:
-    """Return the compile-time constants of a batch."""
-    return _form(batch.pieces[0].A, batch.block, banded=batch.banded, unit=batch.unit, aligned=batch.aligned)
+def constants_of(batch: Batch) -> dict[str, Any]:
+    """Return the type and the other compile-time properties of a batch."""
+    return _constants(batch.pieces[0].A, batch.block, banded=batch.banded, unit=batch.unit, aligned=batch.aligned)
 
 
-def _form(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -> dict[str, Any]:
-    return {
-        "BANDED": banded,
-        "COMPLEX": A.is_complex(),
-        "TYPE": TYPES[A.real.dtype if A.is_complex() else A.dtype],
-        "UNIT": unit,
-        "ALIGNED": aligned,
-        "U": block.U,
-        "K": block.K,
-        "BL": block.BL,
-        "BP": block.BP,
-    }
+def _constants(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -> dict[str, Any]:
+    wide = A.dtype in (torch.float64, torch.complex128)
+    entries = EntryForm(banded, A.is_complex(), wide, unit, aligned, block.U, block.K, block.BL, block.BP)
+    return {"TYPE": TYPES[A.real.dtype if A.is_complex() else A.dtype], "ENTRIES": entries}
 
 
-def samples(kernel: Any, loads: int, first: int, size: int = 4096, **options: Any) -> list[Any]:
+def forms(kernel: Any, loads: int, first: int, *types: Any, size: int = 4096, **constants: Any) -> list[Form]:
     """Return a kernel for every type in three alternating layouts: contiguous, banded with arbitrary lines, and
     strided.
 
@@ -205,15 +222,10 @@ def samples(kernel: Any, loads: int, first: int, size: int = 4096, **options: An
         layout = ("aligned", "banded", "apart")[(first + k) % 3]
         unit, aligned, A = layout != "apart", layout == "aligned", torch.empty(0, dtype=dtype)
         block = block_of(A, size, size, aligned, loads)
-        form = _form(A, block, banded=layout == "banded", unit=unit, aligned=aligned) | options
-        if "WIDE" in kernel.arg_names:
-            form["WIDE"] = wide(A)
-        types = {name: "constexpr" if name in form else ARGUMENTS.get(name, "i32") for name in kernel.arg_names}
-        kernels.append((kernel, types, form))
+        entries = _constants(A, block, banded=layout == "banded", unit=unit, aligned=aligned)
+        kernels.append(form_of(kernel, *types, **entries, **constants))
     return kernels[first:] + kernels[:first]
 
 
-#: The types of arguments; all others are integers.
-ARGUMENTS = {"table": "*i64", "tops": "*i64"} | dict.fromkeys(
-    ("squares", "by_line", "by_position", "sigmas", "line_factors", "position_factors"), "*fp64"
-)
+#: The types of arguments of the kernels.
+PROGRAMS, SLOTS = Programs("i32", "i32", "i32"), PartialSums("*fp64", "i32", "i32", "i32")

@@ -6,7 +6,7 @@ all numbers, and NaN is above Inf.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,22 +22,34 @@ from mxpeak.kernels.torch.triton.norm_blocks import (
     LINE_SLOT,
     POSITION0,
     POSITION_SLOT,
+    PROGRAMS,
+    SLOTS,
     block,
-    form_of,
+    constants_of,
+    forms,
     grid,
     lines_of,
     memory,
     positions_of,
+    programs_of,
     region,
-    samples,
-    span,
-    wide,
+    slots_of,
 )
 
 Tensor = Any
 
 LARGE, SMALL, DOWN, UP = (tl.constexpr(limit) for limit in (norms.LARGE, norms.SMALL, norms.DOWN, norms.UP))
 POSITIVE, INFINITE = tl.constexpr(2**63 - 1), tl.constexpr(0x7FF << 52)
+
+
+class Wants(NamedTuple):
+    """The results of a pass; sums along and across lines become maxima with LARGEST."""
+
+    MAX: bool = False
+    SQUARES: bool = False
+    ALONG: bool = False
+    ACROSS: bool = False
+    LARGEST: bool = False
 
 
 @triton.jit
@@ -101,136 +113,78 @@ def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
 
 @triton.jit
 def pass_kernel(
-    table,
-    strip,
-    wide,
-    deep,
-    tops,
-    squares,
-    by_line,
-    line_size,
-    line_origin,
-    by_position,
-    position_size,
-    position_origin,
-    BANDED: tl.constexpr,
-    COMPLEX: tl.constexpr,
-    TYPE: tl.constexpr,
-    UNIT: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    U: tl.constexpr,
-    K: tl.constexpr,
-    BL: tl.constexpr,
-    BP: tl.constexpr,
-    WIDE: tl.constexpr,
-    MAX: tl.constexpr,
-    SQUARES: tl.constexpr,
-    ALONG: tl.constexpr,
-    ACROSS: tl.constexpr,
-    LARGEST: tl.constexpr,
+    table, programs, tops, squares, by_line, by_position, TYPE: tl.constexpr, ENTRIES: tl.constexpr, WANTS: tl.constexpr
 ):
     """Compute a program's largest |a_ij| and its squares, and sums or maxima of |a_ij| along and across lines.
 
-    tops, squares       one maximum and three sums per program
-    by_line, by_position   [slots, size], initially zero, from line_origin (position_origin)
-    WIDE                whether squares can leave fp64's range: entries are fp64 or complex128
+    tops, squares   one maximum and three sums per program
     """
-    SIZES: tl.constexpr = ALONG or ACROSS or (MAX and COMPLEX and WIDE)
+    COMPLEX: tl.constexpr = ENTRIES.COMPLEX
+    WIDE: tl.constexpr = ENTRIES.WIDE
+    LARGEST: tl.constexpr = WANTS.LARGEST
+    SIZES: tl.constexpr = WANTS.ALONG or WANTS.ACROSS or (WANTS.MAX and COMPLEX and WIDE)
     KEY: tl.constexpr = tl.int64 if COMPLEX or WIDE else tl.int32
     SUM: tl.constexpr = tl.int64 if LARGEST else tl.float64
+    BLOCK: tl.constexpr = (ENTRIES.BL, ENTRIES.K, ENTRIES.BP)
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    line0, end, position0, d, w, inside = region(row, strip, wide, K * BP, BANDED)
-    base, line_stride, stride = memory(row, TYPE)
-    line_sums = by_line + (tl.load(row + LINE_SLOT) + w) * line_size + (tl.load(row + LINE0) - line_origin)
-    top = tl.zeros([BL, K, BP], KEY)
-    across = tl.zeros([BL, K, BP], SUM)
-    plain = tl.zeros([BL, K, BP], tl.float64)
-    large = tl.zeros([BL, K, BP], tl.float64)
-    small = tl.zeros([BL, K, BP], tl.float64)
+    line0, end, position0, d, w, inside = region(row, programs, ENTRIES)
+    entries = memory(row, TYPE)
+    line_sums = by_line.sums + (tl.load(row + LINE_SLOT) + w) * by_line.size + (tl.load(row + LINE0) - by_line.origin)
+    top = tl.zeros(BLOCK, KEY)
+    across = tl.zeros(BLOCK, SUM)
+    plain = tl.zeros(BLOCK, tl.float64)
+    large = tl.zeros(BLOCK, tl.float64)
+    small = tl.zeros(BLOCK, tl.float64)
 
-    for line in range(line0, end, U * BL):
-        re, im = block(
-            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, UNIT, ALIGNED, U, K, BL, BP
-        )
+    for line in range(line0, end, ENTRIES.U * ENTRIES.BL):
+        re, im = block(row, entries, line, end, position0, inside, ENTRIES)
         x = re
         if SIZES:
             x = _modulus(re, im, WIDE) if COMPLEX else tl.abs(re.to(tl.float64))
-        if MAX:
+        if WANTS.MAX:
             top = tl.maximum(top, tl.max(_key(x, re, im, COMPLEX, WIDE), axis=1))
-        if SQUARES:
+        if WANTS.SQUARES:
             plain, large, small = _add_squares(tl.abs(re.to(tl.float64)), plain, large, small, WIDE)
             if COMPLEX:
                 plain, large, small = _add_squares(tl.abs(im), plain, large, small, WIDE)
-        if ACROSS:
+        if WANTS.ACROSS:
             across = tl.maximum(across, tl.max(_bits(x), axis=1)) if LARGEST else across + tl.sum(x, axis=1)
-        if ALONG:
+        if WANTS.ALONG:
             along = tl.max(tl.max(_bits(x), axis=2), axis=2) if LARGEST else tl.sum(tl.sum(x, axis=2), axis=2)
-            lines = line + lines_of(U, BL)
+            lines = line + lines_of(ENTRIES)
             tl.store(line_sums + lines, along, mask=lines < end)
 
-    if MAX:
+    if WANTS.MAX:
         tl.store(tops + program, _size(tl.max(top), COMPLEX, WIDE))
-    if SQUARES:
+    if WANTS.SQUARES:
         tl.store(squares + 3 * program, tl.sum(plain))
         if WIDE:
             tl.store(squares + 3 * program + 1, tl.sum(large))
             tl.store(squares + 3 * program + 2, tl.sum(small))
-    if ACROSS:
+    if WANTS.ACROSS:
         if end > line0:
-            positions = position0 + positions_of(K, BP)
-            slot = by_position + (tl.load(row + POSITION_SLOT) + d % deep) * position_size
+            positions = position0 + positions_of(ENTRIES.K, ENTRIES.BP)
+            slot = by_position.sums + (tl.load(row + POSITION_SLOT) + d % programs.deep) * by_position.size
             total = tl.max(across, axis=0) if LARGEST else tl.sum(across, axis=0)
-            tl.store(
-                slot + (tl.load(row + POSITION0) - position_origin) + positions,
-                total,
-                mask=positions < tl.load(row + LENGTH),
-            )
+            first = slot + (tl.load(row + POSITION0) - by_position.origin)
+            tl.store(first + positions, total, mask=positions < tl.load(row + LENGTH))
 
 
 def launch_pass(
-    batch: Batch,
-    table: Tensor,
-    tops: Tensor,
-    squares: Tensor,
-    by_line: Tensor,
-    by_position: Tensor,
-    *,
-    top: bool,
-    square: bool,
-    along: bool,
-    across: bool,
-    largest: bool,
+    batch: Batch, table: Tensor, tops: Tensor, squares: Tensor, by_line: Tensor, by_position: Tensor, wants: Wants
 ) -> None:
     """Launch `pass_kernel` on a batch."""
-    line_span, position_span = span(by_line, batch.by_line), span(by_position, batch.by_position)
+    slots = slots_of(by_line, batch.by_line), slots_of(by_position, batch.by_position)
+    constants = constants_of(batch) | {"WANTS": wants}
     with torch.cuda.device_of(table):
         compile_ahead.launch(
-            pass_kernel,
-            grid(batch),
-            table,
-            batch.strip,
-            batch.wide,
-            batch.deep,
-            tops,
-            squares,
-            by_line,
-            *line_span,
-            by_position,
-            *position_span,
-            **form_of(batch),
-            WIDE=wide(batch.pieces[0].A),
-            MAX=top,
-            SQUARES=square,
-            ALONG=along,
-            ACROSS=across,
-            LARGEST=largest,
-            num_warps=WARPS,
+            pass_kernel, grid(batch), table, programs_of(batch), tops, squares, *slots, **constants, num_warps=WARPS
         )
 
 
-ALL = {"MAX": True, "SQUARES": True, "ALONG": True, "ACROSS": True, "LARGEST": False}
+_TYPES = ("*i64", PROGRAMS, "*i64", "*fp64", SLOTS, SLOTS)
 COMPILED = [
-    *samples(pass_kernel, MANY, 0, **ALL),
-    *samples(pass_kernel, MANY, 1, size=1, **dict.fromkeys(ALL, False) | {"MAX": True}),
+    *forms(pass_kernel, MANY, 0, *_TYPES, WANTS=Wants(MAX=True, SQUARES=True, ALONG=True, ACROSS=True)),
+    *forms(pass_kernel, MANY, 1, *_TYPES, WANTS=Wants(MAX=True), size=1),
 ]

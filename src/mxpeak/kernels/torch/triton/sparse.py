@@ -9,7 +9,7 @@ each lane adds its slots in a fixed order.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,6 +19,7 @@ from mxpeak.kernels.host.sparse import chunk_format as pack
 from mxpeak.kernels.host.sparse import slot_sums
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.triton.arguments import Form, Integer, form_of
 from mxpeak.kernels.torch.triton.vectors import units
 
 LANES = tl.constexpr(slot_sums.LANES)
@@ -31,7 +32,7 @@ RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (slot_sums.RUNS, slot_sums.N
 Tensor = Any
 #: Classes of `kernels.torch.sparse.matrix`, which is imported after this module.
 TorchMatrix = Any
-Steps = Any
+SweepSteps = Any
 Coarse = Any
 Surface = Any
 
@@ -43,7 +44,52 @@ MOST, HELD = 4, 32
 #: Warps per program.
 WARPS = 1
 #: Rows of H per program, and entries per row that are read at a time.
-SURFACE, WIDTH = 32, 8
+SURFACE, WIDTH = tl.constexpr(32), tl.constexpr(8)
+
+
+class ChunkRange(NamedTuple):
+    """The chunks of a launch, first … end-1, and the number of chunks per program."""
+
+    first: Integer
+    end: Integer
+    each: Integer
+
+
+class StoredArrays(NamedTuple):
+    """The columns, values and diagonal of a matrix."""
+
+    bases: Tensor
+    near: Tensor
+    far: Tensor
+    entries: Tensor
+    diagonal: Tensor
+
+
+class Csr(NamedTuple):
+    """The rows of H."""
+
+    first: Tensor
+    columns: Tensor
+    entries: Tensor
+
+
+class SumTask(NamedTuple):
+    """The compile-time constants of a launch.
+
+    KINDS   the kinds of slots that occur
+    E4M3    whether the device converts fp8
+    SLOTS   the number of slots that are loaded together
+    PARTS   whether L, U or both are read
+    HALO    whether H x is subtracted
+    KEEP    whether the terms without U are stored
+    """
+
+    KINDS: int
+    E4M3: bool
+    SLOTS: int
+    PARTS: int
+    HALO: bool
+    KEEP: bool
 
 
 @triton.jit
@@ -88,10 +134,12 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
 
 
 @triton.jit
-def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr):
+def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, TASK: tl.constexpr):
     """Add values · x of `count` slots of one kind to `total`: SLOTS at a time, then the remaining slots by powers of
     two.
     """
+    E4M3: tl.constexpr = TASK.E4M3
+    SLOTS: tl.constexpr = TASK.SLOTS
     lane = tl.arange(0, LANES)
     values += lane
     columns += lane
@@ -120,19 +168,7 @@ def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3:
 
 
 @triton.jit
-def _add_part(
-    total,
-    chunk,
-    x,
-    bases,
-    near,
-    far,
-    values,
-    PART: tl.constexpr,
-    KINDS: tl.constexpr,
-    E4M3: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
+def _add_part(total, chunk, x, A, PART: tl.constexpr, TASK: tl.constexpr):
     """Add L x or U x of a chunk's rows to `total`."""
     row = tl.load(chunk + ROW)
     slot = tl.load(chunk + SLOT).to(tl.int64)
@@ -141,172 +177,113 @@ def _add_part(
     if PART == UPPER:
         slot, near0, far0 = slot + (runs + nears + fars), near0 + nears, far0 + fars
         runs, nears, fars = tl.load(chunk + U_PART), tl.load(chunk + U_PART + 1), tl.load(chunk + U_PART + 2)
-    if RUNS & KINDS:
-        total = _add(total, x, row, values + slot * LANES, bases + slot, bases, runs, RUNS, E4M3, SLOTS)
+    if RUNS & TASK.KINDS:
+        total = _add(total, x, row, A.entries + slot * LANES, A.bases + slot, A.bases, runs, RUNS, TASK)
     slot += runs
-    if NEARS & KINDS:
-        total = _add(
-            total, x, row, values + slot * LANES, bases + slot, near + near0 * LANES, nears, NEARS, E4M3, SLOTS
-        )
+    if NEARS & TASK.KINDS:
+        columns = A.near + near0 * LANES
+        total = _add(total, x, row, A.entries + slot * LANES, A.bases + slot, columns, nears, NEARS, TASK)
     slot += nears
-    if FARS & KINDS:
-        total = _add(total, x, row, values + slot * LANES, bases + slot, far + far0 * LANES, fars, FARS, E4M3, SLOTS)
+    if FARS & TASK.KINDS:
+        columns = A.far + far0 * LANES
+        total = _add(total, x, row, A.entries + slot * LANES, A.bases + slot, columns, fars, FARS, TASK)
     return total
 
 
-@triton.jit(do_not_specialize=["first", "end", "each"])
-def sweep_kernel(
-    table,
-    first,
-    end,
-    each,
-    bases,
-    near,
-    far,
-    values,
-    diagonal,
-    b,
-    Hx,
-    x,
-    keep,
-    PARTS: tl.constexpr,
-    HALO: tl.constexpr,
-    KEEP: tl.constexpr,
-    KINDS: tl.constexpr,
-    E4M3: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
-    """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii in the independent chunks first … end-1.
+@triton.jit
+def _range_of(chunks):
+    """Return the first and the last + 1 of a program's chunks."""
+    begin = chunks.first + tl.program_id(0) * chunks.each
+    return begin, tl.minimum(begin + chunks.each, chunks.end)
 
-    Each program processes `each` chunks. PARTS may omit L or U. With KEEP, also store keep_i = b_i - (H x)_i - Σ_L
-    a_ij x_j.
+
+@triton.jit(do_not_specialize=["chunks"])
+def sweep_kernel(table, chunks, A, b, Hx, x, keep, TASK: tl.constexpr):
+    """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii in independent chunks.
+
+    PARTS may omit L or U. With KEEP, also store keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
     """
     real: tl.constexpr = x.dtype.element_ty
     lane = tl.arange(0, LANES)
-    begin = first + tl.program_id(0) * each
-    for c in range(begin, tl.minimum(begin + each, end)):
+    begin, end = _range_of(chunks)
+    for c in range(begin, end):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
-        left = tl.load(b + rows, mask=there, other=0.0)
-        d = tl.load(diagonal + rows, mask=there, other=1.0)
-        if HALO:
-            left -= tl.load(Hx + rows, mask=there, other=0.0)
+        rest = tl.load(b + rows, mask=there, other=0.0)
+        d = tl.load(A.diagonal + rows, mask=there, other=1.0)
+        if TASK.HALO:
+            rest -= tl.load(Hx + rows, mask=there, other=0.0)
         total = tl.zeros([LANES], real)
-        if LOWER & PARTS:
-            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
-        if KEEP:
-            left -= total
+        if LOWER & TASK.PARTS:
+            total = _add_part(total, chunk, x, A, LOWER, TASK)
+        if TASK.KEEP:
+            rest -= total
             total = tl.zeros([LANES], real)
-            tl.store(keep + rows, left, mask=there)
-        if UPPER & PARTS:
-            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
-        tl.store(x + rows, (left - total) / d, mask=there)
+            tl.store(keep + rows, rest, mask=there)
+        if UPPER & TASK.PARTS:
+            total = _add_part(total, chunk, x, A, UPPER, TASK)
+        tl.store(x + rows, (rest - total) / d, mask=there)
 
 
-@triton.jit(do_not_specialize=["end", "each"])
-def multiply_kernel(
-    table,
-    end,
-    each,
-    bases,
-    near,
-    far,
-    values,
-    diagonal,
-    x,
-    y,
-    KINDS: tl.constexpr,
-    E4M3: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
-    """Compute y = (L + D + U) x in chunks 0 … end-1, with `each` chunks per program."""
+@triton.jit(do_not_specialize=["chunks"])
+def multiply_kernel(table, chunks, A, x, y, TASK: tl.constexpr):
+    """Compute y = (L + D + U) x."""
     lane = tl.arange(0, LANES)
-    begin = tl.program_id(0) * each
-    for c in range(begin, tl.minimum(begin + each, end)):
+    begin, end = _range_of(chunks)
+    for c in range(begin, end):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
-        own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+        own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
         total = tl.zeros([LANES], x.dtype.element_ty)
-        total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
-        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
+        total = _add_part(total, chunk, x, A, LOWER, TASK)
+        total = _add_part(total, chunk, x, A, UPPER, TASK)
         tl.store(y + rows, total + own, mask=there)
 
 
-@triton.jit(do_not_specialize=["end", "each"])
-def residual_kernel(
-    table,
-    end,
-    each,
-    bases,
-    near,
-    far,
-    values,
-    diagonal,
-    b,
-    x,
-    keep,
-    targets,
-    r,
-    PARTS: tl.constexpr,
-    KINDS: tl.constexpr,
-    E4M3: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
-    """Compute r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, in chunks 0 … end-1.
+@triton.jit(do_not_specialize=["chunks"])
+def residual_kernel(table, chunks, A, b, x, keep, targets, r, TASK: tl.constexpr):
+    """Compute r[targets_i] = b_i - (L + D + U) x if targets_i >= 0.
 
     If PARTS is only UPPER, the result is -U x. If PARTS is only LOWER, the result is b - keep - L x.
     """
     lane = tl.arange(0, LANES)
-    begin = tl.program_id(0) * each
-    for c in range(begin, tl.minimum(begin + each, end)):
+    begin, end = _range_of(chunks)
+    for c in range(begin, end):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         target = tl.load(targets + rows, mask=lane < tl.load(chunk + ROWS), other=-1)
         there = target >= 0
-        left = tl.zeros([LANES], x.dtype.element_ty)
+        rest = tl.zeros([LANES], x.dtype.element_ty)
         total = tl.zeros([LANES], x.dtype.element_ty)
-        if LOWER & PARTS:
-            if UPPER & PARTS:
-                own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+        if LOWER & TASK.PARTS:
+            if UPPER & TASK.PARTS:
+                own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
             else:
                 own = tl.load(keep + rows, mask=there, other=0.0)
-            left = tl.load(b + rows, mask=there, other=0.0) - own
-            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
-        if UPPER & PARTS:
-            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
-        tl.store(r + target, left - total, mask=there)
+            rest = tl.load(b + rows, mask=there, other=0.0) - own
+            total = _add_part(total, chunk, x, A, LOWER, TASK)
+        if UPPER & TASK.PARTS:
+            total = _add_part(total, chunk, x, A, UPPER, TASK)
+        tl.store(r + target, rest - total, mask=there)
 
 
 @triton.jit(do_not_specialize=["count"])
-def halo_kernel(
-    numbers,
-    targets,
-    count,
-    pointer,
-    columns,
-    values,
-    halo,
-    y,
-    FACTOR: tl.constexpr,
-    KEEP: tl.constexpr,
-    ROWS_AT_ONCE: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+def halo_kernel(numbers, targets, count, H, halo, y, FACTOR: tl.constexpr, KEEP: tl.constexpr):
     """Compute y[targets_k] = FACTOR·Σ_h a_sh halo_h with s = numbers_k; with KEEP, add the sum to y."""
-    k = tl.program_id(0) * ROWS_AT_ONCE + tl.arange(0, ROWS_AT_ONCE)
+    k = tl.program_id(0) * SURFACE + tl.arange(0, SURFACE)
     there = k < count
     s = tl.load(numbers + k, mask=there, other=0)
-    first = tl.load(pointer + s, mask=there, other=0)
-    entries = (tl.load(pointer + s + 1, mask=there, other=0) - first).to(tl.int32)
+    first = tl.load(H.first + s, mask=there, other=0)
+    entries = (tl.load(H.first + s + 1, mask=there, other=0) - first).to(tl.int32)
     lane = tl.arange(0, WIDTH)[None, :]
-    total = tl.zeros([ROWS_AT_ONCE, WIDTH], y.dtype.element_ty)
+    total = tl.zeros([SURFACE, WIDTH], y.dtype.element_ty)
     for at in range(0, tl.max(entries, axis=0), WIDTH):
         inside = at + lane < entries[:, None]
         entry = first[:, None] + (at + lane)
-        column = tl.load(columns + entry, mask=inside, other=0)
-        a = tl.load(values + entry, mask=inside, other=0.0)
+        column = tl.load(H.columns + entry, mask=inside, other=0)
+        a = tl.load(H.entries + entry, mask=inside, other=0.0)
         total += a * tl.load(halo + column, mask=inside, other=0.0)
     to = y + tl.load(targets + k, mask=there, other=0)
     result = FACTOR * tl.sum(total, axis=1)
@@ -315,92 +292,65 @@ def halo_kernel(
     tl.store(to, result, mask=there)
 
 
-def _shares(device: Device, chunks: int) -> tuple[int, tuple[int]]:
-    """Return the number of chunks per program and the launch grid, chosen so that few chunks run at the same time."""
-    each = max(1, min(MOST, chunks // (HELD * units(device.where)))) if device.is_gpu else 2
-    return each, (-(-chunks // each),)
-
-
-def _arrays(A: TorchMatrix) -> tuple[Tensor, ...]:
-    """Return columns, values and diagonal as the kernels receive them."""
-    entries = A.entries.view(torch.uint8) if A.values == "fp8" else A.entries
-    return A.pattern.bases, A.pattern.near, A.pattern.far, entries, A.diagonal
-
-
 def e4m3(device: Device) -> bool:
     """Return whether the device converts fp8 in hardware."""
     return device.is_gpu and not torch.version.hip and torch.cuda.get_device_capability(device.where) >= (8, 9)
 
 
-def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
-    """Return the compile-time constants of the kernels for a matrix."""
-    return {
-        "KINDS": A.pattern.kinds,
-        "E4M3": e4m3(device),
-        "SLOTS": SLOTS if device.is_gpu else INTERPRETED,
-        "num_warps": WARPS,
-    }
+def _launch(
+    kernel: Any,
+    device: Device,
+    A: TorchMatrix,
+    table: Tensor,
+    bounds: tuple[int, int],
+    *vectors: Tensor,
+    parts: int = LOWER.value | UPPER.value,
+    halo: bool = False,
+    keep: bool = False,
+) -> None:
+    """Launch a kernel on the chunks first … end-1 of a table, with few chunks per program if few are available."""
+    first, end = bounds
+    each = max(1, min(MOST, (end - first) // (HELD * units(device.where)))) if device.is_gpu else 2
+    pattern, entries = A.pattern, A.entries.view(torch.uint8) if A.values == "fp8" else A.entries
+    compile_ahead.launch(
+        kernel,
+        (-(-(end - first) // each),),
+        table,
+        ChunkRange(first, end, each),
+        StoredArrays(pattern.bases, pattern.near, pattern.far, entries, A.diagonal),
+        *vectors,
+        TASK=SumTask(pattern.kinds, e4m3(device), SLOTS if device.is_gpu else INTERPRETED, parts, halo, keep),
+        num_warps=WARPS,
+    )
 
 
 def sweep(
     device: Device,
     A: TorchMatrix,
-    steps: Steps,
+    steps: SweepSteps,
     b: Tensor,
     Hx: Tensor | None,
     x: Tensor,
     keep: Tensor | None,
     parts: int,
 ) -> None:
+    vectors = b, x if Hx is None else Hx, x, x if keep is None else keep
+    options: dict[str, Any] = {"parts": parts, "halo": Hx is not None, "keep": keep is not None}
     for step in steps.sequence(parts):
-        first, end = steps.bounds[step : step + 2]
-        each, grid = _shares(device, end - first)
-        compile_ahead.launch(
-            sweep_kernel,
-            grid,
-            steps.table,
-            first,
-            end,
-            each,
-            *_arrays(A),
-            b,
-            x if Hx is None else Hx,
-            x,
-            x if keep is None else keep,
-            PARTS=parts,
-            HALO=Hx is not None,
-            KEEP=keep is not None,
-            **_options(device, A),
-        )
+        _launch(sweep_kernel, device, A, steps.table, steps.bounds[step : step + 2], *vectors, **options)
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
     table = A.pattern.in_turn
-    each, grid = _shares(device, len(table))
-    compile_ahead.launch(multiply_kernel, grid, table, len(table), each, *_arrays(A), x, y, **_options(device, A))
+    _launch(multiply_kernel, device, A, table, (0, len(table)), x, y)
 
 
 def residual(
     device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
 ) -> None:
-    kept = b if keep is None else keep  # read with LOWER alone
     table = coarse.steps.table
-    each, grid = _shares(device, len(table))
-    compile_ahead.launch(
-        residual_kernel,
-        grid,
-        table,
-        len(table),
-        each,
-        *_arrays(A),
-        b,
-        x,
-        kept,
-        coarse.targets,
-        r,
-        PARTS=parts,
-        **_options(device, A),
-    )
+    vectors = b, x, b if keep is None else keep, coarse.targets, r
+    _launch(residual_kernel, device, A, table, (0, len(table)), *vectors, parts=parts)
 
 
 def halo_product(
@@ -409,41 +359,39 @@ def halo_product(
     count, pattern = surface.numbers.numel(), A.pattern
     compile_ahead.launch(
         halo_kernel,
-        (-(-count // SURFACE),),
+        (-(-count // SURFACE.value),),
         surface.numbers,
         surface.targets,
         count,
-        pattern.halo_first,
-        pattern.halo_columns,
-        A.halo_entries,
+        Csr(pattern.halo_first, pattern.halo_columns, A.halo_entries),
         halo,
         y,
         FACTOR=factor,
         KEEP=keep,
-        ROWS_AT_ONCE=SURFACE,
-        WIDTH=WIDTH,
         num_warps=WARPS,
     )
 
 
-#: All kinds of slots.
+#: All kinds of slots, and the types of arguments.
 EVERY = RUNS.value | NEARS.value | FARS.value
+CHUNKS = ChunkRange("i32", "i32", "i32")
 
 
-def _sample(
-    kernel: Any, types: tuple[str, str], ints: str, kinds: int = EVERY, e4m3: int = 0, **constants: int
-) -> tuple[Any, dict[str, str], Any]:
-    """Return a kernel, its signature and constants; `types` are those of values and vectors, `ints` its integers."""
-    values, real = types
-    constants |= {"KINDS": kinds, "E4M3": e4m3, "SLOTS": SLOTS}
-    fixed = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
-    fixed |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
-    return kernel, {name: fixed.get(name, real) for name in kernel.arg_names}, constants
+def _form(kernel: Any, values: str, real: str, *others: str, kinds: int, e4m3: bool = False, parts: int = 3) -> Form:
+    """Return a form of a kernel; `others` are the types of its arguments after the matrix."""
+    sweeps = kernel is sweep_kernel
+    task = SumTask(kinds, e4m3, SLOTS, parts, HALO=sweeps, KEEP=sweeps)
+    return form_of(kernel, "*i32", CHUNKS, StoredArrays("*i32", "*i16", "*i32", values, real), *others, TASK=task)
 
 
-def _sweep(values: str, real: str, kinds: int, e4m3: int = 0) -> tuple[Any, dict[str, str], Any]:
-    """Return the sweep kernel for these types."""
-    return _sample(sweep_kernel, (values, real), "first end each", kinds, e4m3, PARTS=3, HALO=1, KEEP=1)
+def _sweep(values: str, real: str, kinds: int, e4m3: bool = False) -> Form:
+    """Return a form of the sweep kernel."""
+    return _form(sweep_kernel, values, real, real, real, real, real, kinds=kinds, e4m3=e4m3)
+
+
+def _residual(real: str, kinds: int, parts: int) -> Form:
+    """Return a form of the residual kernel."""
+    return _form(residual_kernel, real, real, real, real, real, "*i32", real, kinds=kinds, parts=parts)
 
 
 #: All kernels and types add slots of a kind with the same code. The samples therefore have all kinds together once,
@@ -453,32 +401,13 @@ COMPILED = [
     _sweep("*u8", "*fp32", FARS.value),
     _sweep("*fp16", "*fp64", NEARS.value),
     _sweep("*fp64", "*fp64", RUNS.value),
-    _sample(multiply_kernel, ("*bf16", "*fp64"), "end each", NEARS.value),
+    _form(multiply_kernel, "*bf16", "*fp64", "*fp64", "*fp64", kinds=NEARS.value),
+    _residual("*fp32", RUNS.value, 3),
+    _residual("*fp32", FARS.value, LOWER.value),
     *(
-        _sample(residual_kernel, ("*fp32", "*fp32"), "end each", kinds, PARTS=parts)
-        for parts, kinds in ((3, RUNS.value), (LOWER.value, FARS.value))
-    ),
-    *(
-        (
-            halo_kernel,
-            {
-                "numbers": "*i32",
-                "targets": "*i32",
-                "count": "i32",
-                "pointer": "*i64",
-                "columns": "*i32",
-                "values": real,
-                "halo": real,
-                "y": real,
-                "FACTOR": "constexpr",
-                "KEEP": "constexpr",
-                "ROWS_AT_ONCE": "constexpr",
-                "WIDTH": "constexpr",
-            },
-            {"FACTOR": -1.0, "KEEP": True, "ROWS_AT_ONCE": SURFACE, "WIDTH": WIDTH},
-        )
+        form_of(halo_kernel, "*i32", "*i32", "i32", Csr("*i64", "*i32", real), real, real, FACTOR=-1.0, KEEP=True)
         for real in ("*fp32", "*fp64")
     ),
 ]
 #: fp8 on chips with and without hardware support for the format.
-COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=1)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}
+COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=True)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}

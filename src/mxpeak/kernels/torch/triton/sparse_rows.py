@@ -5,19 +5,18 @@ The results are those of `kernels.torch.sparse.rows`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
+from mxpeak.kernels.torch.triton.arguments import Integer, form_of
 from mxpeak.layout import stencil
 
 Tensor = Any
 STENCIL = tl.constexpr(stencil.STENCIL)
-#: Arguments that describe a box; kernels are not compiled again for other boxes.
-SHAPE = ["n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"]
 #: Slots per row of the stencil, and entries per program.
 SLOTS, ENTRIES = tl.constexpr(32), 1024
 #: Warps of a program that generates rows, and of a program that orders rows, which wait for each other.
@@ -29,29 +28,22 @@ FEW = 8
 MOST, MOST_OF_LEVELS = 62, 512
 
 
-@triton.jit(do_not_specialize=SHAPE)
-def rows_kernel(
-    indptr,
-    halo,
-    weights,
-    indices,
-    data,
-    n,
-    nx,
-    ny,
-    nz,
-    x_first,
-    y_first,
-    z_first,
-    x_end,
-    y_end,
-    z_end,
-    ROWS: tl.constexpr,
-):
-    """Store the columns and values of ROWS rows at their places in `indptr`.
+class Region(NamedTuple):
+    """A box: its number of points, its shape, its first point, and the end of the domain."""
 
-    x_first, x_end   first point of the box, and end of the domain; likewise for y and z
-    """
+    n: Integer
+    shape: tuple[Integer, ...]
+    first: tuple[Integer, ...]
+    end: tuple[Integer, ...]
+
+
+@triton.jit(do_not_specialize=["box"])
+def rows_kernel(indptr, halo, weights, indices, data, box, ROWS: tl.constexpr):
+    """Store the columns and values of ROWS rows at their places in `indptr`."""
+    n = box.n
+    nx, ny, nz = box.shape
+    x_first, y_first, z_first = box.first
+    x_end, y_end, z_end = box.end
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, SLOTS)[None, :]
     x = (i % nx)[:, None] + d % 3 - 1
@@ -119,21 +111,9 @@ def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl
 def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
     """Store the columns and values of the rows of a box."""
     rows = ENTRIES // SLOTS.value
-    compile_ahead.launch(
-        rows_kernel,
-        (-(-box.rows // rows),),
-        indptr,
-        halo,
-        weights,
-        indices,
-        data,
-        box.rows,
-        *box.shape,
-        *box.origin,
-        *box.global_shape,
-        ROWS=rows,
-        num_warps=MAKES,
-    )
+    region = Region(box.rows, box.shape, box.origin, box.global_shape)
+    grid = (-(-box.rows // rows),)
+    compile_ahead.launch(rows_kernel, grid, indptr, halo, weights, indices, data, region, ROWS=rows, num_warps=MAKES)
 
 
 def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Tensor:
@@ -157,21 +137,12 @@ def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Te
     return group.long()
 
 
+_POINT = ("i32", "i32", "i32")
+_REGION = Region("i32", _POINT, _POINT, _POINT)
 COMPILED = [
-    (
-        rows_kernel,
-        {"indptr": "*i64", "halo": "*i64", "weights": "*fp64", "indices": "*i32", "data": "*fp64"}
-        | dict.fromkeys(SHAPE, "i32")
-        | {"ROWS": "constexpr"},
-        {"ROWS": ENTRIES // SLOTS.value},
-    ),
+    form_of(rows_kernel, "*i64", "*i64", "*fp64", "*i32", "*fp64", _REGION, ROWS=ENTRIES // SLOTS.value),
     *(
-        (
-            order_kernel,
-            {"indptr": "*i64", "indices": "*i32", "group": "*i32", "turn": "*i32", "n": "i32"}
-            | dict.fromkeys(("LEVELS", "ROWS", "WIDTH"), "constexpr"),
-            {"LEVELS": levels, "ROWS": FEW, "WIDTH": width},
-        )
+        form_of(order_kernel, "*i64", "*i32", "*i32", "*i32", "i32", LEVELS=levels, ROWS=FEW, WIDTH=width)
         for levels, width in ((False, 32), (True, 64))
     ),
 ]

@@ -6,7 +6,7 @@ and therefore wins. Each partial result has its own element, so runs are reprodu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -14,19 +14,30 @@ import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
 
 Tensor = Any
 
 #: A tile; 16 entries per thread.
 ROWS, COLUMNS, WARPS = 16, 128, 4
+BM, BN = tl.constexpr(ROWS), tl.constexpr(COLUMNS)
 #: Programs that keep a device busy; if there are too few rows (or columns), the other direction is also divided.
 PROGRAMS = 2048
 
 #: Operations: sum entries, magnitudes or squares, or find the largest magnitude.
-PLAIN, ABSOLUTE, SQUARED, LARGEST = (tl.constexpr(k) for k in range(4))
-FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED, "largest": LARGEST}
-WHOLE, LOWER, UPPER = (tl.constexpr(k) for k in range(3))
-PARTS = {"whole": WHOLE, "lower": LOWER, "upper": UPPER}
+FORMS = {"plain": 0, "absolute": 1, "squared": 2, "largest": 3}
+ABSOLUTE, SQUARED, LARGEST = (tl.constexpr(FORMS[form]) for form in ("absolute", "squared", "largest"))
+PARTS = {"whole": 0, "lower": 1, "upper": 2}
+WHOLE, LOWER, UPPER = (tl.constexpr(part) for part in PARTS.values())
+
+
+class FoldTask(NamedTuple):
+    """What a kernel computes: the operation, the part of the matrix, whether to multiply by x, and whether to add."""
+
+    FORM: int
+    PART: int
+    WEIGHTED: bool
+    ADD: bool
 
 
 @triton.jit
@@ -47,44 +58,42 @@ def _bits(a):
 
 
 @triton.jit
-def _folded(total, a, x, inside, FORM: tl.constexpr, WEIGHTED: tl.constexpr):
+def _folded(total, a, x, inside, TASK: tl.constexpr):
     """Return `total` combined with the sums or maxima of a tile."""
-    if FORM == LARGEST:
+    if TASK.FORM == LARGEST:
         return tl.maximum(total, _bits(a))
     else:
         value = a.to(tl.float64)
-        if FORM == ABSOLUTE:
+        if TASK.FORM == ABSOLUTE:
             value = tl.abs(value)
-        if FORM == SQUARED:
+        if TASK.FORM == SQUARED:
             value = value * value
-        if WEIGHTED:
+        if TASK.WEIGHTED:
             value = tl.where(inside, value * x, 0.0)
         return total + value
 
 
 @triton.jit
-def row_kernel(
-    A,
-    ld,
-    x,
-    out,
-    m,
-    n,
-    span,
-    nb,
-    p,
-    P,
-    cnb,
-    q,
-    Q,
-    FORM: tl.constexpr,
-    PART: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    ADD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
-    """Set out[part, i] to the sum or maximum of row i over the columns of one part, or add the sum to out[i]."""
+def _store(out, first, at, there, total, AXIS: tl.constexpr, TASK: tl.constexpr):
+    """Store the sums or maxima of `total` at out[first + at], or add the sums to out[at]."""
+    if TASK.FORM == LARGEST:
+        tl.store(out + first + at, tl.max(total, axis=AXIS), there)
+    else:
+        result = tl.sum(total, axis=AXIS)
+        if TASK.ADD:
+            result += tl.load(out + at, there, other=0.0)
+        tl.store(out + first + at, result, there)
+
+
+@triton.jit
+def row_kernel(A, x, out, shape, span, distribution, TASK: tl.constexpr):
+    """Set out[part, i] to the sum or maximum of row i over the columns of one part, or add the sum to out[i].
+
+    distribution   NB, p and P of the rows, and of the columns
+    """
+    PART: tl.constexpr = TASK.PART
+    m, n = shape
+    nb, p, P, cnb, q, Q = distribution
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
@@ -95,8 +104,8 @@ def row_kernel(
             begin += tl.maximum(tl.min(split, axis=0) - begin, 0) // BN * BN
         else:
             end = tl.minimum(end, tl.max(split, axis=0))
-    at = A + rows.to(tl.int64)[:, None] * ld
-    total = tl.zeros((BM, BN), tl.int64 if FORM == LARGEST else tl.float64)
+    at = A.entries + rows.to(tl.int64)[:, None] * A.ld
+    total = tl.zeros((BM, BN), tl.int64 if TASK.FORM == LARGEST else tl.float64)
     for j in range(begin, end, BN):
         cols = j + tl.arange(0, BN)
         inside = in_rows[:, None] & (cols < n)[None, :]  # a part ends with a full tile
@@ -105,62 +114,39 @@ def row_kernel(
         if PART == LOWER:
             inside = inside & (cols[None, :] < split[:, None])
         a = tl.load(at + cols[None, :], inside, other=0.0)
-        weight = tl.load(x + cols, cols < n, other=0.0)[None, :] if WEIGHTED else 0.0
-        total = _folded(total, a, weight, inside, FORM, WEIGHTED)
-    if FORM == LARGEST:
-        tl.store(out + part * m + rows, tl.max(total, axis=1), in_rows)
-    else:
-        result = tl.sum(total, axis=1)
-        if ADD:
-            result += tl.load(out + rows, in_rows, other=0.0)
-        tl.store(out + part * m + rows, result, in_rows)
+        weight = tl.load(x + cols, cols < n, other=0.0)[None, :] if TASK.WEIGHTED else 0.0
+        total = _folded(total, a, weight, inside, TASK)
+    _store(out, part * m, rows, in_rows, total, 1, TASK)
 
 
 @triton.jit
-def column_kernel(
-    A,
-    ld,
-    x,
-    out,
-    m,
-    n,
-    span,
-    FORM: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    ADD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+def column_kernel(A, x, out, shape, span, TASK: tl.constexpr):
     """Set out[part, j] to the sum or maximum of column j over the rows of one part, or add the sum to out[j]."""
+    m, n = shape
     part = tl.program_id(1)
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     in_cols, begin, end = cols < n, part * span, tl.minimum((part + 1) * span, m)
-    total = tl.zeros((BM, BN), tl.int64 if FORM == LARGEST else tl.float64)
+    total = tl.zeros((BM, BN), tl.int64 if TASK.FORM == LARGEST else tl.float64)
     for i in range(begin, end, BM):
         rows = i + tl.arange(0, BM)
         inside = (rows < m)[:, None] & in_cols[None, :]  # a part ends with a full tile
-        a = tl.load(A + rows.to(tl.int64)[:, None] * ld + cols[None, :], inside, other=0.0)
-        weight = tl.load(x + rows, rows < m, other=0.0)[:, None] if WEIGHTED else 0.0
-        total = _folded(total, a, weight, inside, FORM, WEIGHTED)
-    if FORM == LARGEST:
-        tl.store(out + part * n + cols, tl.max(total, axis=0), in_cols)
-    else:
-        result = tl.sum(total, axis=0)
-        if ADD:
-            result += tl.load(out + cols, in_cols, other=0.0)
-        tl.store(out + part * n + cols, result, in_cols)
+        a = tl.load(A.entries + rows.to(tl.int64)[:, None] * A.ld + cols[None, :], inside, other=0.0)
+        weight = tl.load(x + rows, rows < m, other=0.0)[:, None] if TASK.WEIGHTED else 0.0
+        total = _folded(total, a, weight, inside, TASK)
+    _store(out, part * n, cols, in_cols, total, 0, TASK)
 
 
 @triton.jit
-def scale_kernel(A, ld, by_row, by_column, m, n, BM: tl.constexpr, BN: tl.constexpr):
+def scale_kernel(A, by_row, by_column, shape):
     """Set a_ij = by_row_i · a_ij · by_column_j."""
+    m, n = shape
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
-    entry = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
+    entry = A.entries + rows.to(tl.int64)[:, None] * A.ld + cols[None, :]
     r = tl.load(by_row + rows, rows < m, other=0.0)[:, None]
     c = tl.load(by_column + cols, cols < n, other=0.0)[None, :]
     value = tl.load(entry, inside, other=0.0).to(tl.float64) * r * c
-    tl.store(entry, value.to(A.dtype.element_ty), inside)
+    tl.store(entry, value.to(A.entries.dtype.element_ty), inside)
 
 
 def launch_rows(
@@ -177,141 +163,85 @@ def launch_rows(
     """Compute the sum or maximum of each row; for a triangle, `distribution` is NB, p, P of the rows and of the
     columns.
     """
-    m, n = A.shape
-    span, parts = _cut(m, ROWS, n, COLUMNS)
-    results, direct = _results(device, out, form, parts, add)
-    compile_ahead.launch(
-        row_kernel,
-        (triton.cdiv(m, ROWS), parts),
-        A,
-        A.stride(0),
-        A if x is None else x,
-        results,
-        m,
-        n,
-        span,
-        *distribution,
-        FORM=FORMS[form],
-        PART=PARTS[part],
-        WEIGHTED=x is not None,
-        ADD=direct,
-        BM=ROWS,
-        BN=COLUMNS,
-        num_warps=WARPS,
-    )
-    if not direct:
-        _finish(A, results, out, form, add)
+    task = FoldTask(FORMS[form], PARTS[part], x is not None, add)
+    _launch(device, row_kernel, A, x, out, task, distribution)
 
 
 def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, *, add: bool = False) -> None:
     """Compute the sum or maximum of each column."""
-    m, n = A.shape
-    span, parts = _cut(n, COLUMNS, m, ROWS)
-    results, direct = _results(device, out, form, parts, add)
-    compile_ahead.launch(
-        column_kernel,
-        (triton.cdiv(n, COLUMNS), parts),
-        A,
-        A.stride(0),
-        A if x is None else x,
-        results,
-        m,
-        n,
-        span,
-        FORM=FORMS[form],
-        WEIGHTED=x is not None,
-        ADD=direct,
-        BM=ROWS,
-        BN=COLUMNS,
-        num_warps=WARPS,
-    )
-    if not direct:
-        _finish(A, results, out, form, add)
+    _launch(device, column_kernel, A, x, out, FoldTask(FORMS[form], PARTS["whole"], x is not None, add))
 
 
 def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
     """Set a_ij = by_row_i · a_ij · by_column_j in place."""
     m, n = A.shape
     grid = (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))
+    compile_ahead.launch(scale_kernel, grid, matrix(A), by_row, by_column, (m, n), num_warps=WARPS)
+
+
+def _launch(
+    device: Device, kernel: Any, A: Tensor, x: Tensor | None, out: Tensor, task: FoldTask, *others: Any
+) -> None:
+    """Compute the sums or maxima of parts, and combine the parts; add directly to `out` if there is only one part."""
+    shape = tuple(A.shape)
+    sides = (shape[0], ROWS), (shape[1], COLUMNS)
+    (size, tile), (length, step) = sides if kernel is row_kernel else sides[::-1]
+    span, parts = _cut(size, tile, length, step)
+    direct, is_maximum = task.ADD and parts == 1, FORMS["largest"] == task.FORM
+    dtype = torch.int64 if is_maximum else torch.float64
+    results = out if direct else device.empty(parts, len(out), dtype=dtype)
     compile_ahead.launch(
-        scale_kernel, grid, A, A.stride(0), by_row, by_column, m, n, BM=ROWS, BN=COLUMNS, num_warps=WARPS
+        kernel,
+        (triton.cdiv(size, tile), parts),
+        matrix(A),
+        A if x is None else x,
+        results,
+        shape,
+        span,
+        *others,
+        TASK=task._replace(ADD=direct),
+        num_warps=WARPS,
     )
-
-
-def _cut(kept: int, kept_tile: int, folded: int, folded_tile: int) -> tuple[int, int]:
-    """Return the length and the number of the parts into which the summed direction is divided."""
-    tiles = triton.cdiv(folded, folded_tile)
-    wanted = max(1, min(tiles, PROGRAMS // triton.cdiv(kept, kept_tile)))
-    span = triton.cdiv(tiles, wanted) * folded_tile
-    return span, triton.cdiv(folded, span)
-
-
-def _results(device: Device, out: Tensor, form: str, parts: int, add: bool) -> tuple[Tensor, bool]:
-    """Return the array that the kernel writes, and whether this array is `out` and the kernel adds to it."""
-    if parts == 1 and add:
-        return out, True
-    return device.empty(parts, len(out), dtype=torch.int64 if form == "largest" else torch.float64), False
-
-
-def _finish(A: Tensor, results: Tensor, out: Tensor, form: str, add: bool) -> None:
-    """Combine the results of the parts into `out`, converting the bits of maxima to numbers."""
-    if form == "largest":
+    if direct:
+        return
+    if is_maximum:
         bits = results.amax(dim=0)
         folded = bits.view(torch.float64) if A.dtype == torch.float64 else bits.to(torch.int32).view(torch.float32)
     else:
         folded = results.sum(dim=0)
-    if add:
+    if task.ADD:
         out += folded
     else:
         out.copy_(folded)
 
 
-_TILE = {"BM": ROWS, "BN": COLUMNS}
+def _cut(size: int, tile: int, length: int, step: int) -> tuple[int, int]:
+    """Return the length and the number of the parts into which the summed direction is divided."""
+    tiles = triton.cdiv(length, step)
+    wanted = max(1, min(tiles, PROGRAMS // triton.cdiv(size, tile)))
+    span = triton.cdiv(tiles, wanted) * step
+    return span, triton.cdiv(length, span)
 
 
-def _rows(matrix: str, form: int, part: int, weighted: bool) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    constants = {"FORM": form, "PART": part, "WEIGHTED": weighted, "ADD": form != 3, **_TILE}
-    signature = {
-        "A": matrix,
-        "ld": "i64",
-        "x": "*fp64",
-        "out": "*i64" if form == 3 else "*fp64",
-        **dict.fromkeys(("m", "n", "span", "nb", "p", "P", "cnb", "q", "Q"), "i32"),
-    }
-    return row_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
-
-
-def _columns(matrix: str, form: int, weighted: bool) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    constants = {"FORM": form, "WEIGHTED": weighted, "ADD": form != 3, **_TILE}
-    signature = {
-        "A": matrix,
-        "ld": "i64",
-        "x": "*fp64",
-        "out": "*i64" if form == 3 else "*fp64",
-        "m": "i32",
-        "n": "i32",
-        "span": "i32",
-    }
-    return column_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
-
-
-def _scale(matrix: str) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    signature = {"A": matrix, "ld": "i64", "by_row": "*fp64", "by_column": "*fp64", "m": "i32", "n": "i32"}
-    return scale_kernel, signature | dict.fromkeys(_TILE, "constexpr"), dict(_TILE)
+def _form(kernel: Any, entries: str, FORM: int, PART: int, weighted: bool) -> Form:
+    """Return a form of the row or column kernel."""
+    distribution = [("i32",) * 6] if kernel is row_kernel else []
+    types = Matrix(entries, "i64"), "*fp64", "*i64" if FORM == 3 else "*fp64", ("i32", "i32"), "i32", *distribution
+    return form_of(kernel, *types, TASK=FoldTask(FORM, PART, weighted, FORM != 3))
 
 
 COMPILED = [
     entry
-    for matrix in ("*fp32", "*fp64")
+    for entries in ("*fp32", "*fp64")
     for entry in (
-        _rows(matrix, 0, 0, True),
-        _rows(matrix, 1, 1, True),
-        _rows(matrix, 2, 2, True),
-        _rows(matrix, 3, 2, False),
-        _rows(matrix, 1, 0, False),
-        _columns(matrix, 0, True),
-        _columns(matrix, 1, False),
-        _columns(matrix, 3, False),
-        _scale(matrix),
+        _form(row_kernel, entries, 0, 0, True),
+        _form(row_kernel, entries, 1, 1, True),
+        _form(row_kernel, entries, 2, 2, True),
+        _form(row_kernel, entries, 3, 2, False),
+        _form(row_kernel, entries, 1, 0, False),
+        _form(column_kernel, entries, 0, 0, True),
+        _form(column_kernel, entries, 1, 0, False),
+        _form(column_kernel, entries, 3, 0, False),
+        form_of(scale_kernel, Matrix(entries, "i64"), "*fp64", "*fp64", ("i32", "i32")),
     )
 ]

@@ -9,7 +9,7 @@ separately for lengths that are multiples of 16, because only then masked loads 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -17,6 +17,7 @@ import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
 
 Tensor = Any
 #: Numbers that a program reads at a time, and its warps.
@@ -28,6 +29,14 @@ PROGRAMS = {4: 5, 8: 4}
 BASIS_PROGRAMS, BASIS_WARPS = 16, 2
 #: Minimum and maximum number of vectors of a basis in registers.
 FEWEST, MOST = 8, 64
+
+
+class BasisTask(NamedTuple):
+    """The operations of a pass over a basis: w -= Σ h_j q_j, then all q_j · w, or Σ w_i²."""
+
+    SUBTRACT: bool = False
+    PROJECT: bool = False
+    SQUARE: bool = False
 
 
 @triton.jit
@@ -64,44 +73,31 @@ def scatter_add_kernel(x, rows, y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k"])
-def basis_kernel(
-    Q,
-    ld,
-    k,
-    w,
-    h,
-    n,
-    sums,
-    SUBTRACT: tl.constexpr,
-    PROJECT: tl.constexpr,
-    SQUARE: tl.constexpr,
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def basis_kernel(Q, k, w, h, n, sums, TASK: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
     """Compute w -= Σ_{j<k} h_j q_j, and store each program's part of all q_j · w or of Σ w_i²."""
     j = tl.arange(0, K)
     lane = tl.arange(0, BLOCK)
-    rows = Q + (j.to(tl.int64) * ld)[:, None]
+    rows = Q.entries + (j.to(tl.int64) * Q.ld)[:, None]
     real: tl.constexpr = w.dtype.element_ty
     projections = tl.zeros([K, BLOCK], tl.float64)
     squares = tl.zeros([BLOCK], tl.float64)
-    if SUBTRACT:
+    if TASK.SUBTRACT:
         factors = tl.load(h + j, mask=j < k, other=0.0).to(real)[:, None]
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
         i = at + lane
         q = tl.load(rows + i[None, :], mask=(j < k)[:, None] & (i < n)[None, :], other=0.0)
         new = tl.load(w + i, mask=i < n, other=0.0)
-        if SUBTRACT:
+        if TASK.SUBTRACT:
             new -= tl.sum(q * factors, axis=0)
             tl.store(w + i, new, mask=i < n)
         wide = new.to(tl.float64)
-        if PROJECT:
+        if TASK.PROJECT:
             projections += q.to(tl.float64) * wide[None, :]
-        if SQUARE:
+        if TASK.SQUARE:
             squares += wide * wide
-    if PROJECT:
+    if TASK.PROJECT:
         tl.store(sums + tl.program_id(0) * K + j, tl.sum(projections, axis=1))
-    if SQUARE:
+    if TASK.SQUARE:
         tl.store(sums + tl.program_id(0), tl.sum(squares, axis=0))
 
 
@@ -137,13 +133,13 @@ def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
-    parts = [_pass(device, Q[k : k + MOST], w, None, project=True) for k in range(0, len(Q), MOST)]
+    parts = [_pass(device, Q[k : k + MOST], w, None, PROJECT=True) for k in range(0, len(Q), MOST)]
     return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else device.zeros(0)
 
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     if 0 < len(Q) <= MOST:
-        return _pass(device, Q, w, h, project=True)
+        return _pass(device, Q, w, h, PROJECT=True)
     _subtract(device, Q, w, h)
     return project(device, Q, w)
 
@@ -151,7 +147,7 @@ def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Ten
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     last = max(0, len(Q) - 1) // MOST * MOST
     _subtract(device, Q[:last], w, h)
-    return _pass(device, Q[last:], w, h[last:], square=True)[0]
+    return _pass(device, Q[last:], w, h[last:], SQUARE=True)[0]
 
 
 def _subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
@@ -159,54 +155,43 @@ def _subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
         _pass(device, Q[k : k + MOST], w, h[k : k + MOST])
 
 
-def _pass(
-    device: Device, Q: Tensor, w: Tensor, h: Tensor | None, *, project: bool = False, square: bool = False
-) -> Tensor:
+def _pass(device: Device, Q: Tensor, w: Tensor, h: Tensor | None, **results: bool) -> Tensor:
     """Run `basis_kernel` on up to MOST vectors, and return the products q_j · w or the sum of squares of w."""
     k, n = len(Q), w.numel()
     height = max(FEWEST, triton.next_power_of_2(k))
     block = BLOCK // height
     programs = _programs(device, w, block, BASIS_PROGRAMS)
-    sums = device.empty(programs, height if project else 1)
+    task = BasisTask(SUBTRACT=h is not None, **results)
+    sums = device.empty(programs, height if task.PROJECT else 1)
     compile_ahead.launch(
         basis_kernel,
         (programs,),
-        Q,
-        Q.stride(0),
+        matrix(Q),
         k,
         w,
         sums if h is None else h,
         n,
         sums,
-        SUBTRACT=h is not None,
-        PROJECT=project,
-        SQUARE=square,
+        TASK=task,
         K=height,
         BLOCK=block,
         num_warps=BASIS_WARPS,
     )
-    return sums[:, :k].sum(0) if project else sums.sum(0)
+    return sums[:, :k].sum(0) if task.PROJECT else sums.sum(0)
 
 
-def _sample(kernel: Any, types: str, **constants: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """Return a kernel with its signature and constants for arguments of these types."""
-    return kernel, dict(zip(kernel.arg_names, types.split())) | dict.fromkeys(constants, "constexpr"), constants
-
-
-def _basis(real: str, height: int, **chosen: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """Return the kernel for a basis of up to `height` vectors with the chosen operations, and its signature and
-    constants.
-    """
-    flags = {"SUBTRACT": 0, "PROJECT": 0, "SQUARE": 0, **chosen}
-    return _sample(basis_kernel, f"{real} i32 i32 {real} *fp64 i32 *fp64", **flags, K=height, BLOCK=BLOCK // height)
+def _basis(real: str, height: int, **task: bool) -> Form:
+    """Return a form of the kernel for a basis of up to `height` vectors."""
+    types = Matrix(real, "i32"), "i32", real, "*fp64", "i32", "*fp64"
+    return form_of(basis_kernel, *types, TASK=BasisTask(**task), K=height, BLOCK=BLOCK // height)
 
 
 COMPILED = [
-    _sample(dot_kernel, "*fp32 *fp32 i32 *fp64", BLOCK=BLOCK),
-    _sample(subtract_kernel, "*fp64 *fp64 i32 *fp64", BLOCK=BLOCK),
-    _sample(scatter_add_kernel, "*fp32 *i32 *fp32 i32", BLOCK=BLOCK),
-    _basis("*fp32", FEWEST, PROJECT=1),
-    _basis("*fp32", 32, SUBTRACT=1, PROJECT=1),
-    _basis("*fp64", MOST, SUBTRACT=1, PROJECT=1),
-    _basis("*fp32", MOST, SUBTRACT=1, SQUARE=1),
+    form_of(dot_kernel, "*fp32", "*fp32", "i32", "*fp64", BLOCK=BLOCK),
+    form_of(subtract_kernel, "*fp64", "*fp64", "i32", "*fp64", BLOCK=BLOCK),
+    form_of(scatter_add_kernel, "*fp32", "*i32", "*fp32", "i32", BLOCK=BLOCK),
+    _basis("*fp32", FEWEST, PROJECT=True),
+    _basis("*fp32", 32, SUBTRACT=True, PROJECT=True),
+    _basis("*fp64", MOST, SUBTRACT=True, PROJECT=True),
+    _basis("*fp32", MOST, SUBTRACT=True, SQUARE=True),
 ]

@@ -1,0 +1,30 @@
+"""Group the arguments of kernels, and describe the forms in which kernels are compiled without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: A tensor or an integer; in a form, its type.
+Tensor = Any
+Integer = Any
+#: A kernel, the types of its arguments by name, and its compile-time constants.
+Form = tuple[Any, dict[str, Any], dict[Any, Any]]
+
+
+class Matrix(NamedTuple):
+    """A row-major matrix."""
+
+    entries: Tensor
+    ld: Integer
+
+
+def matrix(A: Tensor) -> Matrix:
+    """Return a row-major tensor as a kernel argument."""
+    return Matrix(A, A.stride(0))
+
+
+def form_of(kernel: Any, *types: Any, **constants: Any) -> Form:
+    """Return a form of a kernel; `types` are the types of the arguments that are not constants, in order."""
+    remaining = iter(types)
+    signature = {name: "constexpr" if name in constants else next(remaining) for name in kernel.arg_names}
+    return kernel, signature, constants
