@@ -141,10 +141,10 @@ class Device:
     def staged(self) -> Staged:
         return self.stages
 
-    def known(self, number: int) -> torch.Tensor:
+    def pattern(self, number: int) -> torch.Tensor:
         return torch.arange(1001.0) + number
 
-    def unknown(self) -> torch.Tensor:
+    def blank(self) -> torch.Tensor:
         return torch.zeros(1001)
 
     def equal(self, a: torch.Tensor, b: torch.Tensor) -> bool:

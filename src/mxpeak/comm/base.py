@@ -79,10 +79,10 @@ class DeviceTransport(Transport, Protocol):
     def staged(self) -> Transport:
         """Return the transport of the same buffers through host memory."""
 
-    def known(self, number: int) -> Buffer:
+    def pattern(self, number: int) -> Buffer:
         """Return a new device buffer with a test pattern that depends on `number`."""
 
-    def unknown(self) -> Buffer:
+    def blank(self) -> Buffer:
         """Return a new device buffer of the same size with other content."""
 
     def equal(self, a: Buffer, b: Buffer) -> bool:
@@ -389,15 +389,15 @@ def all_of(requests: Iterable[Request]) -> Steps:
 def passing_on(
     comm: Communicator,
     buffers: Sequence[Buffer],
-    mine: Iterable[int],
+    own: Iterable[int],
     algorithm: Callable[[Communicator, list[Any]], Steps],
 ) -> Steps:
     """Run an algorithm that forwards messages, and copy each buffer to or from the device once.
 
-    `mine` are the indices of the buffers whose content comes from this rank; they are read now, not when the steps
+    `own` are the indices of the buffers whose content comes from this rank; they are read now, not when the steps
     start. Received buffers are forwarded from the memory in which they arrived, without a second copy from the device.
     """
-    here = set(mine)
+    here = set(own)
     crossed = [
         (comm.transport.outgoing(buffer), None) if i in here else comm.transport.incoming(buffer)
         for i, buffer in enumerate(buffers)

@@ -49,14 +49,16 @@ def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
 def _works(comm: Communicator, transport: DeviceTransport, patience_s: float) -> bool:
     """Return whether the test patterns of both neighbors arrived; an error of the library counts as a failure."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    pattern, from_left, from_right = transport.known(comm.rank), transport.unknown(), transport.unknown()
+    pattern, from_left, from_right = transport.pattern(comm.rank), transport.blank(), transport.blank()
     under_way: list[Request] = []
     try:
         for dest, into, source in ((right, from_left, left), (left, from_right, right)):
             under_way.append(comm.irecv(into, source, TAG))
             under_way.append(comm.isend(pattern, dest, TAG))
             _wait(under_way, monotonic() + patience_s)
-        return transport.equal(from_left, transport.known(left)) and transport.equal(from_right, transport.known(right))
+        return transport.equal(from_left, transport.pattern(left)) and transport.equal(
+            from_right, transport.pattern(right)
+        )
     except Exception:  # any error means that these messages do not work
         _abandoned.extend([pattern, from_left, from_right, *under_way])
         return False

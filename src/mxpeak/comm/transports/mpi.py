@@ -98,7 +98,7 @@ class _Persistent:
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []
-        self._left: list[tuple[MPI.Prequest, str]] = []
+        self._running: list[tuple[MPI.Prequest, str]] = []
         for buffer, rank in receives:
             self._requests.append(comm.Recv_init(buffer, rank))
         for buffer, rank in sends:
@@ -109,16 +109,16 @@ class _Persistent:
 
     def start(self) -> None:
         """Start all messages."""
-        if self._left:
+        if self._running:
             raise AssertionError("these messages are still in progress")
         MPI.Prequest.Startall(self._requests)
-        self._left = self._all.copy()
+        self._running = self._all.copy()
 
     def test(self) -> bool:
         """Return whether all messages are complete."""
-        while self._left and self._left[-1][0].Test():
-            self._left.pop()
-        return not self._left
+        while self._running and self._running[-1][0].Test():
+            self._running.pop()
+        return not self._running
 
     def wait(self) -> None:
         """Test until all messages are complete."""
@@ -126,12 +126,12 @@ class _Persistent:
 
     def about(self) -> str:
         """Return the description of the incomplete messages."""
-        return self._left[-1][1] if self._left else ""
+        return self._running[-1][1] if self._running else ""
 
     def __del__(self) -> None:
         if MPI.Is_finalized():
             return
-        for request, _ in self._left:  # cancel messages of an aborted step, which would match later ones
+        for request, _ in self._running:  # cancel messages of an aborted step, which would match later ones
             request.Cancel()
             request.Wait()
         for request in self._requests:

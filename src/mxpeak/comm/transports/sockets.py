@@ -150,7 +150,7 @@ def meet(
     until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
-            lines[other] = line = socket.create_connection(addresses[other], _left(until))
+            lines[other] = line = socket.create_connection(addresses[other], _remaining_s(until))
             _introduce(line, rank, secret, until)
         _answer(door, lines, range(rank + 1, len(addresses)), secret, until)
     except (OSError, EOFError) as error:
@@ -164,7 +164,7 @@ def meet(
     return Sockets(Mail(rank, lines), (), rank, len(addresses))
 
 
-def _left(until: float) -> float:
+def _remaining_s(until: float) -> float:
     """Return the remaining seconds until the deadline, at least those of one attempt."""
     return max(0.01, until - monotonic())
 
@@ -177,7 +177,7 @@ def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> N
     """
     challenge = token_bytes(32)
     line.sendall(CALL.pack(rank, challenge))
-    line.settimeout(_left(until))
+    line.settimeout(_remaining_s(until))
     line.recv(1, socket.MSG_PEEK)
     proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size, min(until, monotonic() + HELLO_S)))
     if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
@@ -216,9 +216,8 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
             while any(rank not in lines for rank in ranks):
                 if monotonic() > until or door.fileno() < 0:
                     raise TimeoutError("timed out" if door.fileno() >= 0 else "the connection was closed")
-                for event, _ in events.select(
-                    min(LOOK_S, *(_left(one) for one in (until, *(caller.until for caller in callers))))
-                ):
+                deadline = min([until, *(caller.until for caller in callers)])
+                for event, _ in events.select(min(LOOK_S, _remaining_s(deadline))):
                     if event.fileobj is door:
                         for line in _accepted(door):
                             if len(callers) == CALLERS:
@@ -304,7 +303,7 @@ def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytear
         if until is not None:
             if monotonic() > until:
                 raise TimeoutError("timed out")
-            line.settimeout(_left(until))
+            line.settimeout(_remaining_s(until))
         got = line.recv_into(rest)
         if not got:
             raise EOFError
