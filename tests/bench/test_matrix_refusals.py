@@ -19,7 +19,7 @@ from mxpeak.bench.stencil_sizes import HierarchySize as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.halo import localised
+from mxpeak.distributed.halo import localized
 from mxpeak.distributed.rows import distribute
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
@@ -105,7 +105,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
 
     def fill() -> int:
         block = distribute(Solo(), A)
-        rows, _ = localised(kernels, Solo(), block)
+        rows, _ = localized(kernels, Solo(), block)
         return int(rows.indices.size)
 
     filled, nnz = fill(), A.nnz

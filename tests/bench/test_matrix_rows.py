@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.distributed.halo import exchange, localised
+from mxpeak.distributed.halo import Exchange, localized
 from mxpeak.distributed.rows import cuts, distribute
 from mxpeak.distributed.stencil import Form, make_general
 from mxpeak.kernels.host.kernels import HostKernels
@@ -41,10 +41,10 @@ def test_every_rank_has_rows_and_nearly_its_share_of_the_entries(lengths: list[i
 def product(comm: Communicator, kernels: Any, A: Any, x: Array) -> tuple[int, Array]:
     """This rank's first row, and its part of A x, by the kernels, the halo and an order."""
     block = distribute(comm, A if comm.rank == 0 else None)
-    rows, partners = localised(kernels, comm, block)
+    rows, partners = localized(kernels, comm, block)
     order = kernels.order(rows, "greedy")
     stored = kernels.store(rows, order, "fp64", "fp64", "sell")
-    halo = exchange(kernels, comm, partners, order, "fp64")
+    halo = Exchange(kernels, comm, partners, order, "fp64")
     whole, y = kernels.halo_vector(stored), np.empty(block.n)
     own, received = whole[: block.n], whole[block.n : block.n + stored.halo]
     own[:] = x[block.first : block.first + block.n][order.new_to_old]
@@ -95,7 +95,7 @@ def test_ranks_may_need_rows_of_those_that_need_none_of_theirs(ranks: int) -> No
 def test_a_rank_without_neighbours_has_no_halo_and_others_are_asked_once_for_each_row() -> None:
     def body(comm: Communicator) -> list[tuple[int, list[int], int, int]]:
         block = distribute(comm, A if comm.rank == 0 else None)
-        _, partners = localised(KERNELS["host"](), comm, block)
+        _, partners = localized(KERNELS["host"](), comm, block)
         return [(one.rank, one.rows.tolist(), one.offset, one.received) for one in partners]
 
     pair = np.ones((2, 2))
@@ -118,7 +118,7 @@ def test_sweeps_go_row_by_row_also_while_the_halo_travels_and_the_pattern_is_not
         kernels, block = KERNELS["host"](), distribute(comm, A if comm.rank == 0 else None)
         kind = "natural" if storage == "rows" else "levels"
         made = make_general(kernels, comm, block, [Form(("fp64",), "fp64", storage)], kind, Spans())
-        order = kernels.order(localised(kernels, comm, block)[0], kind)
+        order = kernels.order(localized(kernels, comm, block)[0], kind)
         matrix, swept = made.hierarchies[0].outer, np.empty(block.n)
         whole = matrix.halo_vector()
         matrix.own(whole)[:] = x[block.first : block.first + block.n][order.new_to_old]

@@ -106,12 +106,12 @@ def test_what_a_rank_sends_is_what_its_neighbour_receives_in_the_same_order() ->
             sent = {
                 (box.rank, to.rank): globally(box, points(to.first, to.shape))
                 for box in boxes
-                for to in box.neighbours()
+                for to in box.neighbors()
             }
             received = {
                 (of.rank, box.rank): globally(box, points(of.first_received, of.shape))
                 for box in boxes
-                for of in box.neighbours()
+                for of in box.neighbors()
             }
             assert sent == received, (grid, shape)
 
@@ -120,9 +120,7 @@ def test_the_halo_is_every_point_needed_once() -> None:
     for grid in GRIDS:
         for shape in SHAPES:
             for box in ranks_of(shape, grid):
-                halo = [
-                    point for of in box.neighbours() for point in globally(box, points(of.first_received, of.shape))
-                ]
+                halo = [point for of in box.neighbors() for point in globally(box, points(of.first_received, of.shape))]
                 assert len(halo) == len(set(halo)) == box.halo, (grid, shape)
                 assert set(halo) == needed(box), (grid, shape)
 
@@ -130,7 +128,7 @@ def test_the_halo_is_every_point_needed_once() -> None:
 def test_neighbours_stand_by_rank_and_fill_the_halo_one_after_the_other() -> None:
     for grid in GRIDS:
         for box in ranks_of((2, 3, 4), grid):
-            neighbours = box.neighbours()
+            neighbours = box.neighbors()
             ranks = [one.rank for one in neighbours]
             assert ranks == sorted(set(ranks)), grid
             assert box.rank not in ranks, grid
@@ -144,9 +142,9 @@ def test_neighbours_stand_by_rank_and_fill_the_halo_one_after_the_other() -> Non
 
 def test_a_box_in_the_middle_has_26_neighbours_and_a_whole_layer_around_it():
     box = Box(4, 6, 8, 3, 3, 3, 1, 1, 1)
-    assert len(box.neighbours()) == 26
+    assert len(box.neighbors()) == 26
     assert box.halo == 6 * 8 * 10 - 4 * 6 * 8
-    assert Box(4, 6, 8).neighbours() == ()
+    assert Box(4, 6, 8).neighbors() == ()
     assert Box(4, 6, 8).halo == 0
 
 

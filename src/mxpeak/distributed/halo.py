@@ -16,39 +16,36 @@ import numpy as np
 from mxpeak.comm.base import Arrival, Communicator, Envelope, Request, Steps, Task, all_of
 from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.distributed.spaces import zeros
-from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Vector
+from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class HaloNeighbor:
-    """A rank to exchange with: how many rows it needs, and the offset and length of its part of the halo."""
+class Partner:
+    """A rank to exchange with: which local rows it needs, and the offset and length of its part of the halo."""
 
     rank: int
-    count: int
+    rows: Array
     offset: int
     received: int
 
 
 class Exchange:
-    """The halo exchange of vectors of one type; `rows` contains the rows that the neighbors need, in order."""
+    """The halo exchange of vectors of one type whose rows are in `order`."""
 
     def __init__(
-        self,
-        kernels: SparseKernels,
-        comm: Communicator,
-        neighbours: Sequence[HaloNeighbor],
-        rows: Indices,
-        precision: str,
+        self, kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
     ):
-        self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
-        self._buffer = zeros(kernels, sum(neighbour.count for neighbour in neighbours), precision)
-        self._received = zeros(kernels, sum(neighbour.received for neighbour in neighbours), precision)
+        rows = np.concatenate([np.empty(0, np.int64), *(partner.rows for partner in partners)])
+        self._kernels, self._comm, self._partners = kernels, comm, partners
+        self._rows = kernels.xp.asarray(order.old_to_new[rows])
+        self._buffer = zeros(kernels, rows.size, precision)
+        self._received = zeros(kernels, sum(partner.received for partner in partners), precision)
         messages = list(self._sends()), list(self._receives(self._received))
-        self._repeated = comm.repeated(*messages) if neighbours else None
+        self._repeated = comm.repeated(*messages) if partners else None
 
     def begin(self, own: Vector, halo: Vector) -> Request | None:
         """Start to send entries of x and to receive its halo; return None if there are no neighbors. Collective."""
-        if not self._neighbours:
+        if not self._partners:
             return None
         self._kernels.gather(own, self._rows, self._buffer)
         if self._repeated is not None:
@@ -70,27 +67,17 @@ class Exchange:
         yield from all_of(requests)
 
     def _receives(self, halo: Vector) -> Iterator[Envelope]:
-        for neighbour in self._neighbours:
-            yield halo[neighbour.offset : neighbour.offset + neighbour.received], neighbour.rank
+        for partner in self._partners:
+            yield halo[partner.offset : partner.offset + partner.received], partner.rank
 
     def _sends(self) -> Iterator[Envelope]:
         at = 0
-        for neighbour in self._neighbours:
-            yield self._buffer[at : at + neighbour.count], neighbour.rank
-            at += neighbour.count
+        for partner in self._partners:
+            yield self._buffer[at : at + partner.rows.size], partner.rank
+            at += partner.rows.size
 
 
-@dataclass(frozen=True, slots=True)
-class Partner:
-    """A rank to exchange with: which local rows it needs, and the offset and length of its part of the halo."""
-
-    rank: int
-    rows: Array
-    offset: int
-    received: int
-
-
-def localised(kernels: SparseKernels, comm: Communicator, block: RowBlock) -> tuple[Rows, list[Partner]]:
+def localized(kernels: SparseKernels, comm: Communicator, block: RowBlock) -> tuple[Rows, list[Partner]]:
     """Return the rows in local columns with a symmetric local pattern, and the partners of this rank. Collective."""
     columns, halo = numbered(block)
     rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
@@ -124,14 +111,3 @@ def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Par
         Partner(rank, requested.get(rank, no_rows) - starts[comm.rank], bounds[rank], needs.get(rank, 0))
         for rank in sorted({*requested, *needs})
     ]
-
-
-def exchange(
-    kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
-) -> Exchange:
-    """Return the halo exchange of vectors whose rows are in `order`."""
-    neighbours = [
-        HaloNeighbor(partner.rank, partner.rows.size, partner.offset, partner.received) for partner in partners
-    ]
-    rows = np.concatenate([np.empty(0, np.int64), *(partner.rows for partner in partners)])
-    return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)

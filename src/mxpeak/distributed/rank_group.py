@@ -17,7 +17,6 @@ import scipy.sparse as sparse
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.comm.collectives import allreduce_scalar, run_on_root, validate_on_all
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.distributed import halo
 from mxpeak.distributed.csr import Csr, stacked
 from mxpeak.distributed.halo import Exchange, Partner
 from mxpeak.distributed.rows import Array
@@ -90,7 +89,7 @@ class RankGroup:
 
     def exchange(self, kernels: SparseKernels, order: Order, precision: str) -> Exchange:
         """Return the halo exchange of vectors whose rows are in `order`."""
-        return halo.exchange(kernels, self.comm, self.partners, order, precision)
+        return Exchange(kernels, self.comm, self.partners, order, precision)
 
     def with_halo(self, own: Array) -> Array:
         """Return values for all local columns, given this rank's values for its own rows."""

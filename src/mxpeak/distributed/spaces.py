@@ -43,8 +43,8 @@ class Space(Protocol):
     def zeros(self) -> Vector:
         """Return a vector of zeros."""
 
-    def rows(self, most: int) -> Matrix:
-        """Return an uninitialized matrix Q for `most` vectors."""
+    def rows(self, count: int) -> Matrix:
+        """Return an uninitialized matrix Q for `count` vectors."""
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2. Collective."""
@@ -59,8 +59,8 @@ class Space(Protocol):
 class Basis:
     """Orthonormal vectors q_1 … q_k of a space: a `krylov.Basis`."""
 
-    def __init__(self, space: Space, most: int):
-        self._space, self._Q, self._k = space, space.rows(most), 0
+    def __init__(self, space: Space, count: int):
+        self._space, self._Q, self._k = space, space.rows(count), 0
 
     @property
     def last(self) -> Vector:
@@ -103,17 +103,17 @@ class DistSpace:
         self.kernels, self.ranks, self.size, self.counts = kernels, ranks, size, counts
         self.xp = kernels.xp
 
-    def basis(self, most: int) -> Basis:
-        """Return an empty basis with memory for `most` vectors."""
-        return Basis(self, most)
+    def basis(self, count: int) -> Basis:
+        """Return an empty basis with memory for `count` vectors."""
+        return Basis(self, count)
 
     def zeros(self) -> Vector:
         """Return a vector of zeros."""
         return self.xp.zeros(self.size)
 
-    def rows(self, most: int) -> Matrix:
-        """Return an uninitialized matrix Q for `most` vectors."""
-        return self.kernels.matrix(most, self.size)
+    def rows(self, count: int) -> Matrix:
+        """Return an uninitialized matrix Q for `count` vectors."""
+        return self.kernels.matrix(count, self.size)
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2. Collective."""
@@ -154,17 +154,17 @@ class ArraySpace:
     def __init__(self, xp: Any, like: Vector):
         self.xp, self._like = xp, like
 
-    def basis(self, most: int) -> Basis:
-        """Return an empty basis with memory for `most` vectors."""
-        return Basis(self, most)
+    def basis(self, count: int) -> Basis:
+        """Return an empty basis with memory for `count` vectors."""
+        return Basis(self, count)
 
     def zeros(self) -> Vector:
         """Return a vector of zeros."""
         return self.xp.zeros_like(self._like)
 
-    def rows(self, most: int) -> Matrix:
-        """Return an uninitialized matrix Q for `most` vectors."""
-        return self.xp.empty((most, *self._like.shape), dtype=self._like.dtype)
+    def rows(self, count: int) -> Matrix:
+        """Return an uninitialized matrix Q for `count` vectors."""
+        return self.xp.empty((count, *self._like.shape), dtype=self._like.dtype)
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2."""

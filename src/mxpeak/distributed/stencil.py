@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.halo import Exchange, HaloNeighbor, exchange, localised
+from mxpeak.distributed.halo import Exchange, Partner, localized
 from mxpeak.distributed.rows import RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import Level, SparseMatrix
@@ -78,19 +80,19 @@ class StencilProblem:
 
     generate_s   seconds to generate compressed rows, in the form in which a user would pass them
     optimize_s   seconds to order and store the rows
-    colours      the number of row groups of each level, or None if sweeps update single rows
+    colors       the number of row groups of each level, or None if sweeps update single rows
     """
 
     hierarchies: list[Hierarchy]
     b: Vector
     generate_s: float
     optimize_s: float
-    colours: list[int | None]
+    colors: list[int | None]
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
         """Return a section of the result per level of a hierarchy, with global sizes and the bytes on this rank."""
-        boxes = box.levels(len(self.colours))
+        boxes = box.levels(len(self.colors))
         return [
             {
                 "nx": level_box.nx,
@@ -98,7 +100,7 @@ class StencilProblem:
                 "nz": level_box.nz,
                 "rows": level_box.global_rows,
                 "nnz": level_box.global_nnz,
-                "colours": colours,
+                "colours": colors,
                 "value_precision": level.A.A.values,
                 "vector_precision": level.A.A.vectors,
                 "storage": level.A.A.storage,
@@ -106,7 +108,7 @@ class StencilProblem:
                 "bytes": level.A.A.bytes,
                 "index_bytes": level.A.A.index_bytes,
             }
-            for level_box, colours, level in zip(boxes, self.colours, self.levels(k))
+            for level_box, colors, level in zip(boxes, self.colors, self.levels(k))
         ]
 
     def levels(self, k: int) -> list[Level]:
@@ -140,7 +142,7 @@ def make_stencil(
         orders.append(kernels.order(rows, order))
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), len(rows.indices) * 12 + box.rows * 8
-        store = _LevelStore(kernels, comm, rows, orders[depth], partial(_exchange, kernels, comm, box), spans)
+        store = _LevelStore(kernels, comm, rows, orders[depth], partial(Exchange, kernels, comm, _partners(box)), spans)
         for of_form, form in zip(levels, forms):
             level, outer = store.store(form, depth)
             if depth:
@@ -151,39 +153,35 @@ def make_stencil(
         generate_s += clock.seconds(begin, generated)
         optimize_s += clock.seconds(generated, clock.mark())
     hierarchies = [Hierarchy(of_form[0], outer) for of_form, outer in zip(levels, outers)]
-    return StencilProblem(hierarchies, b, generate_s, optimize_s, [order.colours for order in orders], setup_bytes)
+    return StencilProblem(hierarchies, b, generate_s, optimize_s, [order.colors for order in orders], setup_bytes)
 
 
+@dataclass(slots=True, eq=False)
 class _LevelStore:
-    """Cache of the stored rows of one level; forms with the same storage share arrays."""
+    """The rows of one level, and their stored forms; forms with the same storage share arrays."""
 
-    def __init__(
-        self,
-        kernels: SparseKernels,
-        comm: Communicator,
-        rows: Rows,
-        order: Order,
-        exchange: Callable[[Order, str], Exchange],
-        spans: Spans,
-    ):
-        self._kernels, self._comm, self._rows, self._order = kernels, comm, rows, order
-        self._exchange, self._spans = exchange, spans
-        self._by_storage: dict[str, Matrix] = {}
+    kernels: SparseKernels
+    comm: Communicator
+    rows: Rows
+    order: Order
+    exchange: Callable[[Order, str], Exchange]
+    spans: Spans
+    by_storage: dict[str, Matrix] = field(default_factory=dict)
 
     def store(self, form: Form, depth: int) -> tuple[Level, SparseMatrix]:
         """Return the level in a form, and its matrix for fp64 vectors, which a mixed form has on the finest level."""
-        values, exact = value_format(self._kernels, self._comm, self._rows, form.values[depth], form.tolerance)
-        vectors, same = form.vectors_of(values), self._by_storage.get(form.storage)
+        values, exact = value_format(self.kernels, self.comm, self.rows, form.values[depth], form.tolerance)
+        vectors, same = form.vectors_of(values), self.by_storage.get(form.storage)
         A = outer = self._matrix(values, vectors, form.storage, same)
         if form.mixed and not depth:  # residuals use the exact matrix
             outer = self._matrix(values if exact else "fp64", "fp64", form.storage, A.A if exact else same)
-        self._by_storage.setdefault(A.A.storage, A.A)
-        keep = zeros(self._kernels, self._rows.n, vectors) if form.symmetric else None
+        self.by_storage.setdefault(A.A.storage, A.A)
+        keep = zeros(self.kernels, self.rows.n, vectors) if form.symmetric else None
         return Level(A, A.halo_vector(), keep), outer
 
     def _matrix(self, values: str, vectors: str, storage: str, like: Matrix | None) -> SparseMatrix:
-        stored = self._kernels.store(self._rows, self._order, values, vectors, storage, like=like)
-        return SparseMatrix(self._kernels, stored, self._exchange(self._order, vectors), self._spans)
+        stored = self.kernels.store(self.rows, self.order, values, vectors, storage, like=like)
+        return SparseMatrix(self.kernels, stored, self.exchange(self.order, vectors), self.spans)
 
 
 def value_format(
@@ -191,15 +189,10 @@ def value_format(
 ) -> tuple[str, bool]:
     """Return the narrowest format, from `requested` on, within the tolerance, and whether it is exact. Collective."""
     for name in WIDER[WIDER.index(requested) : -1]:
-        error = _rounding(kernels, comm, rows, name)
+        error = allreduce_scalar(comm, kernels.rounding(rows, name), "max", kernels.xp)
         if error <= tolerance:
             return name, error == 0.0
     return "fp64", True
-
-
-def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
-    """Return the largest relative error of a value in a format. Collective."""
-    return allreduce_scalar(comm, kernels.rounding(rows, precision), "max", kernels.xp)
 
 
 def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:
@@ -219,14 +212,12 @@ def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
     return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]
 
 
-def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order, precision: str) -> Exchange:
-    neighbours, rows = [], list[int]()
-    for part in box.neighbours():
-        points = _points(box, part.first, part.shape)
-        rows += points
-        neighbours.append(HaloNeighbor(part.rank, len(points), part.recv_offset, part.count))
-    sent = order.old_to_new[kernels.xp.asarray(rows, dtype=kernels.xp.int64)]
-    return Exchange(kernels, comm, neighbours, sent, precision)
+def _partners(box: Box) -> list[Partner]:
+    """Return the neighbors of a box as the partners of its halo exchange."""
+    return [
+        Partner(part.rank, np.array(_points(box, part.first, part.shape), np.int64), part.recv_offset, part.count)
+        for part in box.neighbors()
+    ]
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
@@ -241,11 +232,11 @@ def make_general(
     """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero. Collective."""
     clock = kernels.stopwatch
     begin = clock.mark()
-    rows, partners = localised(kernels, comm, block)
+    rows, partners = localized(kernels, comm, block)
     generated = clock.mark()
     ordered = kernels.order(rows, order)
-    store = _LevelStore(kernels, comm, rows, ordered, partial(exchange, kernels, comm, partners), spans)
+    store = _LevelStore(kernels, comm, rows, ordered, partial(Exchange, kernels, comm, partners), spans)
     hierarchies = [Hierarchy(*store.store(form, 0)) for form in forms]
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
-    return StencilProblem(hierarchies, b, generate_s, optimize_s, [ordered.colours], setup_bytes)
+    return StencilProblem(hierarchies, b, generate_s, optimize_s, [ordered.colors], setup_bytes)

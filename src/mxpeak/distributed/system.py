@@ -34,15 +34,15 @@ class SparseBasis:
         kernels: SparseKernels,
         comm: Communicator,
         n: int,
-        most: int,
+        count: int,
         precision: str,
         spans: Spans,
         *,
         flexible: bool = False,
     ):
         self._kernels, self._comm, self._n, self._spans = kernels, comm, n, spans
-        self._Q, self._bytes = kernels.basis(n, most, precision), PRECISIONS[precision].bytes
-        self._Z = kernels.basis(n, most - 1, precision) if flexible else self._Q
+        self._Q, self._bytes = kernels.basis(n, count, precision), PRECISIONS[precision].bytes
+        self._Z = kernels.basis(n, count - 1, precision) if flexible else self._Q
         self._combined = zeros(kernels, n, precision)
         self._k = 0
 
@@ -117,30 +117,12 @@ class InnerIteration:
     fp64_products: bool = False
 
 
-class MixedSystem:
-    """A system A x = b with A, x and residuals in fp64, and an inner iteration that may use lower precision."""
+class DistributedSystem:
+    """A system A x = b, and x in a halo vector."""
 
-    def __init__(
-        self,
-        kernels: SparseKernels,
-        comm: Communicator,
-        A: SparseMatrix,
-        b: Vector,
-        inner: InnerIteration,
-        spans: Spans,
-    ):
+    def __init__(self, kernels: SparseKernels, comm: Communicator, A: SparseMatrix, b: Vector, spans: Spans):
         self._kernels, self._comm, self._A, self._b, self._spans = kernels, comm, A, b, spans
-        self._inner, self._precondition, self._flexible = inner.A, inner.precondition, inner.flexible
-        self._bytes = PRECISIONS[inner.A.A.vectors].bytes
-        self._basis = self._empty_basis(inner.restart)
-        self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self.x = A.halo_vector()
-        self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
-
-    def _empty_basis(self, restart: int) -> SparseBasis:
-        """Return a basis with memory for the vectors of one cycle."""
-        n, precision = self._A.n, self._inner.A.vectors
-        return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
 
     @property
     def solution(self) -> Vector:
@@ -153,6 +135,35 @@ class MixedSystem:
 
     def ended(self) -> None:
         """Do nothing after a solve."""
+
+    def max_error(self, value: float) -> float:
+        """Return max |x_i - value|.  Collective."""
+        return max_error(self._kernels, self._comm, self.solution, value)
+
+
+class MixedSystem(DistributedSystem):
+    """A system A x = b with A, x and residuals in fp64, and an inner iteration that may use lower precision."""
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        A: SparseMatrix,
+        b: Vector,
+        inner: InnerIteration,
+        spans: Spans,
+    ):
+        super().__init__(kernels, comm, A, b, spans)
+        self._inner, self._precondition, self._flexible = inner.A, inner.precondition, inner.flexible
+        self._bytes = PRECISIONS[inner.A.A.vectors].bytes
+        self._basis = self._empty_basis(inner.restart)
+        self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
+        self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
+
+    def _empty_basis(self, restart: int) -> SparseBasis:
+        """Return a basis with memory for the vectors of one cycle."""
+        n, precision = self._A.n, self._inner.A.vectors
+        return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
 
     def norm_of_b(self) -> float:
         """Return ||b||."""
@@ -193,10 +204,6 @@ class MixedSystem:
         with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
             self._kernels.add_scaled(self.solution, 1.0, z)
 
-    def max_error(self, value: float) -> float:
-        """Return max |x_i - value|.  Collective."""
-        return max_error(self._kernels, self._comm, self.solution, value)
-
     def _convert(self, y: Vector, x: Vector) -> None:
         """Copy x to y, rounded to the type of y."""
         with self._spans("update", bytes=float(self._A.n * (8 + self._bytes))):
@@ -206,7 +213,7 @@ class MixedSystem:
         return allreduce_scalar(self._comm, value, "sum", self._kernels.xp)
 
 
-class CgSystem:
+class CgSystem(DistributedSystem):
     """A system A x = b for conjugate gradients in fp64, with the operations that HPCG counts.
 
     The spans are ddot, waxpby, spmv and mg. The time of the sweeps is also in mg, and that of reductions in ddot.
@@ -221,28 +228,15 @@ class CgSystem:
         precondition: Preconditioner | None,
         spans: Spans,
     ):
-        self._kernels, self._comm, self._A, self._spans = kernels, comm, A, spans
-        self._b, self._precondition = b, precondition
+        super().__init__(kernels, comm, A, b, spans)
+        self._precondition = precondition
         self._r, self._Ap = zeros(kernels, A.n, "fp64"), zeros(kernels, A.n, "fp64")
         self._z, self._p = self._r, A.halo_vector()
-        self.x = A.halo_vector()
-
-    @property
-    def solution(self) -> Vector:
-        """Return this rank's entries of x."""
-        return self._A.own(self.x)
 
     @property
     def direction(self) -> Vector:
         """Return this rank's entries of p."""
         return self._A.own(self._p)
-
-    def restart_from_zero(self) -> None:
-        """Set x = 0."""
-        self.x[:] = 0.0
-
-    def ended(self) -> None:
-        """Do nothing after a solve."""
 
     def residual(self) -> float:
         """Compute r = b - A x; return ||r||, which needs no further pass over r."""
@@ -278,10 +272,6 @@ class CgSystem:
         with self._waxpby():
             self._kernels.add_scaled(self._r, -alpha, self._Ap)
         return sqrt(self._dot(self._r, self._r))
-
-    def max_error(self, value: float) -> float:
-        """Return max |x_i - value|.  Collective."""
-        return max_error(self._kernels, self._comm, self.solution, value)
 
     def _waxpby(self, also: float = 0.0) -> AbstractContextManager[None]:
         return self._spans("waxpby", flops=2.0 * self._A.n + also, bytes=float(counts.waxpby_bytes(self._A.n)))

@@ -55,7 +55,7 @@ def split_masks(
     its process row if the ranks of a row compute alternately. Only ranks that are not bound by a launcher share the
     cores of a row.
     """
-    groups = _alike(masks)
+    groups = _ranks_by_cores(masks)
     cores_by_rank: dict[int, list[int]] = {}
     for cores, ranks in groups.items():
         parts = [list(cores)]
@@ -90,12 +90,12 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
     alone = [rank for rank in range(len(masks)) if not seat(rank, set())]
     taken |= dict(zip((slot for slot in range(len(slots)) if slot not in taken), alone))
     chosen = {rank: slots[slot] for slot, rank in taken.items()}
-    for ranks in _alike(masks).values():
+    for ranks in _ranks_by_cores(masks).values():
         chosen |= dict(zip(ranks, sorted(chosen[rank] for rank in ranks)))
     return [chosen[rank] for rank in range(len(masks))]
 
 
-def _alike(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
+def _ranks_by_cores(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
     """Return the ranks that may use the same cores, grouped by these cores."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, mask in enumerate(masks):

@@ -42,7 +42,7 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GeneratorParameters:
     """The parameters of a generator: order, seed, c or theta of the diagonal (None: its default), condition number."""
 
     n: int
@@ -55,7 +55,7 @@ class Asked:
 SCALED = ("sqrt-n", "gaussian", "ddd")
 
 
-def register(name: str, make: Callable[[Asked], Generator]) -> None:
+def register(name: str, make: Callable[[GeneratorParameters], Generator]) -> None:
     """Register a generator under a name for `generator` and the option --generator."""
     if name in MAKERS:
         raise ValueError(f"the generator {name} is already registered; use another name")
@@ -77,7 +77,7 @@ def generator(
             f"--diagonal-scale {scale:g} does not apply to the generator {name}, which has no diagonal to "
             "scale; remove --diagonal-scale, or use --generator sqrt-n, gaussian or ddd"
         )
-    return MAKERS[name](Asked(n, seed, scale, condition))
+    return MAKERS[name](GeneratorParameters(n, seed, scale, condition))
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
@@ -90,32 +90,32 @@ def _next_column(A: Entries) -> Entries:
     return Entries(A.kind, A.n, seed=A.seed, first=1 + A.n * A.n, scale=A.scale, shift=A.shift)
 
 
-def _root_scale(asked: Asked) -> float:
-    c = SQRT_SCALE if asked.scale is None else asked.scale
+def _root_scale(parameters: GeneratorParameters) -> float:
+    c = SQRT_SCALE if parameters.scale is None else parameters.scale
     if not 0.0 < c < inf:
         raise UsageError(
             f"--diagonal-scale {c:g} is out of range, because the first pivot c*sqrt(N) must be positive "
             f"and finite; use, for example, {SQRT_SCALE}"
         )
-    return c * sqrt(asked.n)
+    return c * sqrt(parameters.n)
 
 
-def _sqrt_n(asked: Asked) -> Generator:
-    return Generator("sqrt-n", *_uniform(asked.n, asked.seed), diagonal=_root_scale(asked), row_sum=None)
+def _sqrt_n(parameters: GeneratorParameters) -> Generator:
+    return Generator("sqrt-n", *_uniform(parameters.n, parameters.seed), diagonal=_root_scale(parameters), row_sum=None)
 
 
-def _gaussian(asked: Asked) -> Generator:
-    A = Entries("gaussian", asked.n, seed=asked.seed, scale=1.0 / sqrt(3.0))
-    return Generator("gaussian", A, _next_column(A), diagonal=_root_scale(asked), row_sum=None)
+def _gaussian(parameters: GeneratorParameters) -> Generator:
+    A = Entries("gaussian", parameters.n, seed=parameters.seed, scale=1.0 / sqrt(3.0))
+    return Generator("gaussian", A, _next_column(A), diagonal=_root_scale(parameters), row_sum=None)
 
 
-def _ddd(asked: Asked) -> Generator:
+def _ddd(parameters: GeneratorParameters) -> Generator:
     """Return the matrix whose diagonal is theta times that of a diagonally dominant matrix.
 
     This is mxpeak's interpretation of "departure from diagonal dominance"; the paper gives no formula. Σ|a_ij| is
     about n/2, so theta = 2·(5/8)/√n makes the diagonal about (5/8)·√n.
     """
-    n, theta = asked.n, asked.scale
+    n, theta = parameters.n, parameters.scale
     if theta is None:
         theta = 2.0 * SQRT_SCALE / sqrt(n)
     elif not 0.0 < theta < 1.0:
@@ -126,37 +126,37 @@ def _ddd(asked: Asked) -> Generator:
             "dominant-n"
         )
     # A single entry has no off-diagonal sum, and a diagonal of 0 would make A singular, so the entry remains as drawn.
-    return Generator("ddd", *_uniform(n, asked.seed), diagonal=None, row_sum=theta if n > 1 else None)
+    return Generator("ddd", *_uniform(n, parameters.seed), diagonal=None, row_sum=theta if n > 1 else None)
 
 
-def _dominant_n(asked: Asked) -> Generator:
-    return Generator("dominant-n", *_uniform(asked.n, asked.seed), diagonal=float(asked.n), row_sum=None)
+def _dominant_n(parameters: GeneratorParameters) -> Generator:
+    return Generator("dominant-n", *_uniform(parameters.n, parameters.seed), diagonal=float(parameters.n), row_sum=None)
 
 
-def _icl(asked: Asked) -> Generator:
+def _icl(parameters: GeneratorParameters) -> Generator:
     """Return the matrix of the first reference code, whose diagonal is equal to the sum of the other entries.
 
     Such a matrix can be singular, for example a 2×2 matrix whose a_12 and a_21 have the same sign. With these seeds,
     only orders 1 to 3 are singular; they keep the diagonal unchanged.
     """
-    n = asked.n
+    n = parameters.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
     return Generator("icl", A, b, diagonal=None, row_sum=1.0 if n > 3 else None)
 
 
-def _hpl(asked: Asked) -> Generator:
-    A = Entries("lcg", asked.n, seed=asked.seed, scale=-1.0, shift=0.5)
+def _hpl(parameters: GeneratorParameters) -> Generator:
+    A = Entries("lcg", parameters.n, seed=parameters.seed, scale=-1.0, shift=0.5)
     return Generator("hpl", A, _next_column(A), diagonal=None, row_sum=None)
 
 
-def _fasi_higham(asked: Asked) -> Generator:
-    beta = unit_factors_beta(asked.n, asked.condition)
-    A = Entries("unit-factors", asked.n, alpha=RATIO * beta, beta=beta)
-    return Generator("fasi-higham", A, _uniform(asked.n, asked.seed)[1], diagonal=None, row_sum=None)
+def _fasi_higham(parameters: GeneratorParameters) -> Generator:
+    beta = unit_factors_beta(parameters.n, parameters.condition)
+    A = Entries("unit-factors", parameters.n, alpha=RATIO * beta, beta=beta)
+    return Generator("fasi-higham", A, _uniform(parameters.n, parameters.seed)[1], diagonal=None, row_sum=None)
 
 
 #: The generators by name.
-MAKERS: dict[str, Callable[[Asked], Generator]] = {
+MAKERS: dict[str, Callable[[GeneratorParameters], Generator]] = {
     "sqrt-n": _sqrt_n,
     "ddd": _ddd,
     "fasi-higham": _fasi_higham,

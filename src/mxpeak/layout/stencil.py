@@ -31,7 +31,7 @@ INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbor:
     """An adjacent rank, and the points that both ranks exchange: a face, edge or corner of either box.
 
     direction     its position: -1, 0 or 1 in x, y, z
@@ -167,11 +167,11 @@ class Box:
     @property
     def halo(self) -> int:
         """Return the number of points received from all neighbors."""
-        return sum(neighbour.count for neighbour in self.neighbours())
+        return sum(neighbor.count for neighbor in self.neighbors())
 
-    def neighbours(self) -> tuple[Neighbour, ...]:
+    def neighbors(self) -> tuple[Neighbor, ...]:
         """Return the up to 26 adjacent ranks, in rank order; the halo contains their points in this order."""
-        neighbours: list[Neighbour] = []
+        neighbors: list[Neighbor] = []
         offset = 0
         for dz, dy, dx in product((-1, 0, 1), repeat=3):
             direction = dx, dy, dz
@@ -181,9 +181,9 @@ class Box:
             rank = (there[2] * self.npy + there[1]) * self.npx + there[0]
             shape = _triple(1 if d else n for d, n in zip(direction, self.shape))
             first = _triple(n - 1 if d > 0 else 0 for d, n in zip(direction, self.shape))
-            neighbours.append(Neighbour(rank, direction, shape, first, offset))
-            offset += neighbours[-1].count
-        return tuple(neighbours)
+            neighbors.append(Neighbor(rank, direction, shape, first, offset))
+            offset += neighbors[-1].count
+        return tuple(neighbors)
 
     def coarser(self) -> Box:
         """Return the box of the next coarser level, which contains every second point in each dimension."""

@@ -158,7 +158,7 @@ def _matrix_bytes(box: Box) -> int:
 
 def _coarse_level_bytes(box: Box) -> int:
     vectors = (INT32_BYTES + FP64_BYTES) * box.global_rows + 2 * FP64_BYTES * _columns(box)
-    buffers = (FP64_BYTES + INT32_BYTES) * box.halo + 3 * INT32_BYTES * len(box.neighbours())
+    buffers = (FP64_BYTES + INT32_BYTES) * box.halo + 3 * INT32_BYTES * len(box.neighbors())
     return _matrix_bytes(box) + vectors + buffers
 
 

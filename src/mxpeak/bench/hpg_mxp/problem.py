@@ -162,7 +162,7 @@ class FileProblem:
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
         """Return a description of the only level, with the sizes of all ranks and the bytes of this rank."""
         A = problem.hierarchies[k].top.A.A
-        sizes = {"rows": self._file.n, "nnz": self._file.nnz, "colours": problem.colours[0]}
+        sizes = {"rows": self._file.n, "nnz": self._file.nnz, "colours": problem.colors[0]}
         formats = {"value_precision": A.values, "vector_precision": A.vectors}
         names = ("storage", "rows_at_a_time", "bytes", "index_bytes")
         return [{**sizes, **formats, **{name: getattr(A, name) for name in names}}]

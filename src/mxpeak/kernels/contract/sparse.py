@@ -91,7 +91,7 @@ class Order:
         return self.kind in ("natural", "surface_last")
 
     @property
-    def colours(self) -> int | None:
+    def colors(self) -> int | None:
         """Return the number of groups, or None if every group is a single row."""
         return None if self.row_by_row else self.groups
 

@@ -151,7 +151,7 @@ class ReferenceSparse:
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         column = {point: i for i, point in enumerate(_points((0, 0, 0), box.shape))}
-        for neighbor in box.neighbours():
+        for neighbor in box.neighbors():
             first = box.rows + neighbor.recv_offset
             received = _points(neighbor.first_received, neighbor.shape)
             column |= {point: first + k for k, point in enumerate(received)}

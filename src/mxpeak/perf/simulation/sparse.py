@@ -210,14 +210,14 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
 
     Consecutive ranks are neighbors along x. If a line fills a node, its ranks have no other neighbors on the node.
     """
-    neighbours = box.neighbours()
-    if not neighbours:
+    neighbors = box.neighbors()
+    if not neighbors:
         return 0.0
     net, per_node = machine.network, min(machine.ranks_per_node, box.ranks)
     node = box.rank // per_node
-    inside = sum(other.count for other in neighbours if other.rank // per_node == node)
+    inside = sum(other.count for other in neighbors if other.rank // per_node == node)
     outside = box.halo - inside
-    leaving = sum(other.rank // per_node != node for other in neighbours)
+    leaving = sum(other.rank // per_node != node for other in neighbors)
     between = leaving * net.latency_s + outside * w / net.rate(per_node) if leaving else 0.0
     local = (net.local_latency_s if inside else 0.0) + inside * w / net.local_rate
     staging = 0.0 if aware else 2 * (box.halo * w / net.host_rate + machine.launch_s)

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed import halo
 from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.halo import Exchange
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type, zeros
 from mxpeak.distributed.sparse import SparseMatrix
@@ -83,7 +83,7 @@ class Transfer:
         )
         self._x = kernels.halo_vector(self._T)
         self.own, self._halo = self._x[n : n + coupling.own], self._x[n + coupling.own : n + width]
-        self._exchange = halo.exchange(kernels, comm, coupling.partners, one_group(coupling.own), vectors)
+        self._exchange = Exchange(kernels, comm, coupling.partners, one_group(coupling.own), vectors)
         self.nnz, self.bytes = int(T.nnz), self._T.bytes + int(self._x.nbytes)
 
     def receive(self) -> None:

@@ -155,7 +155,7 @@ class PreconditionedProblem:
     def colours(self) -> int | None:
         """Return the number of row groups that sweeps process sequentially: 1 without sweeps, None for single rows."""
         own = self._preconditioner.order if isinstance(self._preconditioner, Multigrid | SchwarzSweep) else None
-        return (own or self.matrix.order).colours
+        return (own or self.matrix.order).colors
 
     @property
     def levels(self) -> int:

@@ -58,7 +58,7 @@ class HostSparseSetup:
         self._run(row_kernels.stencil_counts, sizes, first, indptr)
         np.cumsum(indptr, out=indptr)
         halo = np.zeros((27, 6), np.int64)
-        for neighbor in box.neighbours():
+        for neighbor in box.neighbors():
             dx, dy, dz = neighbor.direction
             width, height, _ = neighbor.shape
             received = (neighbor.recv_offset, *neighbor.first_received, width, height)
