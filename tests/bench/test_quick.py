@@ -15,8 +15,7 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.limits import Reading
 from mxpeak.bench.quick import Machine
-from mxpeak.comm.transports.dry_run import DryRunCommunicator
-from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.solo import DryRunCommunicator, Solo
 from mxpeak.configs.lu import LuCase
 from mxpeak.perf.counts import hpl_memory_bytes
 from mxpeak.runtime.memory import Budget

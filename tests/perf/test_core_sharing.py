@@ -12,7 +12,7 @@ import pytest
 from mxpeak.bench.harness import panel_row
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
-from mxpeak.comm.transports.dry_run import DryRunCommunicator
+from mxpeak.comm.transports.solo import DryRunCommunicator
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.runtime import placement

@@ -11,7 +11,7 @@ from mxpeak.bench.registry import load
 from mxpeak.cli.request import RunRequest, settings_table
 from mxpeak.cli.run_history import last_rate
 from mxpeak.cli.scaling import requested_problem, turns
-from mxpeak.comm.transports.dry_run import DryRunCommunicator
+from mxpeak.comm.transports.solo import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import rate_text
 from mxpeak.runtime.placement import map_of_a_node, on_device

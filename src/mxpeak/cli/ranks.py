@@ -8,8 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from mxpeak.comm.transports.dry_run import DryRunCommunicator
-from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.solo import DryRunCommunicator, Solo
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
 from mxpeak.runtime.parent_watch import ENDING

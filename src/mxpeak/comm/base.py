@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from os import sched_yield
 from time import perf_counter, sleep
 from typing import Any, Protocol
@@ -170,6 +171,9 @@ class Communicator(Protocol):
 
     def with_transport(self, transport: Transport) -> Communicator:
         """Return this group with another transport."""
+        other = copy(self)
+        other.transport = transport
+        return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Return this group with messages in device memory, or None if the library does not report support for it."""
@@ -182,6 +186,7 @@ class Communicator(Protocol):
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
         """Return persistent messages in host memory, or None if the library has no faster way than isend and irecv."""
+        return None
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """Start the library's broadcast of `buffer` from `root`."""

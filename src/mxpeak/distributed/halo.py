@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mxpeak.comm.base import Arrival, Communicator, Envelope, Request, Steps, Ta
 from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels, Vector
+from mxpeak.layout.stencil import Box
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +113,17 @@ def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Par
         Partner(rank, requested.get(rank, no_rows) - starts[comm.rank], bounds[rank], needs.get(rank, 0))
         for rank in sorted({*requested, *needs})
     ]
+
+
+def box_partners(box: Box) -> list[Partner]:
+    """Return the neighbors of a box as the partners of its halo exchange."""
+    return [
+        Partner(part.rank, np.array(_points(box, part.first, part.shape), np.int64), part.recv_offset, part.count)
+        for part in box.neighbors()
+    ]
+
+
+def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the rows of a part of a box, with x fastest."""
+    ranges = [range(at, at + size) for at, size in zip(first, shape)]
+    return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]

@@ -33,12 +33,14 @@ def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
     return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 
-class Space(Protocol):
+class VectorSpace(Protocol):
     """Interface of vectors of one length and distribution; a matrix Q has such vectors as rows."""
 
-    @property
-    def xp(self) -> Any:
-        """Return the array namespace of the vectors."""
+    xp: Any
+
+    def basis(self, count: int) -> Basis:
+        """Return an empty basis with memory for `count` vectors."""
+        return Basis(self, count)
 
     def zeros(self) -> Vector:
         """Return a vector of zeros."""
@@ -59,7 +61,7 @@ class Space(Protocol):
 class Basis:
     """Orthonormal vectors q_1 … q_k of a space: a `krylov.Basis`."""
 
-    def __init__(self, space: Space, count: int):
+    def __init__(self, space: VectorSpace, count: int):
         self._space, self._Q, self._k = space, space.rows(count), 0
 
     @property
@@ -91,7 +93,7 @@ class Basis:
         return d
 
 
-class DistSpace:
+class DistSpace(VectorSpace):
     """Vectors over the rows or over the columns, with `size` entries on this rank.
 
     A vector over the columns is replicated along a process column but must be counted once in sums: `counts` is True
@@ -102,10 +104,6 @@ class DistSpace:
     def __init__(self, kernels: Kernels, ranks: Communicator, size: int, *, counts: bool):
         self.kernels, self.ranks, self.size, self.counts = kernels, ranks, size, counts
         self.xp = kernels.xp
-
-    def basis(self, count: int) -> Basis:
-        """Return an empty basis with memory for `count` vectors."""
-        return Basis(self, count)
 
     def zeros(self) -> Vector:
         """Return a vector of zeros."""
@@ -148,15 +146,11 @@ class DistSpace:
         self.kernels.add_matvec(w, Q, t, transposed=True)
 
 
-class ArraySpace:
+class ArraySpace(VectorSpace):
     """Arrays of the shape and type of `like`: vectors, or blocks of one column."""
 
     def __init__(self, xp: Any, like: Vector):
         self.xp, self._like = xp, like
-
-    def basis(self, count: int) -> Basis:
-        """Return an empty basis with memory for `count` vectors."""
-        return Basis(self, count)
 
     def zeros(self) -> Vector:
         """Return a vector of zeros."""

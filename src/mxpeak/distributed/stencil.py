@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
 from typing import Any
-
-import numpy as np
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
-from mxpeak.distributed.halo import Exchange, Partner, localized
+from mxpeak.distributed.halo import Exchange, box_partners, localized
 from mxpeak.distributed.rows import RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import Level, SparseMatrix
@@ -142,7 +139,9 @@ def make_stencil(
         orders.append(kernels.order(rows, order))
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), len(rows.indices) * 12 + box.rows * 8
-        store = _LevelStore(kernels, comm, rows, orders[depth], partial(Exchange, kernels, comm, _partners(box)), spans)
+        store = _LevelStore(
+            kernels, comm, rows, orders[depth], partial(Exchange, kernels, comm, box_partners(box)), spans
+        )
         for of_form, form in zip(levels, forms):
             level, outer = store.store(form, depth)
             if depth:
@@ -210,20 +209,6 @@ def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
     half, point = box.coarser(), coarse.new_to_old
     x, y, z = point % half.nx, point // half.nx % half.ny, point // (half.nx * half.ny)
     return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]
-
-
-def _partners(box: Box) -> list[Partner]:
-    """Return the neighbors of a box as the partners of its halo exchange."""
-    return [
-        Partner(part.rank, np.array(_points(box, part.first, part.shape), np.int64), part.recv_offset, part.count)
-        for part in box.neighbors()
-    ]
-
-
-def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the rows of a part of a box, with x fastest."""
-    ranges = [range(at, at + size) for at, size in zip(first, shape)]
-    return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]
 
 
 def make_general(

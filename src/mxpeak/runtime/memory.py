@@ -7,7 +7,7 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, raise_first_error
-from mxpeak.comm.transports.dry_run import DryRunCommunicator
+from mxpeak.comm.transports.solo import DryRunCommunicator
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import gpu_count, open_device

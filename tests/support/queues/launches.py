@@ -44,7 +44,8 @@ def _rows(y: Any, chosen: Any) -> Region:
     return Region(whole.memory, whole.first, whole.shape, whole.strides, whole.itemsize, True, rows)
 
 
-def _sweep(device: Any, A: Any, steps: Any, b: Any, Hx: Any, x: Any, keep: Any, parts: int, **_: Any) -> list[Region]:
+def _sweep(device: Any, A: Any, task: Any, Hx: Any) -> list[Region]:
+    steps, b, x, keep, _ = task
     rows = [inside(steps.chunks[step]).rows for step in range(steps.count)]
     read = [t for t in (A.entries, A.diagonal, b, Hx) if t is not None]
     return [
@@ -58,7 +59,8 @@ def _multiply(device: Any, A: Any, x: Any, y: Any) -> list[Region]:
     return [region(A.entries, False), region(A.diagonal, False), region(x[: A.n], False), region(y[: A.n], True)]
 
 
-def _residual(device: Any, A: Any, coarse: Any, b: Any, x: Any, keep: Any, r: Any, parts: int) -> list[Region]:
+def _residual(device: Any, A: Any, task: Any) -> list[Region]:
+    _, b, x, keep, r, _ = task
     read = [t for t in (A.entries, A.diagonal, b, keep) if t is not None]
     return [*(region(t, False) for t in read), region(x[: A.n], False), region(r, True)]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -138,7 +137,7 @@ class _Persistent:
             request.Free()
 
 
-class Mpi:
+class Mpi(Communicator):
     """A group of MPI ranks."""
 
     name = "mpi"
@@ -153,12 +152,6 @@ class Mpi:
         self._all = f"all {self.size} ranks of {self._world[0]} to {self._world[-1]}"
         # MPI errors become exceptions, so that the traceback of the failing rank is visible.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-
-    def with_transport(self, transport: Transport) -> Communicator:
-        """Return this group with another transport."""
-        other = copy(self)
-        other.transport = transport
-        return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Return this group with device buffers passed to MPI, if MPI reports support on all ranks."""

@@ -1,4 +1,4 @@
-"""A communicator of one rank, without messages."""
+"""Communicators without messages: of one rank, and for dry runs of many."""
 
 from __future__ import annotations
 
@@ -82,3 +82,21 @@ class Solo:
         if sys.stderr is not None:
             sys.stderr.flush()
         os._exit(code)
+
+
+class DryRunCommunicator(Solo):
+    """P ranks of this host, all of which answer like the calling process."""
+
+    name = "auto"  # the transport of the planned run is unknown
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+
+    def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """Return the object P times."""
+        return [obj] * self.size
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """Return all ranks as one group."""
+        return None if color is None else DryRunCommunicator(self.size)

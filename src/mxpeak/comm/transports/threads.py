@@ -11,7 +11,6 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.async_buffer import fulfilled
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.transports.solo import Done
 
 #: Seconds after which a missing message fails the test, instead of a hang.
@@ -133,7 +132,7 @@ def _flat(buffer: Buffer) -> Any:
     return flat
 
 
-class Threads:
+class Threads(Communicator):
     """One virtual rank's view of a group."""
 
     name = "threads"
@@ -142,12 +141,6 @@ class Threads:
         self._post, self._group, self.rank, self.size = post, group, rank, size
         self.transport = transport
         self._count = count(1)  # number of collectives, shared with this group's other transports
-
-    def with_transport(self, transport: Transport) -> Communicator:
-        """Return this group with another transport."""
-        other = copy(self)
-        other.transport = transport
-        return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Return None: NumPy copies messages and cannot read device memory."""
@@ -165,9 +158,6 @@ class Threads:
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
         memory, land = self.transport.incoming(buffer)
         return arrival(_Receive(self._post, address, fulfilled(memory)), land)
-
-    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """Return None: there is no faster way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """Send from the root to all other ranks."""

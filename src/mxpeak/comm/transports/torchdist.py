@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from atexit import register
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from mxpeak.async_buffer import fulfilled
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.shutdown import Watch, abort, exit_now, leave
 from mxpeak.comm.transports import nccl
 from mxpeak.comm.transports.gloo import Group, as_bytes, as_tensor, await_work
@@ -55,7 +55,7 @@ class _Collective:
         await_work(self._work)
 
 
-class TorchDist:
+class TorchDist(Communicator):
     """A group of ranks of torch.distributed; after `direct` has created channels, it sends tensors on GPUs directly."""
 
     name = "torch"
@@ -64,12 +64,6 @@ class TorchDist:
         self._group, self._end, self.transport = group, end, transport
         self._channels: nccl.Channels | None = None
         self.rank, self.size = group.rank, group.size
-
-    def with_transport(self, transport: Transport) -> Communicator:
-        """Return this group with another transport."""
-        other = copy(self)
-        other.transport = transport
-        return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Return this group with NCCL between its GPUs, or None without NCCL or if ranks share a GPU."""
@@ -103,9 +97,6 @@ class TorchDist:
     def _channel(self, tag: int) -> nccl.Channel:
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
         return self._channels.of(tag)
-
-    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """Return None: there is no faster way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """Start the library's broadcast."""

@@ -120,6 +120,31 @@ class Coarse:
     surface: Surface
 
 
+class SweepTask(NamedTuple):
+    """A sweep x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, step by step.
+
+    In a backward sweep, `parts` omits L, and b is the vector `keep` of the forward sweep. In a sweep from zero,
+    `parts` omits U. The vector `keep`, if given, is set to b_i - (H x)_i - Σ_L a_ij x_j.
+    """
+
+    steps: SweepSteps
+    b: Tensor
+    x: Tensor
+    keep: Tensor | None
+    parts: int
+
+
+class ResidualTask(NamedTuple):
+    """A residual r = b - (L + D + U) x at selected rows; -U x if `parts` is UPPER, b - keep - L x if it is LOWER."""
+
+    coarse: Coarse
+    b: Tensor
+    x: Tensor
+    keep: Tensor | None
+    r: Tensor
+    parts: int
+
+
 @dataclass(slots=True, repr=False, eq=False)
 class TorchMatrix:
     """A matrix of this rank on a device: see `kernels.contract.sparse.Stored`.

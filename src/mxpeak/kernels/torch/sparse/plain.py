@@ -13,11 +13,11 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.sparse.matrix import (
     BITS,
-    Coarse,
     PartSlots,
+    ResidualTask,
     StepChunks,
     Surface,
-    SweepSteps,
+    SweepTask,
     Tensor,
     TorchMatrix,
 )
@@ -42,21 +42,9 @@ def _times(A: TorchMatrix, chunks: StepChunks, x: Tensor, parts: int) -> Tensor:
     return total.view(-1)[chunks.lanes]
 
 
-def sweep(
-    device: Device,
-    A: TorchMatrix,
-    steps: SweepSteps,
-    b: Tensor,
-    Hx: Tensor | None,
-    x: Tensor,
-    keep: Tensor | None,
-    parts: int,
-) -> None:
-    """Compute x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii step by step, and keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
-
-    In a backward sweep, `parts` omits L, and b is the vector `keep` of the forward sweep. In a sweep from zero,
-    `parts` omits U.
-    """
+def sweep(device: Device, A: TorchMatrix, task: SweepTask, Hx: Tensor | None) -> None:
+    """Run a sweep; H x is 0 if it is not given."""
+    steps, b, x, keep, parts = task
     for step in steps.sequence(parts):
         chunks = steps.chunks[step]
         rows = chunks.rows
@@ -77,10 +65,9 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
         y[rows] = _times(A, chunks, x, LOWER | UPPER) + A.diagonal[rows] * x[rows]
 
 
-def residual(
-    device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
-) -> None:
-    """Compute r[targets_i] = b_i - (L + D + U) x, or -U x if `parts` is UPPER, or b - keep - L x if it is LOWER."""
+def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
+    """Compute a residual at the targets of its rows."""
+    coarse, b, x, keep, r, parts = task
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
         rest = -_times(A, chunks, x, parts)

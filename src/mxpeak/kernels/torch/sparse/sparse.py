@@ -23,7 +23,7 @@ from mxpeak.kernels.torch.lu.blas import fp32_products
 from mxpeak.kernels.torch.norms.norms import TorchNorms
 from mxpeak.kernels.torch.sparse import plain
 from mxpeak.kernels.torch.sparse import vectors as sparse_vectors
-from mxpeak.kernels.torch.sparse.matrix import Coarse, SweepSteps, Tensor, TorchMatrix
+from mxpeak.kernels.torch.sparse.matrix import ResidualTask, SweepTask, Tensor, TorchMatrix
 from mxpeak.kernels.torch.sparse.setup import TorchSparseSetup
 from mxpeak.kernels.torch.sparse.steps import coarse_of
 from mxpeak.layout.index_map import consecutive
@@ -105,46 +105,35 @@ class TorchSparse(TorchSparseSetup):
     def sweep_from_zero(
         self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL
     ) -> None:
-        self._replay_sweep(A, A.pattern.from_zero[part], b, x, keep, LOWER)
+        self._replay_sweep(A, SweepTask(A.pattern.from_zero[part], b, x, keep, LOWER))
 
     def sweep_forward(
         self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL
     ) -> None:
         if part != Part.BOUNDARY:
-            self._replay_sweep(A, A.pattern.steps[Part.INTERIOR], b, x, keep, BOTH)
+            self._replay_sweep(A, SweepTask(A.pattern.steps[Part.INTERIOR], b, x, keep, BOTH))
         if part != Part.INTERIOR and A.halo_nnz:
-            self._replay_sweep(A, A.pattern.steps[Part.BOUNDARY], b, x, keep, BOTH, meets_halo=True)
+            self._replay_sweep(A, SweepTask(A.pattern.steps[Part.BOUNDARY], b, x, keep, BOTH), meets_halo=True)
 
     def sweep_backward(self, A: TorchMatrix, keep: Tensor, x: Tensor, *, part: Part = Part.ALL) -> None:
-        self._replay_sweep(A, A.pattern.steps[part], keep, x, None, UPPER)
+        self._replay_sweep(A, SweepTask(A.pattern.steps[part], keep, x, None, UPPER))
 
-    def _replay_sweep(
-        self,
-        A: TorchMatrix,
-        steps: SweepSteps,
-        b: Tensor,
-        x: Tensor,
-        keep: Tensor | None,
-        parts: int,
-        *,
-        meets_halo: bool = False,
-    ) -> None:
-        """Sweep the groups of the given steps, as a graph if graphs are available."""
+    def _replay_sweep(self, A: TorchMatrix, task: SweepTask, *, meets_halo: bool = False) -> None:
+        """Run a sweep, as a graph if graphs are available."""
+        steps, b, x, keep, parts = task
         if steps.count:
             key = ("sweep", id(steps), meets_halo, parts, *_addresses(b, x, keep))
-            A.replay(key, partial(self._sweep, A, steps, b, x, keep, parts, meets_halo))
+            A.replay(key, partial(self._sweep, A, task, meets_halo))
 
-    def _sweep(
-        self, A: TorchMatrix, steps: SweepSteps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool
-    ) -> None:
-        """Sweep the groups of the given steps in order."""
+    def _sweep(self, A: TorchMatrix, task: SweepTask, meets_halo: bool) -> None:
+        """Compute H x if the rows meet the halo, and run a sweep."""
         Hx = None
         if meets_halo:
             if A.Hx is None:
                 A.Hx = torch.zeros_like(A.diagonal)
             Hx = A.Hx
-            self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, Hx, keep=False, factor=1.0)
-        self._sums.sweep(self.device, A, steps, b, Hx, x, keep, parts)
+            self._sums.halo_product(self.device, A, task.x[A.n :], A.pattern.surface, Hx, keep=False, factor=1.0)
+        self._sums.sweep(self.device, A, task, Hx)
 
     def matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, *, part: Part = Part.ALL) -> None:
         if A.n and (A.halo_nnz or part != Part.BOUNDARY):
@@ -173,24 +162,15 @@ class TorchSparse(TorchSparseSetup):
         parts = LOWER if keep is not None else UPPER if swept else BOTH
         if rows.numel() and (coarse.surface.numbers.numel() or part != Part.BOUNDARY):
             key = ("residual", id(coarse), parts, part, *_addresses(None if swept else b, x, keep, r))
-            A.replay(key, partial(self._residual, A, coarse, b, x, keep, r, parts, part))
+            A.replay(key, partial(self._residual, A, ResidualTask(coarse, b, x, keep, r, parts), part))
 
-    def _residual(
-        self,
-        A: TorchMatrix,
-        coarse: Coarse,
-        b: Tensor,
-        x: Tensor,
-        keep: Tensor | None,
-        r: Tensor,
-        parts: int,
-        part: Part,
-    ) -> None:
-        """Compute the residual at selected rows from the parts of the matrix that it needs."""
+    def _residual(self, A: TorchMatrix, task: ResidualTask, part: Part) -> None:
+        """Compute a residual, subtract H x, or both, depending on `part`."""
+        surface = task.coarse.surface
         if part != Part.BOUNDARY:
-            self._sums.residual(self.device, A, coarse, b, x, keep, r, parts)
-        if part != Part.INTERIOR and coarse.surface.numbers.numel():
-            self._sums.halo_product(self.device, A, x[A.n :], coarse.surface, r, keep=True, factor=-1.0)
+            self._sums.residual(self.device, A, task)
+        if part != Part.INTERIOR and surface.numbers.numel():
+            self._sums.halo_product(self.device, A, task.x[A.n :], surface, task.r, keep=True, factor=-1.0)
 
     def read_values(self, A: TorchMatrix) -> int:
         words = A.entries.view(torch.float64)  # a slot of the narrowest values has eight words

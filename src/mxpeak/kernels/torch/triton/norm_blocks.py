@@ -157,6 +157,7 @@ def block(row, memory, line, end, position0, inside, ENTRIES: tl.constexpr):
     Real and imaginary parts are adjacent on a line, so lanes read them together.
     """
     PARTS: tl.constexpr = 2 if ENTRIES.COMPLEX else 1
+    BLOCK: tl.constexpr = (ENTRIES.BL, ENTRIES.U, ENTRIES.K, ENTRIES.BP, 2)
     base, line_stride, stride = memory
     lines = (line + lines_of(ENTRIES))[:, :, None, None]
     reals = (position0 * PARTS + positions_of(ENTRIES.K, ENTRIES.BP * PARTS))[None, None, :, :]
@@ -176,7 +177,7 @@ def block(row, memory, line, end, position0, inside, ENTRIES: tl.constexpr):
             some = some & _in_band(row, lines, positions)
         x = tl.load(at, mask=some, other=0.0)
     if ENTRIES.COMPLEX:
-        re, im = tl.split(tl.reshape(x, [ENTRIES.BL, ENTRIES.U, ENTRIES.K, ENTRIES.BP, 2]))
+        re, im = tl.split(tl.reshape(x, BLOCK))
         return re.to(tl.float64), im.to(tl.float64)
     elif x.dtype == tl.float64:
         return x, x

@@ -82,6 +82,7 @@ def fold_kernel(
     SKIP: tl.constexpr = WANTS.SKIP
     FOLDED: tl.constexpr = WANTS.FOLDED
     BLOCK: tl.constexpr = (ENTRIES.BL, ENTRIES.K, ENTRIES.BP)
+    POSITIONS: tl.constexpr = (ENTRIES.K, ENTRIES.BP)
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     line0, end, position0, d, w, inside = region(row, programs, ENTRIES)
     entries = memory(row, TYPE)
@@ -89,7 +90,7 @@ def fold_kernel(
     line_sums = by_line.sums + (tl.load(row + LINE_SLOT) + w) * by_line.size + (first_line - by_line.origin)
     positions = position0 + positions_of(ENTRIES.K, ENTRIES.BP)
     in_positions = positions < tl.load(row + LENGTH)
-    f_position = tl.zeros([ENTRIES.K, ENTRIES.BP], tl.float64)
+    f_position = tl.zeros(POSITIONS, tl.float64)
     if WANTS.ACROSS:
         f_position = tl.load(factors[1] + first_position + positions, mask=in_positions, other=0.0)
     sums0 = tl.zeros(BLOCK, tl.float64)

@@ -32,8 +32,8 @@ RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (slot_sums.RUNS, slot_sums.N
 Tensor = Any
 #: Classes of `kernels.torch.sparse.matrix`, which is imported after this module.
 TorchMatrix = Any
-SweepSteps = Any
-Coarse = Any
+SweepTask = Any
+ResidualTask = Any
 Surface = Any
 
 #: Number of slots that are loaded together (a kilobyte of 16-bit values per warp), and the number under the
@@ -150,20 +150,13 @@ def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, TASK:
         values += SLOTS * LANES
         columns += SLOTS * LANES
         bases += SLOTS
-    if SLOTS > 4:
-        if count & 4:
-            total = _batch(total, x, values, bases, columns, KIND, E4M3, 4)
-            values += 4 * LANES
-            columns += 4 * LANES
-            bases += 4
-    if SLOTS > 2:
-        if count & 2:
-            total = _batch(total, x, values, bases, columns, KIND, E4M3, 2)
-            values += 2 * LANES
-            columns += 2 * LANES
-            bases += 2
-    if count & 1:
-        total = _batch(total, x, values, bases, columns, KIND, E4M3, 1)
+    for power in tl.static_range(2, -1, -1):
+        if (1 << power) < SLOTS:
+            if count & (1 << power):
+                total = _batch(total, x, values, bases, columns, KIND, E4M3, 1 << power)
+                values += (1 << power) * LANES
+                columns += (1 << power) * LANES
+                bases += 1 << power
     return total
 
 
@@ -324,16 +317,8 @@ def _launch(
     )
 
 
-def sweep(
-    device: Device,
-    A: TorchMatrix,
-    steps: SweepSteps,
-    b: Tensor,
-    Hx: Tensor | None,
-    x: Tensor,
-    keep: Tensor | None,
-    parts: int,
-) -> None:
+def sweep(device: Device, A: TorchMatrix, task: SweepTask, Hx: Tensor | None) -> None:
+    steps, b, x, keep, parts = task
     vectors = b, x if Hx is None else Hx, x, x if keep is None else keep
     options: dict[str, Any] = {"parts": parts, "halo": Hx is not None, "keep": keep is not None}
     for step in steps.sequence(parts):
@@ -345,9 +330,8 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
     _launch(multiply_kernel, device, A, table, (0, len(table)), x, y)
 
 
-def residual(
-    device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
-) -> None:
+def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
+    coarse, b, x, keep, r, parts = task
     table = coarse.steps.table
     vectors = b, x, b if keep is None else keep, coarse.targets, r
     _launch(residual_kernel, device, A, table, (0, len(table)), *vectors, parts=parts)
