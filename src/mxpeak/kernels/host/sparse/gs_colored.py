@@ -12,7 +12,7 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import FALSE, ONE, TRUE, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import barrier, piece
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, FAR, L_PART, LOWER, NEAR, ROW, ROWS, SLOT, U_PART, UPPER
-from mxpeak.kernels.host.sparse.slot_sums import LANES, Slots, sum_runs, widened_value
+from mxpeak.kernels.host.sparse.slot_sums import LANES, SlotSpan, sum_runs, widened_value
 
 
 class StepList(NamedTuple):
@@ -26,7 +26,7 @@ class StepList(NamedTuple):
 def _add_part(row, rows, slots, counts, A, x, out, fresh):
     """Add the product of one part of a chunk and x to `out`, or store the product in `out` if `fresh`."""
     (slot, near0, far0), (runs, nears, fars) = slots, counts
-    sum_runs(Slots(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, None, None)
+    sum_runs(SlotSpan(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, None, None)
     for s in range(nears):
         value = piece(A.values, (slot + runs + s) * LANES, LANES)
         column = piece(A.near, (near0 + s) * LANES, LANES)

@@ -48,7 +48,7 @@ F32 = ir.FloatType()
 STORED = {types.float64: ir.DoubleType(), types.float32: F32, types.int16: I16, types.uint16: I16, types.uint8: I8}
 
 
-class Slots(NamedTuple):
+class SlotSpan(NamedTuple):
     """Slots of a chunk in the form that the intrinsics of this module receive.
 
     values, value0      the stored values, and the index of the first value

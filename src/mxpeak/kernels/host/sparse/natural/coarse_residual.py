@@ -27,7 +27,7 @@ from mxpeak.kernels.host.sparse.natural import slot_format
 from mxpeak.kernels.host.sparse.natural.gs_csr import AHEAD, prefetch, sum_of
 from mxpeak.kernels.host.sparse.slot_sums import EVERY_SECOND as GROUP
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse.slot_sums import Slots, sum_every_second, sum_every_second_columns
+from mxpeak.kernels.host.sparse.slot_sums import SlotSpan, sum_every_second, sum_every_second_columns
 
 #: Groups of a chunk.
 GROUPS = LANES // GROUP
@@ -115,10 +115,10 @@ def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
         after, slot = min(c + CHUNKS_AHEAD, chunks - 1), np.int64(table[c, SLOT])
         runs, columns = np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
         ahead = (np.int64(table[after, SLOT]) - slot) * LANES
-        of_runs, starts_c = Slots(values, slot * LANES, bases, slot, runs), piece(starts, c * GROUPS, GROUPS)
+        of_runs, starts_c = SlotSpan(values, slot * LANES, bases, slot, runs), piece(starts, c * GROUPS, GROUPS)
         sum_every_second(of_runs, x, starts_c, total, True, ahead, None)
         if columns:
-            of_columns = Slots(values, (slot + runs) * LANES, far, np.int64(table[c, FAR]) * LANES, columns)
+            of_columns = SlotSpan(values, (slot + runs) * LANES, far, np.int64(table[c, FAR]) * LANES, columns)
             far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
             sum_every_second_columns(of_columns, x, None, total, False, far_ahead, None)
         first, full = begins[c * GROUPS], begins[(c + 1) * GROUPS] - begins[c * GROUPS] == LANES

@@ -44,7 +44,7 @@ from mxpeak.kernels.host.sparse.slot_sums import (
     I64,
     PREFETCHES,
     RECURRENCE_BLOCK,
-    Slots,
+    SlotSpan,
     load_values,
     sum_block_columns,
     sum_block_runs,
@@ -74,10 +74,10 @@ def _sum_parts(A, c, after, first, end, x, out):
         far_ahead = (np.int64(table[after, FAR + 2 * upper]) - np.int64(table[c, FAR + 2 * upper])) * LANES
         slot, far0 = slots_before(table, c, part)
         runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
-        sum_successive_runs(Slots(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, ahead, down)
+        sum_successive_runs(SlotSpan(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, ahead, down)
         fresh = False
         if columns:
-            of_columns = Slots(A.values, (slot + runs) * LANES, A.far, far0 * LANES, columns)
+            of_columns = SlotSpan(A.values, (slot + runs) * LANES, A.far, far0 * LANES, columns)
             sum_successive_columns(of_columns, x, None, out, False, far_ahead, down)
     before = np.int64(table[c, COUNTS + OVERFLOW])
     overflow = before + np.int64(table[c, COUNTS + OVERFLOW + 1])
@@ -212,11 +212,11 @@ def _add_block(A, c, part, lane0, x, out):
     row, adjacent = np.int64(table[c, ROW]) + lane0, np.int64(table[c, COUNTS + NEXT + upper])
     to = piece(out, lane0, RECURRENCE_BLOCK)
     for first, end in ((ZERO, adjacent), (adjacent + 1, runs + columns)):
-        of_runs = Slots(A.values, (slot + first) * LANES + lane0, A.bases, slot + first, min(end, runs) - first)
+        of_runs = SlotSpan(A.values, (slot + first) * LANES + lane0, A.bases, slot + first, min(end, runs) - first)
         sum_block_runs(of_runs, x, row, to, False, None, None)
         begin = max(first, runs)
         value0, column0 = (slot + begin) * LANES + lane0, (far0 + begin - runs) * LANES + lane0
-        sum_block_columns(Slots(A.values, value0, A.far, column0, end - begin), x, None, to, False, None, None)
+        sum_block_columns(SlotSpan(A.values, value0, A.far, column0, end - begin), x, None, to, False, None, None)
 
 
 @inner(fastmath={"contract"}, inline=True)
