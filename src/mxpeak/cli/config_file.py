@@ -58,7 +58,9 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
     The file may come from another person, so it cannot decide which files this run writes.
     """
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
-    values = {name: setting["value"] for name, setting in settings.items() if _was_set(setting["origin"])}
+    # a value has a source, or an input file under its own name, such as hpcg.dat
+    sources = [*ORIGINS[1:], *(benchmark.input.name for benchmark in BENCHMARKS.values() if benchmark.input)]
+    values = {name: setting["value"] for name, setting in settings.items() if setting["origin"] in sources}
     benchmark = BENCHMARKS.get(result["benchmark"])
     # Values that only HPL.dat can set have no flag, and most files set these values to the defaults.
     if benchmark is not None:
@@ -91,13 +93,6 @@ def _grids(value: Any) -> Any:
     pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return [f"{P}x{Q}" for P, Q in pairs] if whole else value
-
-
-def _was_set(origin: str) -> bool:
-    """Return whether a value had a source: an origin, or an input file under its own name, such as hpcg.dat."""
-    return origin in ORIGINS[1:] or any(
-        benchmark.input and origin == benchmark.input.name for benchmark in BENCHMARKS.values()
-    )
 
 
 def read_toml(path: str, text: str | None = None) -> dict[str, Any]:

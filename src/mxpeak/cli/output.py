@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -135,7 +135,8 @@ def write_new(path: Path, text: str) -> None:
     part = _part_of(path)
     try:
         _write_out(part, text)
-        name = next(name for name in _names(path) if _taken(part, name))
+        others = (path.with_name(f"{path.stem}-{k}{path.suffix}") for k in count(2))
+        name = next(name for name in chain([path], others) if _taken(part, name))
         if name != path:
             with suppress(OSError):  # a broken stderr must not end a run
                 text = f"warning: {path} was created during the run; the result is in {name}"
@@ -155,11 +156,6 @@ def _write_out(part: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _names(path: Path) -> Iterator[Path]:
-    yield path
-    yield from (path.with_name(f"{path.stem}-{k}{path.suffix}") for k in count(2))
 
 
 def _taken(part: Path, name: Path) -> bool:

@@ -51,9 +51,7 @@ def rate_of(result: Body) -> float:
 
 
 def meter(fraction: float | None, tooltip: str = "") -> str:
-    """Return a bar that is filled to a share of its width; a share above 100 % is shown by a line at the end of the
-    bar.
-    """
+    """Return a bar that is filled to a share of its width; a line at its end shows a share above 100 %."""
     if fraction is None:
         return ""
     width = 100 * min(1.0, max(0.0, fraction))
@@ -73,11 +71,8 @@ def folded(title: str, content: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], wide: int | None = None) -> str:
     """Return a table of plain values; lines in the column `wide` may break anywhere."""
-    lines = []
-    for row in rows:
-        cells = (f'<td class="value">{text(c)}</td>' if k == wide else f"<td>{text(c)}</td>" for k, c in enumerate(row))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    if not lines:
-        return ""
-    titles = "<tr>" + "".join(f"<th>{text(cell)}</th>" for cell in head) + "</tr>" if any(head) else ""
-    return f"<table>{titles}{''.join(lines)}</table>"
+    look = ' class="value"'
+    lines = ["".join(f"<td{look * (k == wide)}>{text(cell)}</td>" for k, cell in enumerate(row)) for row in rows]
+    titles = ["".join(f"<th>{text(cell)}</th>" for cell in head)] if any(head) else []
+    body = "".join(f"<tr>{line}</tr>" for line in titles + lines)
+    return f"<table>{body}</table>" if lines else ""

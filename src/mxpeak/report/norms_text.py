@@ -19,8 +19,8 @@ class NormsLines(Lines):
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """Return a short description of a case."""
-        return norms_case_text(problem)
+        """Return a case such as one general float64 C 10240x10240, with grid and block size if there are several."""
+        return " ".join(_parts(problem, "x"))
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
         """Return the kind, the structure, the type, the layout and the size of a case."""
@@ -62,11 +62,6 @@ def _values(result: Result) -> dict[str, float]:
     """Return the norms by kind."""
     values = result.result.get("values") or {result.problem.get("kind"): result.result.get("value")}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def norms_case_text(problem: Mapping[str, Any]) -> str:
-    """Return a case such as one general float64 C 10240x10240, with grid and block size if there are several blocks."""
-    return " ".join(_parts(problem, "x"))
 
 
 def _parts(problem: Mapping[str, Any], times: str) -> list[str]:

@@ -123,9 +123,8 @@ def curves(
     """Draw curves with a legend, the first one in the background."""
     drawing = [*_frame(x, y, x_label, y_label)]
     for curve in series:
-        drawing += _drawn(
-            curve, [(x.place(at, LEFT, RIGHT), y.place(value, BOTTOM, TOP)) for at, value in curve.points]
-        )
+        places = [(x.place(at, LEFT, RIGHT), y.place(value, BOTTOM, TOP)) for at, value in curve.points]
+        drawing += _drawn(curve, places)
     return _figure(title, drawing, [(_key(curve), curve.label) for curve in series], caption)
 
 

@@ -27,14 +27,8 @@ def chrome_trace(cases: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> st
 
 
 def _span(event: Mapping[str, Any], begin_s: float) -> dict[str, Any]:
-    return {
-        "name": event["name"],
-        "ph": "X",
-        "pid": event["rank"],
-        "tid": LANES.index(event["lane"]),
-        "ts": 1e6 * (begin_s + event["begin_s"]),
-        "dur": 1e6 * event["time_s"],
-    }
+    place = {"name": event["name"], "ph": "X", "pid": event["rank"], "tid": LANES.index(event["lane"])}
+    return {**place, "ts": 1e6 * (begin_s + event["begin_s"]), "dur": 1e6 * event["time_s"]}
 
 
 def _meta(kind: str, rank: int, lane: int, name: str) -> dict[str, Any]:
