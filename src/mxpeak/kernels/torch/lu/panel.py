@@ -79,11 +79,7 @@ def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange 
         return factor_on_host(device, host, brought(device, panel), exchange)
     there = list(zip(_parts(panel), panel.copies))
     torch.cuda.current_stream(device.where).synchronize()
-    outcome = _factored(
-        host,
-        _in_memory(panel, (copy.as_strided(part.shape, part.stride(), 0).numpy() for part, copy in there)),
-        exchange,
-    )
+    outcome = _factored(host, _in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
     for part, copy in there:
         _flat(part).copy_(copy, non_blocking=True)
     return outcome
@@ -111,3 +107,8 @@ def _flat(part: Tensor) -> Tensor:
     if part.dim() == 1 or part.numel() == 0:
         return part.reshape(-1)
     return part.as_strided((part.stride(1) * (part.shape[1] - 1) + part.shape[0],), (1,))
+
+
+def _shaped_like(part: Tensor, piece: Tensor) -> Any:
+    """Return host memory as an array with the shape and strides of a part of a panel."""
+    return piece.as_strided(part.shape, part.stride(), 0).numpy()
