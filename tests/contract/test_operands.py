@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.engine import blas, matrix_engines
@@ -22,6 +23,7 @@ from mxpeak.kernels.host.lu.engine_products import EngineLU
 from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
+from tests.support.blocks import WIDE
 
 HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in matrix_engines.present()] or [
     pytest.param(UNITS[0], id="none", marks=pytest.mark.skip(reason="this processor has no products of 16-bit numbers"))
@@ -181,26 +183,46 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
         HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in matrix_engines.present()
     ]
     kernels[0].trsm = "inverse"
-    for host in kernels:
-        precision = host.units[0].precision if host.units else "fp32"
-        u_low = 0.0 if precision == "fp32" else PRECISIONS[precision].u
+    cases = [(host, "fp32", host.units[0].precision if host.units else "fp32") for host in kernels]
+    for host, stored, precision in [(kernels[0], "fp64", "fp64"), *cases]:
+        u, u_low = PRECISIONS[stored].u, 0.0 if precision == stored else PRECISIONS[precision].u
         for n, many in ((64, 40), (70, 801), (129, 1), (200, 403), (449, 50)):
             T, L = rng.random((n, n)) - 0.5 + n * np.eye(n), np.tril(rng.random((n, n)) - 0.5, -1) / n**0.5
-            upper, lower = (host.panel(host.buffer(host.panel_size(n, n, "fp32"), "fp32"), n, n) for _ in range(2))
+            upper, lower = (host.panel(host.buffer(host.panel_size(n, n, stored), stored), n, n) for _ in range(2))
             upper[:], lower[:] = np.where(np.tri(n, k=-1), np.nan, T), np.where(np.tri(n, k=-1), L, np.nan)
-            T, L = np.triu(upper).astype(np.float64), np.tril(lower, -1).astype(np.float64) + np.eye(n)
+            T, L = np.triu(upper).astype(WIDE), np.tril(lower, -1).astype(WIDE) + np.eye(n, dtype=WIDE)
             T[np.tri(n, k=-1, dtype=bool)], L[~np.tri(n, dtype=bool)] = 0.0, 0.0
-            b = rng.random((many, n)) - 0.5
-            X, Y = host.matrix(many, n, "fp32"), host.matrix(n, many, "fp32")
-            X[:], Y[:] = b, b.T
+            X, Y = host.matrix(many, n, stored), host.matrix(n, many, stored)
+            X[:] = rng.random((many, n)) - 0.5
+            b = X.astype(WIDE)
+            Y[:] = X.T
             done = host.solve_right_upper(X, upper, precision), host.solve_unit_lower(lower, Y, precision)
-            assert set(done) == {PanelSolve(precision if n > 64 else "fp32", "blocked-inverse")}
-            x, y = X.astype(np.float64), Y.astype(np.float64)
-            b = b.astype(np.float32)
+            assert set(done) == {PanelSolve(precision if n > 64 else stored, "blocked-inverse")}
+            x, y = X.astype(WIDE), Y.astype(WIDE)
             # Blocks' inverses: |T_jj^-1||T_jj| has row sums below 2 here, |L_jj^-1||L_jj| below 5.
             right, left = np.abs(x) @ np.abs(T), np.abs(L) @ np.abs(y)
-            assert np.all(np.abs(x @ T - b) <= (2 * u_low + 2 * (n + 1) * U) * right), (precision, n)
-            assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * U) * left.max()), (precision, n)
+            assert np.all(np.abs(x @ T - b) <= (2 * u_low + 2 * (n + 1) * u) * right), (precision, n)
+            assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * u) * left.max()), (precision, n)
+
+
+@pytest.mark.parametrize("n", [128, 200])
+def test_solves_with_pivoted_factors_use_inverses_in_fp64(n: int, rng: Any) -> None:
+    """|L X - B| <= 16 n u |L||X|: the growth of variances is below 256, of standard deviations below 16."""
+    host = HostKernels(2, poison=True, units=())
+    host.trsm = "inverse"
+    for _ in range(10):
+        A = rng.random((4 * n, n)) - 0.5
+        _, factor, _ = scipy.linalg.lu(A)
+        L = host.panel(host.buffer(host.panel_size(n, n)), n, n)
+        L[:] = np.where(np.tri(n, k=-1), factor[:n], np.nan)
+        B = rng.random((n, 301)) - 0.5
+        X = host.matrix(n, 301)
+        X[:] = B
+        assert host.solve_unit_lower(L, X, "fp64") == PanelSolve("fp64", "blocked-inverse")
+        I_L, x = np.tril(factor[:n], -1).astype(WIDE) + np.eye(n, dtype=WIDE), X.astype(WIDE)
+        off, size = I_L @ x - B, np.abs(I_L) @ np.abs(x)
+        assert np.all(np.abs(off) <= 16 * n * PRECISIONS["fp64"].u * size)
+        assert np.linalg.norm(off) <= 4 * PRECISIONS["fp64"].u * np.linalg.norm(size)  # by its statistics
 
 
 def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:

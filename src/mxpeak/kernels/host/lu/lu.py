@@ -44,8 +44,8 @@ WIDTH = 512
 FEW = 4
 
 
-#: OpenBLAS kernels whose STRSM is slower than products and inverses.  AVX-512: 45 to 63 GFLOP/s of 180 at NB = 512,
-#: with products 96.  AVX2: 100 of 106, with products 80.
+#: OpenBLAS kernels whose STRSM and DTRSM are slower than products and inverses.  STRSM with AVX-512: 45 to 63 GFLOP/s
+#: of 180 at NB = 512, with products 96.  With AVX2: 100 of 106, with products 80.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
@@ -59,8 +59,7 @@ class HostLu(HostPanels, Synchronous):
         super().__init__(team)
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        #: How fp32 solves with the diagonal block: by BLAS (`library`), or by products with inverted blocks
-        #: (`inverse`).
+        #: Solves with the diagonal block: by BLAS (`library`), or by products with inverted blocks (`inverse`).
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
@@ -140,14 +139,14 @@ class HostLu(HostPanels, Synchronous):
         singular[0] = first[0]
 
     def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
-        if not self._by_library(B, precision) and (operands := self._solve32("right", B, U, precision)):
+        if not self._by_library(precision) and (operands := self._solve_by_inverses("right", B, U, precision)):
             return PanelSolve(operands, BLOCKED_INVERSE)
         self._team.run(self._solve_right_part, B, U)
         return by_substitution(B)
 
-    def _by_library(self, B: Array, precision: str) -> bool:
-        """Return whether BLAS solves for the right-hand sides B."""
-        return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
+    def _by_library(self, precision: str) -> bool:
+        """Return whether BLAS solves."""
+        return self.trsm == "library" and unit_for(precision, self.units) is None
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
         """Solve for the rows that belong to one thread."""
@@ -155,7 +154,7 @@ class HostLu(HostPanels, Synchronous):
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
     def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
-        if not self._by_library(B, precision) and (operands := self._solve32("left", B, L, precision)):
+        if not self._by_library(precision) and (operands := self._solve_by_inverses("left", B, L, precision)):
             return PanelSolve(operands, BLOCKED_INVERSE)
         self._team.run(self._solve_left_part, L, B)
         return by_substitution(B)
@@ -165,34 +164,35 @@ class HostLu(HostPanels, Synchronous):
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
-    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> str:
-        """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
+    def _solve_by_inverses(self, side: str, B: Array, T: Array, precision: str) -> str:
+        """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left).
 
         Returns the precision of the products' operands. Returns "" and leaves B unchanged if inverses of the blocks of
         T would be far less accurate than substitution.
         """
-        threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
-        W = self.matrix(n, n, "fp32")
+        stored, gemm = ("fp64", "dgemm") if B.dtype == np.float64 else ("fp32", "sgemm")
+        threads, n, gemm_address = self.threads, T.shape[0], blas.address(gemm)
+        W = self.matrix(n, n, stored)
         self.copy(T, W)
         unit = unit_for(precision, self.units)
         T_low = None
         if unit is not None and n > solves.BLOCK:
             T_low = self.operand_matrix(self.operand_buffer(n, n, precision, side), n, n, precision, side)
             self.cast(W, T_low, precision)
-        growth, u_ratio = np.empty(1), 1.0 if T_low is None else format_of(precision).u / format_of("fp32").u
-        solves.invert_blocks(side == "right", W, growth)
-        if not growth[0] <= solves.MAX_GROWTH * u_ratio**2:  # or NaN
+        growth, u_ratio = np.empty(threads), 1.0 if T_low is None else format_of(precision).u / format_of(stored).u
+        self._team.run(solves.invert_blocks, threads, side == "right", W, growth)
+        if not np.max(growth) <= solves.MAX_GROWTH[stored] * u_ratio**2:  # or NaN
             return ""
         if unit is None or T_low is None:
-            self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm)
-            return "fp32"
+            self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm_address)
+            return stored
         tiles, fp16 = self._engine_tiles(unit), precision == "fp16"
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
-            self._team.run(solves.solve_right_rounded, threads, tiles, fp16, B, W, T_low.strips, X_rows, gemm)
+            self._team.run(solves.solve_right_rounded, threads, tiles, fp16, B, W, T_low.strips, X_rows, gemm_address)
         else:
             X_strips = solves.strips_of_X(threads, n)
-            self._team.run(solves.solve_left_rounded, threads, tiles, fp16, B, W, T_low.pairs, X_strips, gemm)
+            self._team.run(solves.solve_left_rounded, threads, tiles, fp16, B, W, T_low.pairs, X_strips, gemm_address)
         return precision
 
     def _engine_tiles(self, engine: MatrixEngine) -> EngineTiles:

@@ -1,6 +1,6 @@
 """Solves with the triangle of a panel's block for many right-hand sides: products, and 64×64 inverses on its diagonal.
 
-BLAS's fp32 solves run at 20 to 50 % of the speed of its products.  X = B T^-1 by blocks of 64 columns, T upper:
+BLAS's solves run at 20 to 50 % of the speed of its products.  X = B T^-1 by blocks of 64 columns, T upper:
 
     X_j = (B_j - Σ_(i<j) X_i T_ij) T_jj^-1                the inverses computed in fp64
 
@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.engine.jit import FLAG, INT, MATRIX32, VECTOR, ZERO, inner, jit
+from mxpeak.kernels.host.engine.jit import FLAG, INT, MATRIX, MATRIX32, VECTOR, ZERO, inner, jit
 from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, DEPTH, ROWS, begin, end
 from mxpeak.kernels.host.engine.vector_ir import gemm_at, row, row_block
 from mxpeak.kernels.host.lu.operands import (
@@ -34,13 +34,14 @@ from mxpeak.kernels.host.lu.operands import (
     tiles_of,
 )
 from mxpeak.kernels.host.lu.row_moves import part_of
-from mxpeak.kernels.host.lu.triangle import dot
+from mxpeak.kernels.host.lu.triangle import add, dot_squared
 
 #: The order of the inverted diagonal blocks.
 BLOCK = 64
-#: The largest growth of variances for which inverses are used. A well-scaled block has less than 2, and the variance
-#: of a sum of 64 products in fp32 is ten times the variance of one rounding.
-MAX_GROWTH = 16.0
+#: The largest growth of variances for which inverses are used.  fp32: a well-scaled block of HPL-MxP has less than 2,
+#: and the variance of a sum of 64 products is ten times the variance of one rounding.  fp64: L11 of a random matrix
+#: with pivoting has 30 to 45.  An entry of U12 has this error once, but rounding errors of all its updates.
+MAX_GROWTH = {"fp32": 16.0, "fp64": 256.0}
 #: Right-hand sides that are solved together: with the columns of a block they stay in the second-level cache.
 CHUNK = 384
 
@@ -59,20 +60,19 @@ def _add_squared(upper, T, j0, x, y):
 
 
 @inner()
-def _growth(upper, T, j0, W_columns, sums):
+def _growth(upper, T, j0, W, sums):
     """Return how much an inverse W of T_jj increases the variance of rounding errors: T_jj W T_jj compared with T_jj.
 
     The result is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t. `sums` holds t, (W∘W) t and z.
     """
-    size, worst = W_columns.shape[0], 0.0
+    size, worst = W.shape[0], 0.0
     sums[:] = 0.0
     t, inner_sums, z = sums[0, :size], sums[1, :size], sums[2, :size]
     z[:] = 1.0
     _add_squared(upper, T, j0, z, t)
     z[:] = 0.0
-    for k in range(size):
-        for i in range(size):
-            inner_sums[i] += W_columns[k, i] * W_columns[k, i] * t[k]
+    for i in range(size):
+        inner_sums[i] = dot_squared(row(W, i, 0, size), t)
     _add_squared(upper, T, j0, inner_sums, z)
     for i in range(size):
         growth = z[i] / t[i]
@@ -81,34 +81,40 @@ def _growth(upper, T, j0, W_columns, sums):
     return worst
 
 
-@jit(FLAG, MATRIX32, VECTOR, allocates=True, later=True)
-def invert_blocks(upper, T, growth):
-    """Invert the diagonal blocks of an upper or a unit lower triangle in place.
+@inner()
+def _invert(upper, T, j0, W):
+    """Compute W = T_jj^-1 by rows: w_i = (e_i - Σ t_ik w_k) / t_ii, from the last row in an upper triangle."""
+    size = W.shape[0]
+    W[:] = 0.0
+    for step in range(size):
+        i = size - 1 - step if upper else step
+        w_i = row(W, i, 0, size)
+        w_i[i] = 1.0
+        for k in range(i + 1 if upper else 0, size if upper else i):
+            first, last = (k, size) if upper else (0, k + 1)
+            add(row(W, i, first, last), -np.float64(T[j0 + i, j0 + k]), row(W, k, first, last))
+        if upper:
+            for c in range(i, size):
+                w_i[c] /= np.float64(T[j0 + i, j0 + i])
 
-    growth[0] becomes the largest growth of the variance of rounding errors by the inverses, or NaN.
+
+@jit(INT, INT, FLAG, MATRIX32, VECTOR, also=(INT, INT, FLAG, MATRIX, VECTOR), allocates=True, later=True)
+def invert_blocks(tid, threads, upper, T, growth):
+    """Invert the diagonal blocks of an upper or a unit lower triangle in place; each thread takes some blocks.
+
+    growth[tid] becomes the largest growth of the variance of rounding errors by the inverses, or NaN.
     """
-    n = T.shape[0]
-    columns = np.empty((BLOCK, BLOCK))  # of the inverse, each stored as a row
-    sums = np.empty((3, BLOCK))
-    growth[0] = 0.0
-    for j0 in range(0, n, BLOCK):
+    n, worst = T.shape[0], 0.0
+    inverse, sums = np.empty((BLOCK, BLOCK)), np.empty((3, BLOCK))
+    for j0 in range(tid * BLOCK, n, threads * BLOCK):
         size = min(BLOCK, n - j0)
-        columns[:] = 0.0
-        for c in range(size):
-            # From row c upward in an upper triangle, downward in a lower one.
-            for step in range(c + 1 if upper else size - c):
-                r = c - step if upper else c + step
-                first, last = (r + 1, c + 1) if upper else (c, r)
-                total = -dot(row(T, j0 + r, j0 + first, j0 + last), columns[c, first:last])
-                if r == c:
-                    total += 1.0
-                columns[c, r] = total / np.float64(T[j0 + r, j0 + r]) if upper else total
-        block_growth = _growth(upper, T, j0, columns[:size], sums)
-        if block_growth > growth[0] or block_growth != block_growth:
-            growth[0] = block_growth
-        for r in range(size):
-            for c in range(size):
-                T[j0 + r, j0 + c] = columns[c, r]
+        W = inverse[:size, :size]
+        _invert(upper, T, j0, W)
+        block_growth = _growth(upper, T, j0, W, sums)
+        if block_growth > worst or block_growth != block_growth:
+            worst = block_growth
+        T[j0 : j0 + size, j0 : j0 + size] = W
+    growth[tid] = worst
 
 
 def rows_of_X(threads: int, n: int) -> np.ndarray:
@@ -127,7 +133,7 @@ def strips_of_X(threads: int, n: int) -> np.ndarray:
 def _move_out(source, target):
     """Copy the source to the target and set the source to zero, because the product is added to the source."""
     for c in range(source.shape[0]):
-        target[c], source[c] = source[c], np.float32(0)
+        target[c], source[c] = source[c], source.dtype.type(0)
 
 
 @inner()
@@ -138,17 +144,17 @@ def _multiply(right, B, at, count, k, size, W, copy, gemm):
         _move_out(row(B, i + r, j, j + columns), row(copy, r, 0, columns))
     W_kk, C = row_block(W, k, k), row_block(copy, 0, 0)
     first, second = (W_kk, C) if right else (C, W_kk)
-    gemm_at(gemm, np.float32(1), (columns, rows, size), first, second, row_block(B, i, j))
+    gemm_at(gemm, W.dtype.type(1), (columns, rows, size), first, second, row_block(B, i, j))
 
 
-@jit(INT, INT, FLAG, MATRIX32, MATRIX32, INT, allocates=True, later=True)
+@jit(INT, INT, FLAG, MATRIX32, MATRIX32, INT, also=(INT, INT, FLAG, MATRIX, MATRIX, INT), allocates=True, later=True)
 def solve_by_products(tid, threads, right, B, W, gemm):
     """Compute B = B T^-1 in place, T upper, or from the left B = T^-1 B, T unit lower.
 
     W = T by rows with inverted blocks. Each thread takes some rows of B, or some columns from the left.
     """
-    n, minus_one = W.shape[0], np.float32(-1)
-    copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), np.float32)
+    n, minus_one = W.shape[0], W.dtype.type(-1)
+    copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), W.dtype)
     first, end = part_of(tid, threads, B.shape[0] if right else B.shape[1])
     for at in range(first, end, CHUNK):
         count = min(CHUNK, end - at)

@@ -60,7 +60,7 @@ def add_four_dots(y, z, A, i, c0, c1, u, v):
 
 
 @inner(fastmath={"contract", "reassoc"})
-def _dot_squared(a, x):
+def dot_squared(a, x):
     """Return Σ a_j² x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
@@ -79,7 +79,7 @@ def _dot_absolute(a, x):
 
 
 @inner(fastmath={"contract"})
-def _add(y, factor, a):
+def add(y, factor, a):
     """Add factor·a to y."""
     for j in range(a.shape[0]):
         y[j] += factor * np.float64(a[j])
@@ -94,7 +94,7 @@ def solve_upper(U, x, transposed):
         right = row(U, i, i + 1, n)
         if transposed:
             x[i] /= np.float64(U[i, i])
-            _add(x[i + 1 :], -x[i], right)
+            add(x[i + 1 :], -x[i], right)
         else:
             x[i] = (x[i] - dot(right, x[i + 1 :])) / np.float64(U[i, i])
 
@@ -107,7 +107,7 @@ def solve_lower(L, x, transposed):
         i = n - 1 - k if transposed else k
         left = row(L, i, 0, i)
         if transposed:
-            _add(x[:i], -x[i], left)
+            add(x[:i], -x[i], left)
         else:
             x[i] -= dot(left, x)
 
@@ -129,7 +129,7 @@ def add_matvec(tid, threads, y, A, x, transposed):
     if transposed:
         c0, c1 = part_of(tid, threads, n)
         for i in range(m):
-            _add(y[c0:c1], x[i], row(A, i, c0, c1))
+            add(y[c0:c1], x[i], row(A, i, c0, c1))
     else:
         r0, r1 = part_of(tid, threads, m)
         fours = r0 + (r1 - r0) // 4 * 4
@@ -170,7 +170,7 @@ def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
             elif form == ABSOLUTE:
                 y[il] += _dot_absolute(a, x[c0:c1])
             else:
-                y[il] += _dot_squared(a, x[c0:c1])
+                y[il] += dot_squared(a, x[c0:c1])
 
 
 @inner()
