@@ -29,7 +29,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step of a long computation: its index, the flops done, and the seconds since the start."""
+    """One finished step of a long computation: its index, the flops done, and the seconds since the start.
+
+    phases    totals of each phase, which later steps change
+    """
 
     label: str
     index: int
@@ -37,6 +40,7 @@ class Step:
     done_flops: float
     total_flops: float
     elapsed_s: float
+    phases: Mapping[str, Phase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +331,7 @@ class Spans:
             mark, ended, index, count, done_flops = self._begun.pop(0)
             self.stopwatch.seconds(mark, mark)  # wait for the mark
             self._look_up(self._ended - ended)
-            step = Step(self.label, index, count, done_flops, self.total_flops, self.active_s)
+            step = Step(self.label, index, count, done_flops, self.total_flops, self.active_s, self.known_phases)
             self._last = index, done_flops
             self.longest_s = max(self.longest_s, step.elapsed_s - self._stepped_s)
             self._stepped_s = step.elapsed_s

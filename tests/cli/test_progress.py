@@ -7,8 +7,9 @@ from threading import Event
 
 import pytest
 
-from mxpeak.spans import Step
+from mxpeak.spans import Phase, Step
 from mxpeak.watch.progress import MOST_SAMPLES, Progress, duration, is_terminal
+from mxpeak.watch.step_table import StepTable
 
 
 class Terminal(io.StringIO):
@@ -161,3 +162,41 @@ def test_a_computation_without_flops_or_steps_is_no_trouble():
 @pytest.mark.parametrize(("seconds", "text"), [(8.25, "8.25 s"), (200, "3 min 20 s"), (18120, "5 h 02 min")])
 def test_durations_read_as_people_say_them(seconds: float, text: str):
     assert duration(seconds) == text
+
+
+def table_of(steps: list[tuple[float, float, dict[str, float]]]) -> list[str]:
+    """Return the lines of a table for steps of (elapsed_s, done_flops, seconds by phase)."""
+    stream = io.StringIO()
+    table = StepTable(stream, {}, skipped=("update",))
+    table.start("hpl", 10e9)
+    for k, (elapsed_s, done, phases) in enumerate(steps, 1):
+        totals = {name: Phase(time_s=time_s) for name, time_s in phases.items()}
+        table.step(Step("hpl", k, len(steps), done, 10e9, elapsed_s, totals))
+    table.finish("hpl", steps[-1][0])
+    return stream.getvalue().splitlines()
+
+
+def test_a_table_has_a_row_per_step_with_the_time_of_each_phase_since_the_previous_row():
+    lines = table_of(
+        [
+            (1.0, 4e9, {"gemm": 0.75, "update": 0.9}),
+            (3.0, 8e9, {"gemm": 2.25, "update": 2.5, "trsm": 0.125}),
+            (4.0, 10e9, {"gemm": 2.75, "update": 3.0, "trsm": 0.25}),
+        ]
+    )
+    rows = [line.split() for line in lines]
+    assert rows[0] == ["hpl"]
+    assert rows[1] == ["step", "done", "time", "rate", "mean", "gemm"]
+    assert rows[2] == ["1/3", "40", "%", "1.00", "s", "4.00", "GFLOP/s", "4.00", "GFLOP/s", "0.7500"]
+    assert rows[3] == ["step", "done", "time", "rate", "mean", "gemm", "trsm"], "a new phase gets a column"
+    assert rows[4] == ["2/3", "80", "%", "3.00", "s", "2.00", "GFLOP/s", "2.67", "GFLOP/s", "1.5000", "0.1250"]
+    assert rows[5] == ["3/3", "100", "%", "4.00", "s", "2.00", "GFLOP/s", "2.50", "GFLOP/s", "0.5000", "0.1250"]
+    assert len({len(line) for line in lines[3:]}) == 1, "columns are aligned"
+
+
+def test_a_table_combines_short_steps_and_ends_with_the_last_one():
+    lines = table_of([(0.01 * k, 0.2e9 * k, {"gemm": 0.01 * k}) for k in range(1, 51)])
+    rows = [line.split() for line in lines if "/50" in line]
+    assert 4 <= len(rows) <= 5
+    assert rows[-1][:3] == ["50/50", "100", "%"]
+    assert sum(float(row[-1]) for row in rows) == pytest.approx(0.5, abs=1e-3)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxpeak.bench.registry import load
+from mxpeak.bench.registry import Benchmark, load
 from mxpeak.cli.output import FaultTolerantStream
 from mxpeak.cli.request import RunRequest
 from mxpeak.configs.run import RunConfig
@@ -14,10 +16,11 @@ from mxpeak.foreign import printable
 from mxpeak.records import Caution, Result, rate_text
 from mxpeak.report.columns import folded
 from mxpeak.report.native_report import OwnReport
-from mxpeak.report.summaries import case_text
+from mxpeak.report.summaries import case_text, lines_of
 from mxpeak.report.text import cautions, headline, painted, percent, verdict
 from mxpeak.spans import Step
 from mxpeak.watch.progress import Progress, how_far, since
+from mxpeak.watch.step_table import StepTable
 
 
 class PlainProgress(Progress):
@@ -25,6 +28,15 @@ class PlainProgress(Progress):
 
     def _parts(self, step: Step) -> list[str]:
         return [*how_far(step), since(step)]
+
+
+def progress_of(benchmark: Benchmark, mode: str) -> Progress:
+    """Return the progress on stderr of a benchmark; benchmarks that do not count flops have no table of steps."""
+    if not benchmark.in_flops:
+        return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
+    if mode == "table":
+        return StepTable(sys.stderr, os.environ, lines_of(benchmark.name).undrawn)
+    return Progress(sys.stderr, os.environ, mode)
 
 
 def judge(result: Result, config: RunConfig) -> None:

@@ -24,7 +24,7 @@ from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.parent_watch import terminal_width
 
 if TYPE_CHECKING:
-    from mxpeak.cli.display import Display, PlainProgress
+    from mxpeak.cli.display import Display
     from mxpeak.cli.observers import RunObservers, Simulated
     from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
@@ -257,15 +257,15 @@ class Execution:
         display.close()
         return code
 
-    def _new_display(self, request: RunRequest, ranks: int) -> tuple[Display, Progress | PlainProgress]:
+    def _new_display(self, request: RunRequest, ranks: int) -> tuple[Display, Progress]:
         """Return the display and the progress line of one benchmark."""
-        from mxpeak.cli.display import Display, PlainProgress
-        from mxpeak.watch.progress import Progress, is_terminal
+        from mxpeak.cli.display import Display, progress_of
+        from mxpeak.watch.progress import is_terminal
 
         output = request.output
         color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
         mode = "never" if output.quiet or self.session.rank != 0 else output.progress
-        progress = (Progress if request.benchmark.in_flops else PlainProgress)(sys.stderr, os.environ, mode)
+        progress = progress_of(request.benchmark, mode)
         rows_only = request.among and not output.verbose and not output.quiet
         width = terminal_width(sys.stdout)
         display = Display(request, ranks, progress, self.stdout, self.stderr, color, width, rows_only)

@@ -135,7 +135,7 @@ class ShowConfig:
 
     json: str | None = option(None, users_file, "write JSON to FILE; use - to print only JSON", "output")
     progress: str = option(
-        "auto", one_of("auto", "always", "never"), "show progress on stderr: auto, always or never", "output"
+        "auto", one_of("auto", "always", "never", "table"), "show progress on stderr; table: a row per step", "output"
     )
     quiet: bool = option(False, boolean, "print one line per result, without progress or notes", "output")
 

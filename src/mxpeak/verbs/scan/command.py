@@ -92,7 +92,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     assert session.comm is not None
     session.on_root(lambda: _check_files(wanted.output))
     mode = "never" if wanted.output.quiet or session.rank != 0 else wanted.output.progress
-    progress = PlainProgress(sys.stderr, os.environ, mode)
+    progress = PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
     with closing(progress):
         observers = [progress] if session.rank == 0 else []
         body = run(wanted.config, session.comm, origins=wanted.origins, observers=observers, argv=argv)

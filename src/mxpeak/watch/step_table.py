@@ -1,0 +1,73 @@
+"""Show the steps of a run as a table: time, rates, and the seconds of each phase since the previous row.
+
+A row contains the steps of at least ROW_S seconds, so that a run with thousands of short steps remains readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TextIO
+
+from mxpeak.records import rate_text, three_digits
+from mxpeak.spans import Step
+from mxpeak.watch.progress import Progress
+
+ROW_S = 0.1
+#: Widths of the columns before the phases, and the smallest width of a phase.
+WIDTHS, PHASE_WIDTH = (11, 6, 9, 13, 13), 8
+
+
+class StepTable(Progress):
+    """Prints a row per step on `stream`; phases in `skipped` contain other phases and get no column."""
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str], skipped: Collection[str] = ()):
+        super().__init__(stream, environ, "always")
+        self._show_live, self._skipped = False, skipped
+        self._columns: list[str] = []
+        self._unshown: Step | None = None
+        self._phases_shown: dict[str, float] = {}
+
+    def start(self, label: str, total_flops: float) -> None:
+        """Start the table of a computation."""
+        super().start(label, total_flops)
+        self._columns, self._unshown, self._phases_shown = [], None, {}
+        self._print(label)
+
+    def step(self, step: Step) -> None:
+        """Keep a sample of the step, and print a row if one is due."""
+        self._last = (step.elapsed_s, step.done_flops)
+        self._sample()
+        self._unshown = step
+        if step.elapsed_s - self._mark[0] >= ROW_S:
+            self._print_row(step)
+
+    def finish(self, label: str, elapsed_s: float) -> None:
+        """Print the last row."""
+        if self._unshown is not None and self._unshown.done_flops > self._mark[1]:
+            self._print_row(self._unshown)
+        super().finish(label, elapsed_s)
+
+    def _print_row(self, step: Step) -> None:
+        """Print the time since the previous row by phase, below a new header if there is a new phase."""
+        phases = {name: phase.time_s for name, phase in step.phases.items() if name not in self._skipped}
+        spent = {name: time_s - self._phases_shown.get(name, 0.0) for name, time_s in phases.items()}
+        new = [name for name, time_s in spent.items() if time_s > 0.0 and name not in self._columns]
+        if new or self._mark == (0.0, 0.0):
+            self._columns += new
+            self._print(self._cells(["step", "done", "time", "rate", "mean"], self._columns))
+        seconds, flops = step.elapsed_s - self._mark[0], step.done_flops - self._mark[1]
+        share = 100 * step.done_flops / step.total_flops if step.total_flops else 0.0
+        cells = [
+            f"{step.index}/{step.count}",
+            f"{share:.0f} %",
+            f"{three_digits(step.elapsed_s)} s",
+            rate_text(flops / max(seconds, 1e-9)),
+            rate_text(step.done_flops / max(step.elapsed_s, 1e-9)),
+        ]
+        self._print(self._cells(cells, [f"{spent.get(name, 0.0):.4f}" for name in self._columns]))
+        self._mark, self._phases_shown, self._unshown = self._last, phases, None
+
+    def _cells(self, cells: list[str], phases: list[str]) -> str:
+        """Return one line of the table."""
+        widths = [max(PHASE_WIDTH, len(name)) for name in self._columns]
+        return "  ".join(cell.rjust(width) for cell, width in zip([*cells, *phases], [*WIDTHS, *widths]))
