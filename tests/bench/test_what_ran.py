@@ -15,12 +15,13 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import PanelSolve
+from mxpeak.kernels.host.lu.lu import HostLu
 from mxpeak.records import Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.submission import submission
 from mxpeak.report.text import verdict
-from mxpeak.solvers.lu.lu import PanelSolves, panel_solve_facts
+from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 
 SMALL: dict[str, Any] = {"n": (64,), "nb": (16,), "warmup": "none", "threads": 1}
 DEPTH = "look-ahead of depth 1 (3 was requested)"
@@ -125,6 +126,28 @@ def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
     single = on_ranks(1, hpl_mxp, HplMxpConfig(**{**SMALL, "nb": (64,)}))
     assert single.result["panel_solves"] is None, "a single block has no panels"
     assert "panels solved" not in verdict(single)
+
+
+@pytest.mark.parametrize(
+    ("trsm", "method", "text"),
+    [
+        ("library", "library", "U12 solved by triangular solves in fp64"),
+        ("inverse", "blocked-inverse", "U12 solved by products and inverses of diagonal blocks in fp64"),
+    ],
+)
+def test_hpl_records_how_it_solves_for_u(trsm: str, method: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = HostLu.__init__
+
+    def chosen(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.trsm = trsm
+
+    monkeypatch.setattr(HostLu, "__init__", chosen)
+    for ranks in (1, 2):
+        result = on_ranks(ranks, hpl, HplConfig(kernels="host", **SMALL))
+        assert result.validation["passed"]
+        assert result.result["panel_solves"] == {"operands": "fp64", "method": method, "share": 1.0}
+        assert text in verdict(result)
 
 
 def test_one_low_solve_is_enough_for_the_record_to_be_low() -> None:

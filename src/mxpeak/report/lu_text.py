@@ -115,12 +115,13 @@ def solves_text(result: Result) -> str:
     if not solves:
         return ""
     operands, share = solves.get("operands"), solves.get("share")
+    panels = "U12" if result.benchmark == "hpl" else "panels"
     if solves.get("method") == "library":
-        text = f"panels solved by triangular solves in {operands}"
-    elif operands == "fp32":
-        text = "panels solved by products and inverses of diagonal blocks in fp32"
+        text = f"{panels} solved by triangular solves in {operands}"
+    elif operands in ("fp32", "fp64"):
+        text = f"{panels} solved by products and inverses of diagonal blocks in {operands}"
     else:
-        text = f"panels solved by products with {operands} operands and fp32 inverses of diagonal blocks"
+        text = f"{panels} solved by products with {operands} operands and fp32 inverses of diagonal blocks"
     return text if share is None or share >= 0.9995 else f"{text} ({three_digits(100 * share)} % of their flops)"
 
 

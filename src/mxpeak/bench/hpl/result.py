@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
 from mxpeak.bench.hpl.config import UNUSED, HplCase
@@ -45,6 +46,7 @@ class HplSolve:
     witness: GrowthReport
     bits: str = ""
     checked: Checked | None = None
+    panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Result:
@@ -74,6 +76,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Res
             "fraction_of_limit": limit.share(rate),
             "limit": limit.section(),
             "emulated": False,
+            "panel_solves": best.panel_solves,
         },
         validation={
             "passed": passed,

@@ -35,6 +35,7 @@ from mxpeak.solvers.abft.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.lu.panel import PanelOptions
+from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.row_swap import SwapOptions
 from mxpeak.solvers.lu.triangular import solve_augmented
@@ -73,6 +74,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     )
 
     solution: list[Any] = []
+    solves = PanelSolves()
     blocks, keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
     if keeper is not None:
         keeper.load(blocks)
@@ -81,7 +83,8 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
         with checking(checks):
-            solution.append(factorize(wide, options, kernels, spans, blocks, checks or keeper or NO_CHECKPOINTS))
+            kept = checks or keeper or NO_CHECKPOINTS
+            solution.append(factorize(wide, options, kernels, spans, blocks, kept, solves=solves))
         with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):
             solution.append(solve_augmented(A, kernels))
         spans.finish()
@@ -101,7 +104,8 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     fill(A, case, kernels)
     norms = residual_norms(A, x, kernels)
     scaled = norms.scaled(case.n, precision("fp64").u)
-    return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked)
+    facts = panel_solve_facts(grid.all.gather_objects(solves) or [solves])
+    return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked, facts)
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:

@@ -47,7 +47,8 @@ from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
+from mxpeak.solvers.lu.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 from mxpeak.solvers.lu.proof import prove
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine

@@ -14,8 +14,7 @@ for L21 and U12 by products, it also rounds the operands of these products, unle
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +23,11 @@ from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.layout.lu_schedule import ALL, LuEvent, LuOverlap, LuStep, looks_ahead
-from mxpeak.precision import precision, stored_as
+from mxpeak.precision import stored_as
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
+from mxpeak.solvers.lu.panel_solves import PanelSolves
 from mxpeak.solvers.lu.pipeline import Pipeline, column_chunks
 from mxpeak.spans import Spans
 
@@ -53,24 +52,6 @@ class MixedLuOptions:
     def solve_precision(self) -> str:
         """Return the lowest precision that backends may use in the solves for L21 and U12."""
         return self.precision if self.panel_solves == "low" else stored_as(self.precision)
-
-
-#: The flops of the solves for L21 and U12, by the method and precision that the backend reports.
-PanelSolves = Counter[PanelSolve]
-
-
-def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
-    """Return the lowest precision in any rank's solves, with its method and its share of the flops.
-
-    Return None if no rank solved for a panel. The lowest precision is reported, not the most frequent one: a claim
-    that all operands were in fp32 must hold for every solve.
-    """
-    flops = sum(parts, PanelSolves())
-    total = flops.total()
-    if not total:
-        return None
-    way = max(flops, key=lambda how: (precision(how.operands).u if flops[how] else 0.0, flops[how]))
-    return {"operands": way.operands, "method": way.method, "share": flops[way] / total}
 
 
 def factorize(

@@ -37,6 +37,7 @@ from mxpeak.layout.row_moves import RowOrder
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.lu.panel import FactoredPanel, PanelOptions
+from mxpeak.solvers.lu.panel_solves import PanelSolves
 from mxpeak.solvers.lu.pipeline import Pipeline, column_chunks
 from mxpeak.solvers.lu.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
 from mxpeak.spans import Spans
@@ -67,17 +68,19 @@ def factorize(
     blocks: DiagonalBlocks | None = None,
     keeper: Checkpointer = NO_CHECKPOINTS,
     order: RowOrder | None = None,
+    solves: PanelSolves | None = None,
 ) -> int:
     r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; the entries below U are not L.
 
     If `order` is given, it records P, and L is stored below U: an N×N matrix becomes [L\U], for any number of later
     solves.
 
-    Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks; `keeper` may copy
-    A between steps, and determines the first step. |ΔA| <= N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24); 2/3
-    N³ flops. Rounded operands add 2·u·|L||U| with the u of their format. Collective over the grid.
+    Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks, and `solves` the
+    method of this rank's solves for U12. `keeper` may copy A between steps, and determines the first step. |ΔA| <=
+    N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops. Rounded operands add 2·u·|L||U| with the u of
+    their format. Collective over the grid.
     """
-    lu = _PivotedLu(options, order, A, kernels, spans, blocks, keeper)
+    lu = _PivotedLu(options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
     lu.run(lu.overlap)
     return lu.singular
 
@@ -85,11 +88,11 @@ def factorize(
 class _PivotedLu(Pipeline):
     """The four phases of the factorization with partial pivoting, and their buffers."""
 
-    def __init__(self, options: PivotedLuOptions, order: RowOrder | None, *pipeline: Any):
+    def __init__(self, options: PivotedLuOptions, order: RowOrder | None, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)
         A, kernels, keeper = self.A, self.kernels, self.keeper
         self.handlers |= {AWAIT_PIVOTS: self.await_pivots, SWAP: self.begin_swap}
-        self.options, self.order = options, order
+        self.options, self.order, self.solves = options, order, solves
         self.singular = int(*keeper.notes.get("singular", [0]))
         low, P = options.operands or A.precision, A.grid.P
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
@@ -265,8 +268,10 @@ class _PivotedLu(Pipeline):
         """Compute U12 = L11^-1 (P A)12 once the rows have arrived; the owner of the block row computes it in A."""
         with self.spans("update"):
             swap.finish(self.spans)
-            with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
-                self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
+            flops = float(panel.step.jb**2 * swap.columns)
+            with self.spans("trsm", flops=flops):
+                how = self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
+            self.solves[how] += int(flops)
 
     def subtract(self, C: Matrix, panel: FactoredPanel, U: Matrix) -> None:
         """Compute C -= L21 U."""
