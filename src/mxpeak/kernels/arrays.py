@@ -25,7 +25,8 @@ PROBE_SEED = 1961
 def probe_vector(n: int) -> Any:
     """Return n random numbers with random signs and magnitudes from 1 to 2.
 
-    A vector of ±1 is orthogonal to (1, ..., 1), the null vector of a Laplacian, if half of its entries are positive.
+    A vector of ±1 would not be sufficient: with as many positive as negative entries, it is orthogonal to (1, ..., 1),
+    the null vector of a Laplacian.
     """
     rng = np.random.default_rng(PROBE_SEED)
     return rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)

@@ -46,7 +46,7 @@ def gpu_driver() -> bool:
 
 @cache
 def has_gpu() -> bool:
-    """Return whether torch can use a GPU; without a driver, torch is not imported."""
+    """Return whether torch can use a GPU. If no GPU driver is loaded, torch is not imported."""
     if not gpu_driver() or find_spec("torch") is None:
         return False
     from mxpeak.kernels.torch.engine.device import count
@@ -63,8 +63,9 @@ def gpu_count(device: str) -> int:
 
 
 def gpu_buses(device: str) -> list[str]:
-    """Return the PCI addresses of the GPUs from which ranks choose; empty without GPUs, or if `device` names one
-    GPU.
+    """Return the PCI addresses of the GPUs among which ranks choose.
+
+    The list is empty if there are no GPUs, or if `device` names one GPU.
     """
     if device != GPUS or not has_gpu():
         return []
@@ -108,13 +109,13 @@ def choose(
     alone: bool = False,
     panels: bool = False,
 ) -> Kernels:
-    """Return the backend `name` on `device`, both as returned by `resolve`.
+    """Return the backend `name` on `device`; use the names that `resolve` returns.
 
     threads   threads on the host; thread t runs on core cores[t] if cores are given
     alone     whether no other rank uses these cores
     number    index of the GPU if there are several
-    native    precisions that the processor's matrix instructions multiply; None: all that it supports
-    panels    whether a device leaves panels to the host, whose kernels are then compiled now
+    native    precisions that use the processor's matrix instructions; None: all precisions that these support
+    panels    whether to compile the host's panel kernels now, because the host factors the panels of a device
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
@@ -134,7 +135,10 @@ def choose(
 
 
 def dense(device: Any) -> DenseKernels:
-    """Return the dense kernels of a `kernels.torch.device.Device`, or of the host (None) on the threads of BLAS."""
+    """Return the dense kernels of a `kernels.torch.engine.device.Device`, or those of the host for None.
+
+    The dense kernels of the host use BLAS's threads.
+    """
     if device is None:
         from mxpeak.kernels.host.dense.dense import HostDense
 
@@ -145,9 +149,9 @@ def dense(device: Any) -> DenseKernels:
 
 
 def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
-    """Return the sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on shared threads.
+    """Return the sparse kernels of a `kernels.torch.engine.device.Device`, or those of the host for None.
 
-    own     whether to use separate threads, because several callers compute at the same time
+    own     whether the kernels get their own threads, because several callers compute at the same time
     """
     make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:

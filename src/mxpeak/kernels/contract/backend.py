@@ -28,7 +28,7 @@ class Backend(Protocol):
 
     @property
     def background(self) -> bool:
-        """Return whether operations may continue after their calls have returned."""
+        """Return whether operations may still run after their calls have returned."""
 
     @property
     def xp(self) -> Any:

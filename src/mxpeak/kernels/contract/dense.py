@@ -14,7 +14,7 @@ from mxpeak.spans import Stopwatch
 Block = Any
 #: The NumPy type of a matrix.
 DType = Any
-#: Fraction of the n steps of an LU after which it may exit early; these steps take 2 % of the flops.
+#: Fraction of the columns that an LU factors before it may exit early; factoring these takes 2 % of the flops.
 PART = 1 / 8
 
 
@@ -39,7 +39,7 @@ class DenseKernels(Protocol):
     A matrix may be row-major or column-major. New blocks and matrices have the order that the backend's products read.
     """
 
-    #: A `kernels.torch.device.Device`, or None for NumPy's memory.
+    #: A `kernels.torch.engine.device.Device`, or None for NumPy's memory.
     device: Any
 
     @property
@@ -75,7 +75,7 @@ class DenseKernels(Protocol):
         """Compute the fp64 vectors by_row_i = Σ_j |a_ij| and by_column_j = Σ_i |a_ij| with one pass over A."""
 
     def factor(self, W: Matrix, precision: str) -> PivotedLU:
-        """Factor W or W^T with partial pivoting, in place; 2/3·n³ flops, four times that if complex.
+        """Factor W or W^T with partial pivoting, in place; 2/3·n³ flops, or four times as many for a complex W.
 
         For fp64 and fp32, W has this type. For any other precision, W is fp32: panels are factored in fp32, and the
         operands of each update are rounded to that precision, real and imaginary parts separately. Sums are fp32. |L U

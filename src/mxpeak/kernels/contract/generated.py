@@ -30,9 +30,10 @@ class GeneratedKernels(Protocol):
         sums: Matrix,
         W: Matrix,
     ) -> None:
-        """Generate A as `generate` does, and compute sums_k = A w_k as `add_matvec` does; the host does not reread A.
+        """Generate A as `generate` does, and compute sums_k = A w_k as `add_matvec` does.
 
-        W and the sums are fp64, with one of two vectors per row.
+        On the host, the sums are computed during the generation, so A is not read again. W and the sums are fp64, with
+        one of two vectors per row.
         """
 
     def generated_matvec(

@@ -37,7 +37,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelOutcome:
-    """The times of a panel factorization that are available when it has been started.
+    """The times measured by a panel factorization, and its pivots if these are available early.
 
     pivots    the pivots if the host factored a device's panel, available before the panel is copied back; or None
     """
@@ -168,16 +168,17 @@ class LuKernels(Backend, Protocol):
         """Start to copy a panel to the memory in which it is factored, and return it for `factor_panel`."""
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
+        """Factor P A = L U for one panel, as panel.plan prescribes; m·jb² - jb³/3 flops over all ranks.
 
-        `exchange` is called once per column if the process column has more than one rank.
+        The error bound is |PA - LU| <= jb·u·|L||U|. `exchange` is called once per column if the process column has
+        more than one rank.
         """
 
     def panel_library(self, ranks: int) -> str | None:
-        """Return the name of the library that factors panels of `ranks` ranks instead of the plan, or None."""
+        """Return the name of the library that factors panels of `ranks` ranks, or None if the plan is executed."""
 
     def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
-        """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], from the previous rows."""
+        """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], reading before writing."""
 
     def gather_rows(self, A: Matrix, rows: Indices, out: Matrix) -> None:
         """Copy A[rows[k]] to out[k]."""
@@ -237,9 +238,10 @@ class LuKernels(Backend, Protocol):
     def add_operand_sums(self, sums: Matrix, A: Matrix, precision: str, vectors: Matrix, part: str = "all") -> None:
         """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã = `cast` of A; `vectors` has the rows u, v, w and q.
 
-        A single row w means w, 0, w and 1, and takes less time in bf16. Sums and vectors are fp64; the host reads A
-        once; 9·m·n flops. If the precision is lower than that of A, vectors may be rounded to fp32, and sums computed
-        in fp32: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on; squares outside the range of fp32 may be lost.
+        If `vectors` has a single row w, the four vectors are w, 0, w and 1; this takes less time in bf16. Sums and
+        vectors are fp64. The operation takes 9·m·n flops, and the host reads A once. If the precision is lower than
+        that of A, vectors may be rounded to fp32, and sums computed in fp32. The errors are then at most (2n+3)·u_32
+        times the same sums of absolute values, such as |A||u| + |A||v|; squares outside the range of fp32 may be lost.
         Columns whose u is 0 are not rounded, so that entries beyond the range of the format are harmless there.
 
         part: A is m×n. With `upper`, A begins with a diagonal block of m columns, of which only the upper triangle is

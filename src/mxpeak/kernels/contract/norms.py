@@ -122,7 +122,7 @@ class NormKernels(Protocol):
         """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f² if squared; return the maximum if it is 0, inf or NaN."""
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        """Read every byte of the tiles without processing it; the speed is an upper bound of that of a norm."""
+        """Read every byte of the tiles without processing it; the read rate is an upper bound of the rate of a norm."""
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Matrix:
         """Return an uninitialized matrix of a type in `configs.DTYPES`, contiguous in row (C) or column (F) order."""

@@ -121,7 +121,7 @@ class Stored(Protocol):
     halo_nnz: int
 
     def extra_bytes(self, other: Any) -> int:
-        """Return the bytes needed in addition to another form of the same matrix, which may share arrays."""
+        """Return the bytes needed in addition to another form of the same matrix; the two may share arrays."""
 
 
 class SparseKernels(Protocol):
@@ -279,8 +279,8 @@ class SparseKernels(Protocol):
         swept   x is (D + L)^-1 b, from a sweep from zero: r = -U x - H x
         keep    the vector of a backward sweep, after which (D + U) x = keep and r = b - keep - L x - H x
 
-        The set-up for `rows` is done once and cached by the identity of the array.
+        The set-up for the array `rows` is computed once and cached under the identity of the array.
         """
 
     def read_values(self, A: Matrix) -> int:
-        """Read the stored values without computing, and return their bytes, as a lower bound for a product's time."""
+        """Read the stored values and return their bytes; the read time is a lower bound of a product's time."""

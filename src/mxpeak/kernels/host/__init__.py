@@ -1,1 +1,1 @@
-"""The fast CPU: tuned BLAS through pointers with leading dimensions, Numba where BLAS has nothing."""
+"""Host kernels: tuned BLAS, called through pointers with leading dimensions, and Numba for all other operations."""

@@ -18,7 +18,7 @@ from mxpeak.kernels.host.sparse.sparse import HostSparse
 class HostKernels(HostLu, HostGenerated):
     """The host kernels: tuned BLAS and compiled loops on `threads` cores.
 
-    `poison` fills new arrays with NaN (tests). `units` are the matrix engines for 16-bit operands that are used; None
+    `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands; None
     selects the engines that are faster than fp32. Operands of other low precisions are rounded and multiplied in fp32.
     """
 

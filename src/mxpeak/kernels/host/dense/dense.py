@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: The row sums, the column sums and the largest of them.
+#: The row sums, the column sums and the largest entry.
 Sums = tuple[Array, Array, float]
 
 #: Entries that are processed at a time: their copies stay in the second-level cache.
@@ -57,7 +57,10 @@ class HostDense:
         return np.frombuffer(pages, dtype).reshape((n, n))
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-        """Copy A to W with scaling, using as many threads as BLAS for a large W because the system clears its pages."""
+        """Copy A to W with scaling.
+
+        A large W is written by as many threads as BLAS has, because the system clears pages at the first write.
+        """
         threads = blas.own_threads() if W.nbytes >= LARGE else 1
         if threads == 1:
             return _scaled_rows(A, scales, W)
@@ -122,7 +125,10 @@ class HostDense:
         return at
 
     def residual(self, B: Array, A: Array, X: Array) -> Array:
-        """Compute B - A X by SciPy's BLAS: the threads of NumPy's BLAS would spin after @ and slow it down."""
+        """Return B - A X, computed by SciPy's BLAS.
+
+        After a product by `@`, the threads of NumPy's BLAS would keep spinning and slow down SciPy's BLAS.
+        """
         R = np.array(B, order="F")
         lapack.subtract_product(R, A, np.asfortranarray(X))
         return R

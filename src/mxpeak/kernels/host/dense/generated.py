@@ -27,8 +27,8 @@ LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 #: The tasks for which entries are generated.
 STORE, MULTIPLY, SUM = range(3)
-#: Entries that a thread generates per call. A call takes tenths of a second, because signals are handled between
-#: calls.
+#: Entries that a thread generates per call. A call takes tenths of a second, because Python handles signals only
+#: between calls.
 PIECE = 1 << 26
 #: Arguments that a task does not need.
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)

@@ -3,10 +3,10 @@
     P [A B] = L [U L^-1 P B],    X = U^-1 (L^-1 P B)
 
 BLAS's LU of order 100 reaches 10 % of the speed of its products, because most of the time is spent on calls and
-packing for small blocks. Here, one core eliminates panels of eight columns, one cache line per row, and updates the
-rows below by eight products at once. The columns of B are processed as those of A. If [A B] exceeds the caches, the
-elimination works on blocks of 64 columns, and BLAS updates the columns to the right of a block with all its threads. A
-is padded to a multiple of eight by rows of the unit matrix.
+packing for small blocks. Here, one core eliminates panels of eight columns, one cache line per row, and subtracts
+eight products at once from each entry of the rows below. The columns of B are eliminated together with those of A. If
+[A B] exceeds the caches, the elimination works on blocks of 64 columns, and BLAS updates the columns to the right of a
+block with all its threads. A is padded to a multiple of eight by rows of the unit matrix.
 """
 
 from __future__ import annotations
@@ -237,11 +237,11 @@ def solver(dtype):
 def solve(options, R, B, s, t, X, space, pivots, facts):
     """Solve A X = B with A = R or, `by_columns`, R^T, and check X.
 
-    options are (by_columns, each, enough, gemm), because Numba reads a named tuple from Python in 10 µs. s and t are
-    random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are checked by individual
-    residuals; more are checked by the residual of one random combination. gemm is the address of the xGEMM for the
-    products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots
-    count from 0. The entries of `facts` are
+    options is the plain tuple (by_columns, each, enough, gemm), because Numba needs 10 µs to read a named tuple from
+    Python. s and t are random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are
+    checked by individual residuals; more are checked by the residual of one random combination. gemm is the address of
+    the xGEMM for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on,
+    holds L and U; pivots count from 0. The entries of `facts` are
 
     0        the offset of W in `space`, negative if a pivot is zero
     1, 2     the smallest and the largest Σ_j |r_ij|

@@ -287,7 +287,7 @@ def _largest_of_each(X, largest):
 
 @inner()
 def sizes_of(X, B, of_x, of_b, facts):
-    """Compute the largest |x| and |b| of each column, the largest |x|, and the range of the nonzero largest |b|."""
+    """Compute the largest |x| and |b| of each column, the largest |x|, and the range of nonzero max |b|."""
     k = X.shape[1]
     _largest_of_each(X, of_x)
     _largest_of_each(B, of_b)

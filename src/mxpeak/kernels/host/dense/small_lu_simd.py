@@ -24,7 +24,7 @@ LINE, VECTOR = 64, 64 if HAS_AVX512 else 32
 class RegisterTile(NamedTuple):
     """The sums that an update keeps in registers.
 
-    rows       rows of real numbers; complex numbers need two sums each, so half the rows, at least 2
+    rows       rows of real numbers; complex tiles have half as many (at least 2), with two sums per number
     vectors    vectors per row
     held       whether the multipliers of the rows also stay in registers; otherwise they are loaded for each tile
     """

@@ -97,12 +97,16 @@ def _reference(value: Any) -> Any:
 _LEFT, _RIGHT, _LOWER, _UPPER, _TRANSPOSED, _PLAIN, _UNIT = (letter.encode() for letter in "LRLUTNU")
 
 
-#: The opposite of the flag from `order`: `order` describes the transpose of a block, this one the block itself.
+#: The opposite of each flag that `order` returns: `order` describes the transpose of a block, and the opposite flag
+#: describes the block itself.
 _OTHER = {b"N": b"T", b"T": b"N"}
 
 
 def order(A: Array) -> tuple[bytes, int]:
-    """Return how BLAS reads the transpose of a block: (N, leading dimension) if row-major, (T, ...) if column-major."""
+    """Return the flag and the leading dimension with which BLAS reads the transpose of a block.
+
+    The flag is N if the block is row-major, and T if it is column-major.
+    """
     (rows, columns), (down, across) = A.shape, (stride // A.itemsize for stride in A.strides)
     if columns == 1 or across == 1:
         return b"N", max(down, columns, 1) if rows > 1 else max(columns, 1)
@@ -110,7 +114,8 @@ def order(A: Array) -> tuple[bytes, int]:
     return b"T", max(across, rows, 1)
 
 
-#: Columns of the test products in `cuts_show`: more than one block of a BLAS library, and no multiple of a tile.
+#: Columns of the test products in `cuts_show`: more than one block of a BLAS library, and not a multiple of a tile's
+#: width.
 TRIED = 1011
 
 

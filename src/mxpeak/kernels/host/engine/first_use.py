@@ -1,8 +1,8 @@
-"""The entry points that a first use compiles, so that several processes can compile them at the same time.
+"""List the entry points that a first use compiles, so that several processes can compile them at the same time.
 
-A compilation runs on one core.  Modules with entry points that are compiled when they are first called declare, next
-to these, the argument types of each use.  The list is only a hint: the use itself, which follows, compiles the entry
-points that are missing here or that a process left behind when it was killed.
+A compilation runs on one core. Some modules have entry points that are compiled at their first call. These modules
+also declare the argument types of each use. The list is only a hint, because the first use afterwards compiles every
+entry point that is not in the cache, for example because a compiling process was killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITH_ENGINES = {
 }
 #: Modules that factor panels on the host of a device.
 PANELS_LOADED = ("lu.panel", "engine.team")
-#: The names of these uses.
+#: The names of two uses: load the modules in LOADED and WITH_ENGINES, or only those in PANELS_LOADED.
 LOADING, LOADING_PANELS = "loading", "loading panels"
 #: The functions that declare the entry points of a use, by the first word of its name, with their modules.
 DECLARED_IN = {
@@ -51,8 +51,8 @@ LIMIT = 256
 class Entry(NamedTuple):
     """An entry point and its argument types.
 
-    Without types, the entry point is compiled for the types that it declares. Without a name, the entry stands for all
-    entry points of a module.
+    Without types, the entry point is compiled for the types in its own declaration. Without a name, all entry points
+    of the module are compiled.
     """
 
     module: str
@@ -79,7 +79,7 @@ class Entry(NamedTuple):
 
 
 def entries(use: str) -> list[Entry]:
-    """Return the entry points that a use compiles, at most LIMIT of them; none if the use is not declared."""
+    """Return the entry points that a use compiles, at most LIMIT; the list is empty if no module declares this use."""
     if use == LOADING_PANELS:
         return [*map(Entry, PANELS_LOADED)]
     if use == LOADING:

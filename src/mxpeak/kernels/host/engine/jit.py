@@ -61,7 +61,7 @@ class _InnerLibrary(JITCodeLibrary):
 
 
 class _Compiler(Compiler):
-    """Numba's compiler with garbage collection switched off, which takes 10 % of the time and frees little."""
+    """Numba's compiler without garbage collection, because it takes 10 % of the compile time and frees little."""
 
     def compile_extra(self, func):
         enabled = gc.isenabled()
@@ -84,7 +84,8 @@ class _InnerCompiler(_Compiler):
 class _DiskCache(FunctionCache):
     """The disk cache of the machine code of a function, by the types of its arguments.
 
-    Numba rewrites the whole index of a function to add an entry, so two processes at once would lose one entry.
+    To add an entry, Numba rewrites the whole index of a function. Without a lock, two processes that add entries at
+    the same time would lose one of them.
     """
 
     def load_overload(self, sig, target_context):
@@ -131,9 +132,9 @@ def jit(
     """Declare an entry point with a disk cache, compiled now for the given types or otherwise at its first call.
 
     `also` gives the argument types of a second version of the function. `later` postpones the compilation to the first
-    call of the function or of its method `compiled`. Without `allocates`, reference counting is omitted, which saves
-    atomic operations and the calls before which the vector registers are cleared. It is needed only by functions that
-    allocate arrays or call a function that returns new arrays.
+    call of the function or of its method `compiled`. Set `allocates` only for functions that allocate arrays or call a
+    function that returns new arrays. All other functions are compiled without reference counting, which saves atomic
+    operations, and calls before which the vector registers would be cleared.
     """
     signatures = [form for form in (signature, also) if form]
 

@@ -5,8 +5,8 @@ A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 p
 instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B; AVX-512 reads one pair of
 A, repeated, and 16 pairs of B.
 
-llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. Everything else about
-a product is ordinary compiled code (`operands`).
+llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. All other parts of a
+product are ordinary compiled code (`operands`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import inner
 
-#: The largest number of rows of a tile, and its columns; k is padded with zeros to a multiple of DEPTH.
+#: The largest number of rows of a tile, its number of columns, and the multiple to which k is padded with zeros.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
 
 #: The number of each unit in compiled code.

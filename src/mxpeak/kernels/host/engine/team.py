@@ -16,7 +16,8 @@ from mxpeak.kernels.host.engine.vector_ir import atomic_load, atomic_store
 
 #: Polls of another thread's counter before this thread sleeps: about 0.3 ms.
 LOOKS = 600_000
-#: Polls between new work and the request for the interpreter lock, which the caller holds until it computes: 4 µs.
+#: Polls after new work has arrived and before this thread requests the interpreter lock: about 4 µs. The caller holds
+#: the lock until it starts to compute.
 LOOKS_BEFORE = 8_000
 #: Distance of the threads' counters in numbers, so that each has its own cache line.
 APART = 8

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class HostPanelService:
     """A service that factors shared panels and computes with rows of a user's sparse matrix, on `threads` cores.
 
-    panels    whether panels will be shared by several ranks: if so, their kernels are loaded before any clock starts
+    panels    whether several ranks will share panels; the panel kernels are then loaded before any clock starts
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False, panels: bool = False):

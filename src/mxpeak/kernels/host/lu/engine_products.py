@@ -18,17 +18,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Columns of a panel for matrices of order WIDE_FROM or more: wide panels reduce the number of passes over C. Smaller
 #: matrices use the panel width of emulated products. With 128, 192, 320 and 384 columns, an LU at n = 8000 took 4 to 9
-#: % longer on a Zen 4 (measured when products were 5 % slower).
+#: % longer on a Zen 4. At the time of this measurement, products were 5 % slower.
 WIDE_NB, WIDE_FROM = 256, 2048
 
 
 class EngineLU:
     """An LU of order n in fp32 that rounds the operands of its products to the engine's format.
 
-    The LU uses as many threads as BLAS, but they are mxpeak's own: BLAS's threads spin after each call, and with these
-    spinning, products took twice as long. BLAS is limited to one thread during the LU, which also makes panels faster,
-    and each thread solves for some columns. An engine needs a row-major C. L, U and C are column-major, so it computes
-    C^T -= U^T L^T.
+    The LU uses as many threads as BLAS, but these are mxpeak's own threads. BLAS's threads spin after each call, and
+    products took twice as long next to spinning threads. BLAS is limited to one thread during the LU, which also makes
+    panels faster, and each thread solves for some columns. An engine needs a row-major C. L, U and C are column-major,
+    so the engine computes C^T -= U^T L^T.
     """
 
     def __init__(self, engine: MatrixEngine, n: int):

@@ -36,8 +36,8 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 
 #: Entries of an fp32 matrix that are converted together for a product in fp64; the best value between 2^16 and 2^20.
 WIDENED = 1 << 18
-#: The largest number of columns of such a block; longer rows would be fewer, and the other factor would be read again
-#: for each.
+#: The largest number of columns of such a block. With longer rows, a block would have fewer rows, and the other factor
+#: is read again for each block.
 WIDTH = 512
 #: Up to this number, vectors are multiplied individually: 0.09 ms each for 4000×128 fp32 numbers, compared with 0.8 ms
 #: for the conversion.
@@ -52,7 +52,7 @@ SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 class HostLu(HostPanels, Synchronous):
     """`LuKernels` on the threads of a team.
 
-    `poison` fills new arrays with NaN (tests). `units` are the matrix engines for 16-bit operands that are used.
+    `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands.
     """
 
     def __init__(self, team: Team, poison: bool, engines: Sequence[MatrixEngine]):
@@ -145,11 +145,11 @@ class HostLu(HostPanels, Synchronous):
         return by_substitution(B)
 
     def _by_library(self, precision: str) -> bool:
-        """Return whether BLAS solves."""
+        """Return whether BLAS solves with the diagonal block, instead of products with inverted blocks."""
         return self.trsm == "library" and unit_for(precision, self.units) is None
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
-        """Solve for the rows that belong to one thread."""
+        """Compute B = B U^-1 for the rows of B that belong to one thread."""
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
@@ -160,15 +160,15 @@ class HostLu(HostPanels, Synchronous):
         return by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
-        """Solve for the columns that belong to one thread."""
+        """Compute B = L^-1 B for the columns of B that belong to one thread."""
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
     def _solve_by_inverses(self, side: str, B: Array, T: Array, precision: str) -> str:
         """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left).
 
-        Returns the precision of the products' operands. Returns "" and leaves B unchanged if inverses of the blocks of
-        T would be far less accurate than substitution.
+        Returns the precision of the products' operands. If inverses of the blocks of T would be far less accurate than
+        substitution, returns "" and leaves B unchanged.
         """
         stored, gemm = ("fp64", "dgemm") if B.dtype == np.float64 else ("fp32", "sgemm")
         threads, n, gemm_address = self.threads, T.shape[0], blas.address(gemm)
@@ -230,7 +230,7 @@ class HostLu(HostPanels, Synchronous):
         return solve
 
     def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
-        """Solve for the columns that belong to one thread."""
+        """Solve with T or T^T for the columns of X that belong to one thread."""
         columns = X.shape[1]
         part = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
         blas.solve_triangle(T, X[:, part], lower=lower, transposed=transposed)

@@ -36,7 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: A pair of numbers that are NaN in bf16 and in fp16.
 NAN_PAIR = 0x7FFF7FFF
-#: Bytes of a group of strips of B, which stays in the second-level cache while all rows of A are multiplied.
+#: Bytes of a group of strips of B. The group stays in the second-level cache while all rows of A are multiplied by it.
 GROUP_BYTES = 1 << 19
 #: Strips that are packed together, so that several consecutive cache lines of each row of B are read.
 SIDE_BY_SIDE = 8
@@ -51,7 +51,7 @@ class EngineTiles(NamedTuple):
     """A matrix engine in the form that compiled code reads.
 
     code      `MatrixEngine.code`
-    rows      the rows of A that one tile takes
+    rows      the rows of A in one tile
     scratch   TILES numbers per thread
     config    `TILE_CONFIG`
     """
@@ -66,7 +66,7 @@ ENGINE = types.NamedTuple((INT, INT, types.float32[:, ::1], types.uint8[::1]), E
 
 
 def aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized vector that begins on a cache line: loads across two lines take twice as long."""
+    """Return an uninitialized vector that begins on a cache line, because loads across two lines take twice as long."""
     line = 64 // dtype.itemsize
     memory = np.empty(size + line, dtype)
     skipped = -memory.ctypes.data % 64 // dtype.itemsize
@@ -156,7 +156,7 @@ class RightOperand:
         return self.strips.dtype
 
     def __getitem__(self, rows_columns: tuple[slice, slice]) -> RightOperand:
-        """Return a view of the operand with some columns and all rows."""
+        """Return a view of the operand with all rows and some of the columns."""
         c0, c1, _ = rows_columns[1].indices(self.columns)
         return replace(self, first=self.first + c0, columns=max(c1 - c0, 0))
 
@@ -170,7 +170,10 @@ class RightOperand:
 
 @intrinsic
 def _narrowed_fp16(typingctx, value):
-    """Round fp32 to fp16 and return its bits; 0 on processors without the instruction, which never call it."""
+    """Round fp32 to fp16 and return its bits.
+
+    On processors without the conversion instruction, the code returns 0 and is never called.
+    """
 
     def codegen(context, builder, signature, args):
         if not HAS_FP16:
@@ -285,11 +288,11 @@ def _subtract_at_edge(C, i, rows, c0, c1, skipped, tile_product):
 
 @inner()
 def subtract_tiles(engine, C, A, strips, first, depths, rows, strip_range, T):
-    """Compute C -= A B on a range of rows and a range of strips of B, summing over all k = 32·depths first.
+    """Compute C -= A B on a range of rows and a range of strips of B; each tile is summed over all k = 32·depths.
 
     The first column of C is column `first` of B. AVX-512 subtracts in place. An AMX tile is subtracted while the next
     tile is computed: at that time its part of C has arrived from memory, and the engine's results have reached the
-    cache. T is the address of two tiles, of which AVX-512 uses one; the engine has been started with `begin`.
+    cache. T is the address of two tiles, of which AVX-512 uses one. The caller has started the engine with `begin`.
     """
     (r0, r1), (s0, s1), n = rows, strip_range, C.shape[1]
     ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])

@@ -1,8 +1,9 @@
 """The panel factorization FACT with partial pivoting, in compiled code on all threads (rocHPL §III-A).
 
 The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads. Only
-the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers: after all
-threads have searched for the pivot, and after thread 0 has chosen the best over threads and ranks and moved the rows.
+the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers: one after all
+threads have searched for the pivot, and one after thread 0 has selected the best candidate of all threads and ranks
+and moved the rows.
 
     active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
@@ -131,8 +132,8 @@ def _to_global(il, nb, p, P):
 def _move_rows(A, L1, j, top, work, threads):
     """Move the best candidate of all threads and ranks to row j of L1, and row j to the place of the candidate.
 
-    The exchange is one combined max-and-row reduction over the process column: it leaves in `candidate` the winner's
-    row and the previous row j.
+    The exchange is one combined max-and-row reduction over the process column. It overwrites `candidate` by the
+    winner's row and the previous row j.
     """
     best, where, candidate = work.best, work.where, work.candidate
     il0, nb, p, P, jb = work.geometry[0], work.geometry[1], work.geometry[2], work.geometry[3], L1.shape[0]
@@ -227,7 +228,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
 
 @inner()
 def _update(tid, threads, A, L1, op, top, work):
-    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] by tiles of each thread; one thread: all rows."""
+    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] tile by tile, or in one call if there is one thread."""
     rows, tile = A.shape[0], work.geometry[4]
     first = op[1] if top > 0 else 0
     k0, k1, c0, c1 = op[3], op[4], op[5], op[6]

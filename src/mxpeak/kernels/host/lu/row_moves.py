@@ -1,4 +1,7 @@
-"""Row moves of a row-major matrix: contiguous pieces, in strips of columns that stay in the cache (phase RS)."""
+"""Row moves of a row-major matrix (phase RS), in strips of columns that stay in the cache.
+
+In a row-major matrix, each piece of a row is contiguous in memory.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _MOVES = (INT, INTEGERS, INTEGERS, INTEGERS)
 
 @jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
-    """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], all from the previous rows."""
+    """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], reading before writing."""
     begin, end = part_of(tid, threads, A.shape[1])
     jb, outs = sources.shape[0], targets.shape[0]
     incoming, outgoing = np.empty((jb, STRIP), A.dtype), np.empty((outs, STRIP), A.dtype)

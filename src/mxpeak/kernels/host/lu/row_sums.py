@@ -122,7 +122,7 @@ def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
 def _add_rounded(sums, A, i, rows, c0, c1, weights, low, only):
     """Add the sums ã u + a v, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp32, ã being a rounded.
 
-    weights   u, v, w and q, in fp32 and in fp64; only w if `only` is not None: then u = w, v = 0 and q = 1
+    weights   the vectors u, v, w and q in fp32 and in fp64; if `only` is given, w alone, with u = w, v = 0 and q = 1
     low       the rounded rows, or None to round them to bf16 here
     """
     vectors, wide = weights
@@ -172,8 +172,8 @@ def _add_rounded(sums, A, i, rows, c0, c1, weights, low, only):
 def _add_columns(sums, A, i, rows, c0, c1, how):
     """Add the sums of columns c0:c1 of up to four `rows` from i on, piece by piece.
 
-    how: the vectors u, w and q, for entries as they are stored; for rounded entries the vectors, the same in fp64,
-    workspace for four rows, and the format.
+    For sums of stored entries, `how` is (vectors,) with the rows u, w and q. For sums of rounded entries, `how` is
+    (vectors in fp32, vectors in fp64, workspace for four rows, format).
     """
 
     def stored(sums, A, i, rows, c0, c1, how):
@@ -201,7 +201,7 @@ def _add_columns(sums, A, i, rows, c0, c1, how):
 
 @inner()
 def _add_rows(tid, threads, sums, A, part, how):
-    """Add the sums of all rows, four rows at a time, and individually where the edge of a triangle cuts the four.
+    """Add the sums of all rows, four rows at a time, or row by row if the edge of a triangle cuts the four rows.
 
     Each thread adds a range of rows. For a triangle, a thread adds every threads-th group of four, because rows differ
     in length.
@@ -234,7 +234,8 @@ def add_stored_sums(tid, threads, sums, A, vectors, part):
 def add_rounded_sums(tid, threads, sums, A, vectors, wide, to, part):
     """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã being A rounded to a format.
 
-    u, v, w and q are rows of `vectors`, and in fp64 of `wide`; for bf16 a single row w means w, 0, w and 1.
+    u, v, w and q are rows of `vectors` in fp32 and of `wide` in fp64. For bf16, `vectors` may have a single row w: the
+    four vectors are then w, 0, w and 1.
     """
     low = np.empty((4, PIECE), np.float32)
     _add_rows(tid, threads, sums, A, part, (vectors, wide, low, to))

@@ -38,11 +38,12 @@ from mxpeak.kernels.host.lu.triangle import add, dot_squared
 
 #: The order of the inverted diagonal blocks.
 BLOCK = 64
-#: The largest growth of variances for which inverses are used.  fp32: a well-scaled block of HPL-MxP has less than 2,
-#: and the variance of a sum of 64 products is ten times the variance of one rounding.  fp64: L11 of a random matrix
-#: with pivoting has 30 to 45.  An entry of U12 has this error once, but rounding errors of all its updates.
+#: The largest growth of variances for which inverses are used. In fp32, a well-scaled block of HPL-MxP has a growth
+#: below 2, and the variance of a sum of 64 products is ten times the variance of one rounding. In fp64, L11 of a
+#: random matrix with pivoting has a growth of 30 to 45. This error affects an entry of U12 once, but rounding errors
+#: affect it in all of its updates.
 MAX_GROWTH = {"fp32": 16.0, "fp64": 256.0}
-#: Right-hand sides that are solved together: with the columns of a block they stay in the second-level cache.
+#: Right-hand sides that are solved together: with the columns of a block, they fit into the second-level cache.
 CHUNK = 384
 
 
@@ -61,9 +62,10 @@ def _add_squared(upper, T, j0, x, y):
 
 @inner()
 def _growth(upper, T, j0, W, sums):
-    """Return how much an inverse W of T_jj increases the variance of rounding errors: T_jj W T_jj compared with T_jj.
+    """Return the factor by which an inverse W of T_jj increases the variance of rounding errors.
 
-    The result is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t. `sums` holds t, (W∘W) t and z.
+    The factor compares T_jj W T_jj with T_jj. It is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t. `sums`
+    holds t, (W∘W) t and z.
     """
     size, worst = W.shape[0], 0.0
     sums[:] = 0.0
@@ -100,7 +102,7 @@ def _invert(upper, T, j0, W):
 
 @jit(INT, INT, FLAG, MATRIX32, VECTOR, also=(INT, INT, FLAG, MATRIX, VECTOR), allocates=True, later=True)
 def invert_blocks(tid, threads, upper, T, growth):
-    """Invert the diagonal blocks of an upper or a unit lower triangle in place; each thread takes some blocks.
+    """Invert the diagonal blocks of an upper or a unit lower triangle in place; each thread inverts some blocks.
 
     growth[tid] becomes the largest growth of the variance of rounding errors by the inverses, or NaN.
     """
@@ -138,7 +140,10 @@ def _move_out(source, target):
 
 @inner()
 def _multiply(right, B, at, count, k, size, W, copy, gemm):
-    """Compute B_k = B_k W_kk for `count` rows of B or, from the left, B_k = W_kk B_k for columns; BLAS transposes."""
+    """Compute B_k = B_k W_kk for `count` rows of B or, from the left, B_k = W_kk B_k for columns.
+
+    BLAS computes the transposed product.
+    """
     i, j, rows, columns = (at, k, count, size) if right else (k, at, size, count)
     for r in range(rows):
         _move_out(row(B, i + r, j, j + columns), row(copy, r, 0, columns))
@@ -151,7 +156,8 @@ def _multiply(right, B, at, count, k, size, W, copy, gemm):
 def solve_by_products(tid, threads, right, B, W, gemm):
     """Compute B = B T^-1 in place, T upper, or from the left B = T^-1 B, T unit lower.
 
-    W = T by rows with inverted blocks. Each thread takes some rows of B, or some columns from the left.
+    W is a row-major copy of T with inverted diagonal blocks. Each thread solves for some rows of B or, from the left,
+    for some columns.
     """
     n, minus_one = W.shape[0], W.dtype.type(-1)
     copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), W.dtype)
@@ -220,6 +226,6 @@ def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm)
     end(engine.code)
 
 
-#: The entry points of solves with inverses, and the entry points that are also called if a matrix engine multiplies.
+#: The entry points of solves with inverses, and those that are also called if a matrix engine multiplies.
 BY_INVERSES = (invert_blocks, solve_by_products)
 BY_ENGINES = (solve_right_rounded, solve_left_rounded)

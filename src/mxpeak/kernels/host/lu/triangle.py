@@ -195,7 +195,7 @@ def max_abs_upper(tid, threads, best, A, distribution):
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def row_max(tid, threads, A, by_row):
-    """Compute by_row_i = max_j |a_ij|; each thread takes some rows."""
+    """Compute by_row_i = max_j |a_ij|; each thread processes some rows."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
         a, largest = row(A, i, 0, A.shape[1]), 0.0
@@ -206,7 +206,7 @@ def row_max(tid, threads, A, by_row):
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def column_max(tid, threads, A, by_column):
-    """Compute by_column_j = max_i |a_ij|; each thread takes some columns."""
+    """Compute by_column_j = max_i |a_ij|; each thread processes some columns."""
     c0, c1 = part_of(tid, threads, A.shape[1])
     by_column[c0:c1] = 0.0
     for i in range(A.shape[0]):
@@ -227,7 +227,7 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
 
 @inner(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
-    """Return Σ |a_i|; reassociation lets it vectorize, and only tightens the bound n·u."""
+    """Return Σ |a_i|; reassociation lets the loop vectorize, and the bound n·u still holds."""
     total = 0.0
     for i in range(a.shape[0]):
         total += abs(a[i])
