@@ -1,1 +1,1 @@
-"""The benchmarks: each states its own rules in one screen (what is timed, generated, verified, counted)."""
+"""The benchmarks. Each benchmark states in one short module what it times, generates, verifies and counts."""

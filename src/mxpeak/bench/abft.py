@@ -1,4 +1,4 @@
-"""The results of --abft: faults become part of the result, and uncorrected ones make it invalid."""
+"""Record the faults that --abft detects in a result. Uncorrected faults make the result invalid."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def about_solves(result: Result, checks: SolveChecks | None) -> None:
 
 
 def _record(result: Result, texts: Sequence[str], wrong: str | None) -> None:
-    """Add a warning for each fault; `wrong` is the fault that makes the result invalid, if there is one."""
+    """Add a warning for each text, and make the result invalid if `wrong`, the text of the decisive fault, is given."""
     result.warnings += [Caution("abft", text, HINT) for text in texts]
     if wrong is not None:
         result.status = "invalid"
@@ -76,7 +76,7 @@ def _record(result: Result, texts: Sequence[str], wrong: str | None) -> None:
 
 
 def fault_text(fault: Fault, case: LuCase) -> str:
-    """Return a text about a fault: when, where, and whether it was corrected."""
+    """Return a message about a fault of an LU run: when and where it occurred, and whether it was corrected."""
     p, q = fault.process
     where = f"process ({p}, {q})" if q is not None else f"process row {p}"
     if fault.part == "checksum":
@@ -90,7 +90,7 @@ def fault_text(fault: Fault, case: LuCase) -> str:
 
 
 def solve_fault_text(fault: SolveFault) -> str:
-    """Return a text about a fault of an iterative solve."""
+    """Return a message about a fault of an iterative solve."""
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":
         return f"a number changed unexpectedly: {fault.array}, on rank {fault.rank}; {when}"
@@ -102,7 +102,7 @@ def solve_fault_text(fault: SolveFault) -> str:
 
 
 def _off_by(fault: SolveFault, what: str) -> str:
-    """Return by how much a quantity differs from its expected value, if both are finite."""
+    """Return a text with the deviation of a value and the limit of rounding, or that `what` is not finite."""
     difference, limit = fault.difference, fault.limit
     if difference is None or limit is None or not (isfinite(difference) and isfinite(limit)):
         return f"{what} is not finite"

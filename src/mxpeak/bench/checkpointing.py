@@ -52,10 +52,10 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The run that checkpoints belong to, as run.json and the head of each part describe it.
+    """The run that checkpoints belong to, as run.json and the header of each part describe it.
 
-    settings   the settings of the run as texts; no path is among them
-    notes      what a user should know about the file that it was read from
+    settings   the settings of the run as texts, without paths
+    notes      notes for the user about the file that the record was read from
     """
 
     name: str
@@ -65,11 +65,11 @@ class RunRecord:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def about(self) -> dict[str, Any]:
-        """Return the record as JSON writes it."""
+        """Return the record as a dict for JSON."""
         return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
 
     def difference(self, part: Part) -> str:
-        """Return the evidence that a part belongs to another run or problem; empty if there is none."""
+        """Return the evidence that a checkpoint part belongs to another run or problem; empty if there is none."""
         there = part.about.get("settings")
         if not isinstance(there, dict):
             return "a run without settings"
@@ -87,7 +87,7 @@ class RunRecord:
 
 
 def _digest(about: Mapping[str, Any]) -> str:
-    """Return the digest of a record, which does not depend on the layout of its file."""
+    """Return a digest of a record that does not depend on the layout of its file."""
     return blake2b(json.dumps({"schema": SCHEMA, **about}, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
@@ -100,9 +100,10 @@ def write_run(folder: Path, record: RunRecord) -> None:
 
 
 def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
-    """Return the run to which a folder of checkpoints belongs; `configs` are those of the benchmarks by name.
+    """Return the record of the run to which a folder of checkpoints belongs.
 
-    If run.json is missing, or has no settings, the newest part with an intact head describes the run.
+    `configs` are the configuration classes of the benchmarks by name. If run.json is missing or has no settings, the
+    newest part with an intact header describes the run.
     """
     try:
         content = _json_in(folder / RUN)
@@ -124,7 +125,7 @@ def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
 
 
 def _changed(folder: Path, record: RunRecord) -> UsageError:
-    """Return the error for a run.json that has been changed: it may describe another problem."""
+    """Return the error for a run.json that was changed and may therefore describe another problem."""
     text, advice = "its digest differs", "use another --checkpoint folder to start again"
     for name, part in _intact_heads(folder):
         defect = record.difference(part)
@@ -135,14 +136,14 @@ def _changed(folder: Path, record: RunRecord) -> UsageError:
 
 
 def _intact_heads(folder: Path) -> Iterator[tuple[str, Part]]:
-    """Yield the name of each slot whose first part has an intact head, with that part."""
+    """Yield the name of each slot whose first part has an intact header, together with that part."""
     for name in SLOTS:
         with suppress(OSError, ValueError):
             yield name, read_part(folder / name, 0, 0, whole=False)[0]
 
 
 def _json_in(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file of limited size."""
+    """Read a JSON object from a file, and raise an error if the file is too large."""
     with regular_file(path) as file:
         text = file.read(MOST_RUN + 1)
     if len(text) > MOST_RUN:
@@ -183,7 +184,7 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
 
 
 def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
-    """Return the record in the head of the newest intact part; `error` is the error of run.json."""
+    """Return the record in the header of the newest intact part; `error` is the error of reading run.json."""
     records: list[tuple[int, RunRecord]] = []
     for _, part in _intact_heads(folder):
         with suppress(OSError, ValueError):
@@ -203,7 +204,7 @@ def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> 
 
 
 def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
-    """Return the record of a new run: every setting that is not a default, and all settings of its case."""
+    """Return the record of a new run: every setting that differs from its default, and all settings of its case."""
     names = recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
     recorded = [o for o in options(type(config)) if o.name in names]
     content = {o.name: value for o in recorded if (value := getattr(config, o.name)) != o.default}
@@ -234,7 +235,9 @@ class Checkpoint:
 
 
 def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
-    """Return the slots whose first head is intact and of this run, newest first, and the defects of the others."""
+    """Return the slots whose first header is intact and belongs to this run, newest first, and the defects of the
+    other slots.
+    """
     slots, defects = [], []
     for name in SLOTS:
         slot = folder / name
@@ -254,7 +257,7 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]
 
 
 def check_resumable(folder: Path, record: RunRecord) -> None:
-    """Raise a UsageError before any rank is started if no slot can hold a checkpoint of this run."""
+    """Raise a UsageError before any rank starts if no slot can contain a checkpoint of this run."""
     slots, defects = first_parts(folder, record)
     if not slots:
         raise _none_whole(folder, defects)
@@ -306,7 +309,7 @@ def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, 
 
 
 def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float, Notes | None]]) -> Checkpoint | str:
-    """Combine the checks of all ranks into a checkpoint, or return the first defect."""
+    """Combine the checks of all ranks into a checkpoint, or return the first defect that a rank found."""
     defects, elapsed_s, unix, notes = zip(*shares)
     if text := next(filter(None, defects), ""):
         return str(text)
@@ -342,7 +345,7 @@ def _largest(first: Notes, second: Notes) -> Notes:
 
 @dataclass(slots=True)
 class CheckpointedRun:
-    """The folder of checkpoints of one run, which rank 0 has locked, and the checkpoint that it continues from."""
+    """The folder with the checkpoints of one run, locked by rank 0, and the checkpoint from which the run continues."""
 
     folder: Path
     record: RunRecord
@@ -356,16 +359,18 @@ class CheckpointedRun:
 
     @property
     def before_s(self) -> float:
-        """Return the seconds of the clock in earlier processes."""
+        """Return the timed seconds of the earlier processes of this run."""
         return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:
-        """Release the lock on the folder; while a part is being written, the lock remains until this process ends."""
+        """Release the lock on the folder. While a part is still being written, this process keeps the lock until it
+        ends.
+        """
         if self.lock is not None and not (self.writer is not None and self.writer.busy):
             self.lock.release()
 
     def about(self, result: Result) -> None:
-        """Record in a result that it belongs to a resumed run, with the time of its earlier processes."""
+        """Record in a result that the run was resumed, with the time of its earlier processes."""
         if self.resumed_from is None:
             return
         after_s = result.result["time_s"] - self.before_s
@@ -379,7 +384,7 @@ class CheckpointedRun:
 
 
 def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> CheckpointedRun | None:
-    """Lock the folder that --checkpoint names, begin a run there or find its newest checkpoint. Collective over comm.
+    """Lock the folder of --checkpoint, and begin a run there or find its newest checkpoint. Collective over comm.
 
     Returns None without --checkpoint.
     """
@@ -435,7 +440,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _begin(folder: Path, record: RunRecord) -> None:
-    """Write the record of a run into its folder, which must be empty otherwise."""
+    """Write the record of a new run into its folder; raise a UsageError if the folder contains other files."""
     if any(file.name != LOCK and not file.name.startswith(".mxpeak-") for file in folder.iterdir()):
         raise UsageError(
             f"--checkpoint {folder} is not empty; run mxpeak resume {folder} to continue its run, or use another folder"
@@ -444,7 +449,7 @@ def _begin(folder: Path, record: RunRecord) -> None:
 
 
 class FolderCheckpointer:
-    """A checkpointer that writes files. All ranks of the grid create it and call it at the same steps."""
+    """Writes and reads checkpoint files. All ranks of the grid create a checkpointer and call it at the same steps."""
 
     def __init__(
         self,
@@ -471,7 +476,7 @@ class FolderCheckpointer:
             self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
 
     def load(self, blocks: DiagonalBlocks) -> None:
-        """Read the matrix, and the notes of its diagonal blocks, if the run is resumed. Collective over the grid."""
+        """If the run is resumed, read the matrix and the notes of its diagonal blocks. Collective over the grid."""
         checkpoint = self._run.resumed_from
         if checkpoint is None:
             return
@@ -488,10 +493,11 @@ class FolderCheckpointer:
         blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
-        """Return whether the interval of --every has elapsed on rank 0, and every rank has written its last part.
+        """Return whether all ranks write a checkpoint now: --every has elapsed on rank 0, and the last parts are
+        written.
 
-        All ranks wait for the answer of rank 0. They wait for each other only if a checkpoint is due, so they need not
-        run in step.
+        All ranks wait for the answer of rank 0. They wait for each other only if a checkpoint is due, so other steps
+        do not synchronize the ranks.
         """
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
@@ -510,7 +516,7 @@ class FolderCheckpointer:
         return able
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy the part of this rank, and begin to write it."""
+        """Copy this rank's part of the matrix and begin to write the copy."""
         with self._spans("keep"):
             A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s
             self._number, self._kept_s = self._number + 1, elapsed_s
@@ -538,6 +544,6 @@ class FolderCheckpointer:
 
 
 def end() -> None:
-    """End this rank by SIGTERM, sent twice because a rank without an earlier signal postpones the first one."""
+    """End this rank by SIGTERM, sent twice because a rank postpones the first signal that it receives."""
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Positional input files such as HPL.dat: numbered lines, of which only the leading words count.
+"""Read and write positional input files such as HPL.dat: numbered lines, of which only the leading words count.
 
-Words are separated by any white space, so every file that HPL reads is accepted. If HPL would silently replace a value
-(an unknown broadcast becomes 1ringM), reading raises an error instead.
+Words are separated by white space, so every file that HPL reads is accepted. HPL silently replaces some invalid values
+(an unknown broadcast becomes 1ringM); mxpeak raises an error instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity
 
 
 def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
-    """Return a parser that converts HPL's number of a choice to the choice."""
+    """Return a parser that converts the number of a choice in HPL's file to the choice."""
 
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
@@ -33,7 +33,7 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Dat:
-    """The lines of one file, numbered from 1 as in errors; a complete file has `expected` lines."""
+    """The lines of one file, numbered from 1 as in error messages; a complete file has `expected` lines."""
 
     source: str
     lines: Sequence[str]
@@ -41,7 +41,7 @@ class Dat:
 
     @classmethod
     def of(cls, text: str, source: str, expected: int) -> Dat:
-        """Return the lines of a text."""
+        """Split a text into the lines of an input file."""
         return cls(source, re.split(r"\r\n|\n|\r", text), expected)
 
     def word(self, number: int, name: str) -> str:
@@ -52,15 +52,18 @@ class Dat:
         return words[0]
 
     def value(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
-        """Return the value at the beginning of a line."""
+        """Parse the first word of a line."""
         return self._value(number, name, self.word(number, name), parse)
 
     def row(self, number: int, name: str, count: int, parse: Callable[[str], Any]) -> tuple[Any, ...]:
-        """Return the values at the beginning of a line."""
+        """Parse the first `count` words of a line."""
         return self._leading(number, name, count, f"the line needs {count} values", parse)
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
-        """Return the values of a list: line `number` has its length, and the line `below` lines later its values."""
+        """Parse the values of a list.
+
+        Line `number` contains the length of the list, and the line `below` lines later contains its values.
+        """
         count = self.value(number, f"number of {name}", integer(1, MOST_VALUES))
         request = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
         return self._leading(number + below, name, count, request, parse)

@@ -1,4 +1,4 @@
-"""The result of a dry run, which a benchmark returns and the command line prints."""
+"""The description of a run that a benchmark returns for --dry-run and the command line prints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mxpeak.options import AnyRun, Run
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The properties of a run that has not been executed.
+    """The properties of a run that was not executed.
 
-    text     sizes, grid and memory, for people
-    fits     whether all of it fits into memory
-    run      the run with the values that it would choose; None if they are those of the request
-    flops    operations that its timed part counts, if its time follows from them
-    time_s   seconds that its timed part is given, if it runs for a given time
+    text     sizes, grid and memory as text for the user
+    fits     whether all cases fit into memory
+    run      the run with the values that it would choose; None if they equal those of the request
+    flops    counted flops of the timed part, if its time follows from them
+    time_s   duration of the timed part in seconds, if it runs for a given time
     """
 
     text: str
@@ -27,6 +27,6 @@ class DryRun:
 
 
 def with_open_values(run: AnyRun, **values: Any) -> AnyRun:
-    """Return the run with these values for all settings that were left open."""
+    """Return the run with these values for all settings that the user left open."""
     left_open = {k: v for k, v in values.items() if k in run.origins and getattr(run.config, k) in (None, "auto")}
     return run.with_values(left_open, "auto")

@@ -1,4 +1,4 @@
-"""Rates that a simulation expects of runs on this machine, from the measurements of `mxpeak tune`."""
+"""Compute the rates that a simulation expects for runs on this machine, from the measurements of `mxpeak tune`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OF_RUN = ("n", "nb", "P", "Q", "order", "node_grid")
 
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
-    """Return the machine files of this machine by ranks and threads.
+    """Return the machine files for this machine, keyed by ranks and threads.
 
-    Call it before a rank is bound to cores, because the visible cores are part of the fingerprint of a machine.
+    Call this function before a rank is bound to cores, because the visible cores are part of a machine's fingerprint.
     """
     if not any(store_folder().glob("*.toml")):
         return {}
@@ -33,8 +33,8 @@ def measured_layouts() -> Mapping[tuple[int, int], Any]:
 def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
     """Return the source of the expected rates, a description, and the rate of each result of a scaling study.
 
-    The rates are simulated if this machine was measured with as many threads per rank. Otherwise the rate of the first
-    result is multiplied by the growth in ranks.
+    The rates are simulated if `mxpeak tune` measured this machine with the same number of threads per rank. Otherwise
+    the rate of the first result is multiplied by the growth in ranks.
     """
     first, ranks = results[0], [int(result.launch["ranks"]) for result in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
@@ -58,14 +58,14 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
 
 
 def rate_of(result: Result, machine: Machine) -> float:
-    """Return the simulated rate of the run of a result."""
+    """Simulate the run of a result and return its rate."""
     if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops
 
 
 def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float], list[float]] | None:
-    """Return the simulated progress of an LU: seconds, and flops done by then.
+    """Simulate an LU run and return its progress: times in seconds, and the flops done by each time.
 
     Returns None if the machine was not measured in the precision of the case.
     """

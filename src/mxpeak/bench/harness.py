@@ -49,7 +49,7 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 
 class RunHooks(TypedDict, total=False):
-    """The connections of a run to its caller.
+    """Callbacks and facts that the caller of a run provides.
 
     benchmark   name of the benchmark, for the result of an aborted case
     origins     origin of each value of the configuration
@@ -60,7 +60,7 @@ class RunHooks(TypedDict, total=False):
     on_sample   called after each measurement, on rank 0, with a function that returns the result so far
     follow      called with the spans of each observed computation, on every rank
     stop        returns the reason to stop, or None; called on rank 0
-    ending      returns whether a signal has asked for the end, and waits for a last checkpoint
+    ending      returns whether a signal has requested the end; a last checkpoint may still be written
     argv        command line, for the result file
     """
 
@@ -113,7 +113,7 @@ class Bench(Generic[AnyConfig]):
         self._under_way = None
 
     def new_spans(self, *, watched: bool = True) -> Spans:
-        """Return new spans, which the observers follow if `watched`."""
+        """Create new spans, and attach the observers if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
         self._spans.append(spans)
         if watched and self._under_way is not None:
@@ -123,7 +123,7 @@ class Bench(Generic[AnyConfig]):
         return spans
 
     def announce(self, text: str) -> None:
-        """Show the observers an activity outside the observed computations."""
+        """Inform the observers about an activity outside the observed computations."""
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
                 hear(text)
@@ -139,7 +139,9 @@ class Bench(Generic[AnyConfig]):
         return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
-        """Return the spans; at their steps the ranks of comm stop together if an observer asks for it."""
+        """Let the ranks of comm stop together at a step of these spans if an observer requests it, and return the
+        spans.
+        """
         spans.look = stop_together(comm, self._hooks.get("stop", lambda: None))
         return spans
 
@@ -159,7 +161,7 @@ class Bench(Generic[AnyConfig]):
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Return the seconds of the slowest rank for `work` after a barrier. Collective over comm, or all ranks."""
+        """Run `work` after a barrier and return the seconds of the slowest rank. Collective over comm, or all ranks."""
         comm = comm or self.comm
         self.kernels.wait()
         comm.barrier()
@@ -169,7 +171,7 @@ class Bench(Generic[AnyConfig]):
         return allreduce_scalar(comm, time.perf_counter() - begin, "max", self.kernels.xp)
 
     def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Run timed `work` like `slowest`, and count its energy. Collective over comm, or all ranks."""
+        """Time `work` like `slowest`, and also measure its energy. Collective over comm, or all ranks."""
         elapsed_s = None
         self._meter.begin()
         try:
@@ -179,7 +181,7 @@ class Bench(Generic[AnyConfig]):
         return elapsed_s
 
     def energy(self, rate_flops: float | None) -> dict[str, Any]:
-        """Return the energy of the metered work of a case, or the reason why it is unknown, on rank 0.
+        """Return the energy of the measured work of a case, or the reason why it is unknown, on rank 0.
 
         Collective over all ranks.
         """
@@ -195,12 +197,13 @@ class Bench(Generic[AnyConfig]):
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
-    """Return the threads per rank: the given number, or an equal share of the cores. Collective."""
+    """Return the number of threads per rank: the given number, or an equal share of the cores. Collective."""
     return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).max_ranks)
 
 
 def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:
-    """Return the process row of this rank if hosts factor the panels of devices; rows then share cores.
+    """Return the process row of this rank if CPUs factor the panels of devices; ranks of different rows then share
+    cores.
 
     Returns None if the library factors panels on the device (P = 1), or if the run has several grids.
     """
@@ -255,7 +258,7 @@ def run_cases(
     """Run a benchmark and return its cases with their results, on every rank.
 
     `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on rank
-    0, and None if the case does not fit. Collective over comm.
+    0. The result is None if the case does not fit into memory. Collective over comm.
     """
     on_case = hooks.get("on_case")
     with open_bench(make, check, config, comm, hooks) as bench:
@@ -281,9 +284,9 @@ def run_cases(
 
 
 def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:
-    """Repeat a measurement at least `least` times and until `seconds` have passed; return at most `most` times.
+    """Repeat a measurement at least `least` times and until `seconds` have passed, but at most `most` times.
 
-    `timed` returns the same seconds on every rank, so that all ranks stop together.
+    Returns the measured times. `timed` returns the same seconds on every rank, so that all ranks stop together.
     """
     samples: list[float] = []
     while len(samples) < least or (sum(samples) < seconds and len(samples) < most):
@@ -310,7 +313,7 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
 
 
 def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Return every grid of the config, checked against the number of ranks and the nodes. Collective.
+    """Return every process grid of the config, checked against the number of ranks and the nodes. Collective.
 
     An error is raised on every rank.
     """
@@ -323,7 +326,7 @@ def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int]
 
 
 def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
-    """Return the most node grids per node; raise a UsageError if a node grid spans several nodes. Collective."""
+    """Return the largest number of node grids per node; raise a UsageError if a node grid spans nodes. Collective."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     count = blocks_a_node(comm, node_name(), p * q, grid.size)
     if count == 0:
@@ -332,7 +335,7 @@ def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
 
 
 def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
-    """Return the cautions about nodes with several node grids. Collective."""
+    """Return the cautions about nodes that contain several node grids. Collective."""
     if config.node_grid is None:
         return []
     p, q = config.node_grid
@@ -365,11 +368,11 @@ def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
 
 
 def sortable_residual(scaled: float) -> float:
-    """Return the residual as a sort key in which NaN counts as the largest value."""
+    """Return the residual as a sort key; NaN becomes the largest value."""
     return scaled if scaled == scaled else sys.float_info.max
 
 
 def depth_caution(depth: int, ran: int) -> Caution:
-    """Return the caution about a look-ahead depth larger than 1."""
+    """Return the caution that a look-ahead depth larger than 1 was reduced."""
     text = f"look-ahead depth {depth} was requested, but {ran} was used"
     return Caution("depth", text, "a deeper look-ahead has no effect; use --depth 1")

@@ -15,17 +15,18 @@ from mxpeak.comm.base import Communicator
 from mxpeak.perf.host import core_groups
 from mxpeak.records import Caution
 
-#: A reading lasts this share of the run's time, within bounds. A processor exceeds the rate that it can sustain for
-#: some tenths of a second, until its clock or power budget is lowered. A reading of GEMM therefore lasts more than
-#: twice as long; memory has no such burst. A reading is at most TIMES as long as a short run.
+#: A reading lasts this share of the run's time, within bounds. A processor exceeds its sustained rate for some tenths
+#: of a second, until its clock or power budget is lowered. A reading of GEMM therefore lasts more than twice as long;
+#: memory has no such burst. A reading is at most TIMES as long as a short run.
 SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
-#: The fewest samples of a reading. Those that begin in the first half of its time are left out, because of the burst.
+#: The fewest samples of a reading. Samples that begin in the first half of its time are ignored, because of the burst.
 LEAST_SAMPLES = 3
 #: The cases of a series share a measurement of the limit until it is this many times as old as it took to measure.
 #: Measurements then take about a tenth of the time of the series.
 FRESH = 10.0
-#: The change of speed from which a share is marked. The speed during the run is between those of the readings. A
-#: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.
+#: The change of speed from which a share is marked as uncertain. The speed during the run is between those of the
+#: readings. A change of 10 % therefore moves the share by up to ±5 %, which is also its repeatability on a quiet
+#: machine.
 DRIFT = 0.10
 #: The shortest reading in which a change of speed can be distinguished from noise.
 TELLING_S = 0.1
@@ -43,7 +44,7 @@ DRIFTED = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measurement of a limit: the sustained rate, the rate of the best sample, the length and the end."""
+    """One measurement of a limit: the sustained rate, the rate of the best sample, the duration and the end time."""
 
     rate: float
     burst: float
@@ -69,7 +70,7 @@ def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], 
 
 
 def length(run_s: float, least_s: float) -> float:
-    """Return the seconds of a reading for a run of `run_s` seconds."""
+    """Return the duration of a reading in seconds for a run of `run_s` seconds."""
     return min(TIMES * run_s, max(least_s, SHARE * run_s), MOST_S)
 
 
@@ -80,14 +81,17 @@ class Readings:
         self._latest: dict[Hashable, Reading] = {}
 
     def before(self, what: Hashable, comm: Communicator, measure: Callable[[], Reading]) -> Reading:
-        """Return the latest reading if it is fresh, otherwise a new one. Collective over comm."""
+        """Return the latest reading if it is recent, otherwise measure a new one. Collective over comm."""
         latest = self._fresh(what, comm)
         return self._new(what, measure) if latest is None else latest
 
     def after(
         self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
     ) -> Reading | None:
-        """Return a new reading, or None if the latest one is fresh and the series continues. Collective over comm."""
+        """Measure again and return the reading, or None if the latest one is recent and the series continues.
+
+        Collective over comm.
+        """
         return self._new(what, measure) if last or self._fresh(what, comm) is None else None
 
     def _fresh(self, what: Hashable, comm: Communicator) -> Reading | None:
@@ -103,11 +107,11 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit with its readings and the rates that the process reached itself.
+    """A limit with its readings, and the rates that the benchmark itself reached.
 
     unit      rate_flops or rate_bytes
     before    None with --warmup none: then there is no limit
-    after     None also if the reading before it served several cases of a series
+    after     None also if the previous reading served several cases of a series
     reached   pairs of a phase and its rate
     """
 
@@ -118,24 +122,24 @@ class Limit:
     reached: tuple[tuple[str, float], ...] = ()
 
     def including(self, name: str, rate: float) -> Limit:
-        """Return the limit extended by a rate that the process has reached."""
+        """Return the limit with an additional rate that the benchmark reached."""
         return replace(self, reached=(*self.reached, (name, rate)))
 
     @property
     def rate(self) -> float | None:
-        """Return the largest of the readings and the reached rates; None if nothing was measured."""
+        """Return the largest of the measured and reached rates; None if nothing was measured."""
         rates = [reading.rate for reading in self._readings]
         return max([*rates, *(rate for _, rate in self.reached)]) if rates else None
 
     @property
     def drift(self) -> float | None:
-        """Return the relative difference between the rate of the limit and the smallest reading."""
+        """Return the relative difference between the limit's rate and the smallest reading."""
         least, rate = min((reading.rate for reading in self._readings), default=0.0), self.rate
         return None if rate is None or not least else rate / least - 1.0
 
     @property
     def drifted(self) -> bool:
-        """Return whether the machine's speed changed so much that the share is uncertain."""
+        """Return whether the speed of the machine changed so much that the share is uncertain."""
         telling = all(reading.took_s >= TELLING_S for reading in self._readings)
         return telling and self.drift is not None and self.drift > DRIFT
 
@@ -161,7 +165,7 @@ class Limit:
         }
 
     def cautions(self) -> list[Caution]:
-        """Return the warning about an uncertain share; its text is equal for all cases, so it is shown only once."""
+        """Return the warning about an uncertain share. Its text is the same for all cases, so it is shown only once."""
         return [Caution("drift", DRIFTED, "stop other programs, and run again")] if self.drifted else []
 
     @property
@@ -172,7 +176,9 @@ class Limit:
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit of reading `touched` bytes on all nodes; it is that of the caches if they hold all bytes."""
+    """Return the limit for reading `touched` bytes on all nodes: of the caches if they can hold them, otherwise of
+    memory.
+    """
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 
@@ -190,6 +196,6 @@ def node_caches(machine: Mapping[str, Any]) -> int:
 
 
 def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: int, *, on_gpu: bool) -> int:
-    """Return the bytes per rank of an array that no cache holds, at most a quarter of `available` per node."""
+    """Return the bytes per rank of an array that exceeds the caches, but at most a quarter of `available` per node."""
     least = GPU_LEAST_BYTES if on_gpu else max(LEAST_BYTES, CACHES * node_caches(machine) // ranks_a_node)
     return min(least, max(int(available) // (SPARE * ranks_a_node), 2**20))

@@ -1,4 +1,4 @@
-"""The common part of the LU benchmarks: orders that fill the memory, limits, warm-ups, repeated solves."""
+"""The code that the LU benchmarks share: orders that fill the memory, limits, warm-ups and repeated solves."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from mxpeak.spans import Phase, Spans
 
 #: The largest block whose GEMM rate is measured; larger blocks have the same rate.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
-#: Products of a GPU between two readings of the clock, because a single one takes hardly longer than a reading.
+#: Products of a GPU between two readings of the clock, because a single product takes hardly longer than a reading.
 GPU_PROBES = 8
-#: The smallest order of a run before the clock on a GPU: for few rows, kernels have other forms.
+#: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
 #: The kernels whose matrices are in the host's memory.
 IN_HOST_MEMORY = ("host", "reference")
@@ -79,7 +79,7 @@ class LuSolve(Protocol):
 
     @property
     def checked(self) -> Checked | None:
-        """Return the result of the checksums with --abft."""
+        """Return the result of the checksums if --abft is given."""
 
 
 AnySolve = TypeVar("AnySolve", bound=LuSolve)
@@ -87,14 +87,14 @@ AnySolve = TypeVar("AnySolve", bound=LuSolve)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rates of GEMM before and after the solves of a case, and the rate of the fastest GEMM phase."""
+    """The rates of GEMM before and after the solves of a case, and the rate of its fastest GEMM phase."""
 
     before: Reading | None
     after: Reading | None
     phase: float | None
 
     def limit(self, name: str, rate: float) -> Limit:
-        """Return the limit of a case that ran at `rate`, which is also recorded as a reached rate."""
+        """Return the limit of a case that ran at `rate`, and record `rate` as a reached rate."""
         limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
         return limit if self.phase is None else limit.including("gemm", self.phase)
 
@@ -117,13 +117,13 @@ class CaseSolves(Generic[AnySolve]):
 
 @dataclass(frozen=True, slots=True)
 class Problem(Generic[AnyCase, AnySolve]):
-    """The differences between the LU benchmarks.
+    """The functions in which the LU benchmarks differ.
 
     check        raises an error for configurations that cannot be run
-    footprint    the bytes of a case, on a GPU or not
-    precision    the precision of its products, and of the limit
-    solve        runs one timed solve of a case on its grid, with these spans
-    result       makes a result from the solves of a case, on the grid's rank 0
+    footprint    returns the bytes of a case, on a GPU or not
+    precision    returns the precision of the products of a case, and of its limit
+    solve        runs one timed solve of a case on its grid, with the given spans
+    result       builds a result from the solves of a case, on rank 0 of the grid
     """
 
     check: Callable[[Any, Communicator], object]
@@ -134,7 +134,7 @@ class Problem(Generic[AnyCase, AnySolve]):
 
 
 class LuBench(Bench[LuConfig]):
-    """The state shared by all cases of one run."""
+    """The state that all cases of an LU run share."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -145,7 +145,7 @@ class LuBench(Bench[LuConfig]):
         self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
-        """Return the default order: the largest order that --mem allows, or the order of --quick. Collective."""
+        """Return the default order: the largest that --mem allows, or the order of --quick. Collective."""
         if not self.config.quick:
             return int(self.comm.bcast_object(self.budget.default_n(footprint, nb, case.P, case.Q)))
         native = not self.kernels.emulates(precision)
@@ -155,24 +155,25 @@ class LuBench(Bench[LuConfig]):
         return int(self.comm.bcast_object(n))
 
     def keeper(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
-        """Return the checkpointer of this matrix, or None without --checkpoint.  Collective over the grid."""
+        """Return the checkpointer of this matrix, or None without --checkpoint. Collective over the grid."""
         return None if self.kept is None else FolderCheckpointer(self.kept, A, self.kernels, spans, self.ending)
 
     @property
     def before_s(self) -> float:
-        """Return the seconds that earlier processes of a resumed run have computed."""
+        """Return the number of seconds that earlier processes of a resumed run computed."""
         return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:
-        """Return whether updates must poll for messages, because ranks forward panels or networks need it.
+        """Return whether updates must poll for messages, because ranks forward panels or a network or device sends
+        them.
 
-        On one node with Q <= 2 no rank forwards, and memory transfers the message; polling is then not worth a cut in
-        the update.  Messages from a device begin only when they are polled.
+        On one node with Q <= 2, no rank forwards panels, and messages are copied in memory. Polling is then not worth
+        an interruption of the update. Messages from a device begin only when they are polled.
         """
         return self.placement.nodes > 1 or case.Q > 2 or (self.config.on_gpu and case.P > 1)
 
     def warm_up_n(self, case: LuCase) -> int:
-        """Return the order of the warm-up run, or 0 for none.
+        """Return the order of the warm-up run, or 0 if there is none.
 
         A device always needs a warm-up, unless --warmup is none, because libraries start and kernels compile at their
         first use. The warm-up run ends with a block of the same size as the case itself, because kernels are compiled
@@ -187,9 +188,10 @@ class LuBench(Bench[LuConfig]):
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
-        """Measure the GEMM rate of all ranks of the grid at once, by the time of the slowest rank.
+        """Measure the GEMM rate of all ranks of the grid at the same time, by the time of the slowest rank.
 
-        The order bounds the blocks, so a small case is measured with small blocks. Collective over the grid.
+        The blocks are not larger than those of the case's order, so a small case is measured with small blocks.
+        Collective over the grid.
         """
         P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
@@ -206,7 +208,7 @@ class LuBench(Bench[LuConfig]):
     def limits(
         self, case: LuCase, precision: str, grid: Grid, run: Callable[[], object], *, last: bool
     ) -> tuple[Reading | None, Reading | None]:
-        """Run `run` between a reading of the limit before and one after. Collective over the grid.
+        """Call `run`, and return the readings of the limit before and after it. Collective over the grid.
 
         Within a series, a reading also serves the following cases for a limited time. The last case is always followed
         by a reading.
@@ -231,7 +233,7 @@ def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **h
 
 
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
-    """Yield each case with its result, or None if it does not fit.  Collective."""
+    """Run the cases and yield each one with its result, or None if it does not fit into memory. Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
     _check_checkpoint(bench, len(cases))
     check_abft(bench)
@@ -247,7 +249,7 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
-    """Raise an error for runs that --checkpoint does not support."""
+    """Raise a UsageError for runs that --checkpoint does not support."""
     if bench.config.checkpoint is None:
         return
     if cases > 1 or bench.config.repeat > 1 or bench.config.soak is not None:
@@ -265,7 +267,7 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
 
 
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
-    """Return the footprint of a case, with --checkpoint including the copy from which the matrix is written."""
+    """Return the footprint of a case, including the copy of the matrix that --checkpoint writes."""
     need = problem.footprint(case, config.on_gpu)
     if config.checkpoint is None:
         return need
@@ -278,7 +280,7 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
 
 
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
-    """Return the orders of a configuration without any; the order is chosen for its largest case."""
+    """Return the default order for the largest case of the configuration, or None if the configuration has orders."""
     if bench.config.n is not None:
         return None
 
@@ -293,7 +295,7 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
 def _quick_machine(
     config: LuConfig, comm: Communicator, case: LuCase, precision: str, threads: int, native: bool
 ) -> quick.Machine:
-    """Return the class of the machine for --quick.  Collective over comm."""
+    """Return the class of the machine for --quick. Collective over comm."""
     slow_fp64 = precision == "fp64" and has_slow_fp64(config, comm)
     speed = 1.0 if precision == "fp64" else 4.0 if native and PRECISIONS[precision].bytes == 2 else 2.0
     return quick.Machine(case.P * case.Q * threads, speed, config.on_gpu, slow_fp64, config.kernels == "reference")
@@ -319,7 +321,7 @@ def _quick_n(
 def _checkpointed(
     problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
 ) -> Result | None:
-    """Run a case while its folder of checkpoints, if there is one, is locked.  Collective over the grid."""
+    """Run a case, and lock its folder of checkpoints during the run if it has one. Collective over the grid."""
     kept = open_checkpoints(bench.config, case, grid.all, bench.name)
     try:
         for caution in () if kept is None else kept.cautions:
@@ -341,7 +343,7 @@ def _result(
 ) -> Result | None:
     """Warm up and solve `--repeat` times; the best time counts, and all solves must pass.
 
-    Collective over the grid; the result is complete on its rank 0.
+    The result is complete on rank 0 of the grid. Collective over the grid.
     """
     solves: list[AnySolve] = []
     own_gemm: list[Phase] = []
@@ -396,20 +398,22 @@ def _result(
 
 
 def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
-    """Return the flops of all ranks over the time of the slowest rank in the fastest GEMM phase. Collective."""
+    """Return the rate of the fastest GEMM phase: the flops of all ranks per second of the slowest rank. Collective."""
     flops = allreduce_scalars(comm, [phase.flops for phase in own], "sum")
     slowest = allreduce_scalars(comm, [phase.time_s for phase in own], "max")
     return max((total / time_s for total, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Replace the spans of a solve by the spans of the fastest solve so far, which limits the memory of many solves."""
+    """Replace the spans of a solve by those of the fastest solve so far, so that many solves need little memory."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
-    """Return a caution if the LU has non-finite entries, with the block, its rows and columns, and its owner."""
+    """Return a caution if the LU has non-finite entries, with the block that has them, its rows and columns, and its
+    owner.
+    """
     witness = next((other for other in witnesses if other.not_finite is not None), None)
     if witness is None or witness.not_finite is None:
         return []
@@ -423,7 +427,7 @@ def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]
 
 
 def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) -> DryRun:
-    """Describe a run without running it: grid, sizes and memory of each case.  Collective over comm."""
+    """Describe the grid, the sizes and the memory of each case without running it. Collective over comm."""
     run = on_device(run)
     run = on_processor(run, native_precisions(run.config))
     config: LuConfig = run.config
@@ -462,7 +466,7 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
 
 @dataclass(frozen=True, slots=True)
 class GemmProbe:
-    """The product C = C - A B, which can be called and timed."""
+    """A product C = C - A B for timing."""
 
     kernels: Kernels
     C: Matrix
@@ -470,12 +474,12 @@ class GemmProbe:
     B: Matrix
 
     def __call__(self) -> None:
-        """Compute one product."""
+        """Compute the product once."""
         self.kernels.subtract_product(self.C, self.A, self.B)
 
 
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
-    """Return the product C = C - A B for C = 0, C m×n and k columns in A, operands in a precision.
+    """Return a product C = C - A B for timing, with C = 0 of m×n, k columns in A, and operands in `precision`.
 
     A and B are random, because products of equal numbers need less power and are faster than those of an LU.
     """

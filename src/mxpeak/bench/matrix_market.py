@@ -1,4 +1,4 @@
-"""Square real sparse matrices from Matrix Market files; errors name the line or the row.
+"""Read square real sparse matrices from Matrix Market files; errors name the line or the row.
 
     %%MatrixMarket matrix coordinate real general
     % comments, only here; blank lines anywhere
@@ -6,7 +6,7 @@
     i j value                       counted from 1; one entry per line; symmetric: on or below the diagonal
 
 NumPy parses every word of every line. (SciPy's reader ends the process if a blank follows the last number, and reads
-1.5.6 as 1.5.) Only if NumPy fails, the lines are read one at a time to find the error.
+1.5.6 as 1.5.) If NumPy fails, the lines are read individually to find the error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNLIKE = "its entries cannot be parsed"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a file: field, symmetry, n, number of entries, and the line with the sizes."""
+    """The header of a file: field, symmetry, n, number of entries, and the position of the line with the sizes."""
 
     field: str
     symmetry: str
@@ -68,7 +68,7 @@ def read_matrix(path: str | Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of a file: rows and columns counted from 0, fp64 values, and the error in them, if any."""
+    """Entries of a file: rows and columns counted from 0, fp64 values, and the error in the entries, if any."""
 
     rows: Any
     columns: Any
@@ -77,12 +77,12 @@ class Entries:
 
     @property
     def arrays(self) -> tuple[Any, Any, Any]:
-        """Return rows, columns and values."""
+        """Return the rows, the columns and the values."""
         return self.rows, self.columns, self.values
 
 
 def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
-    """Return the entries in a file, given by its name, or in some of its lines."""
+    """Parse the entries in a file, given by its name, or in some of its lines."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
     if header.field != "pattern":
@@ -135,7 +135,7 @@ def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
 
 
 def _opened(path: Path, use: Any) -> Any:
-    """Open the file, and return the result of `use` for its lines."""
+    """Open the file, call `use` with it, and return the result."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
         check_readable(path)
@@ -152,7 +152,7 @@ def _opened(path: Path, use: Any) -> Any:
 
 
 def _header(path: Path, file: IO[str]) -> Header:
-    """Return the checked banner and sizes."""
+    """Parse and check the banner and the line with the sizes."""
     field, symmetry = _banner(path, file.readline(1024))
     line, number = "%", 1
     while line.lstrip().startswith("%") or (line and not line.strip()):
@@ -234,7 +234,7 @@ def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
 
 
 def _problems(words: list[str], header: Header) -> Iterator[str]:
-    """Yield the errors of one entry."""
+    """Yield a message for each error in the words of one entry."""
     wanted = 2 if header.field == "pattern" else 3
     if len(words) != wanted:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
@@ -253,7 +253,7 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
-    """Return whether NumPy reads a word as a number: as Python does, without 1_000, and integers of 64 bits."""
+    """Return whether NumPy reads a word as a number: Python's syntax without 1_000, and integers of 64 bits."""
     try:
         return "_" not in word and (-(2**63) <= int(word) < 2**63 if whole else isinstance(float(word), float))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The result of an aborted case, which rank 0 assembles without communication."""
+"""Build the result of an aborted case, which rank 0 assembles without communication."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mxpeak.records import Result
 from mxpeak.runtime.facts import Facts
 from mxpeak.spans import Spans, Step, StepRow
 
-#: How often per computation all ranks ask rank 0 whether to continue.
+#: The number of times per computation at which all ranks ask rank 0 whether to continue.
 LOOKS = 50
 
 
 @dataclass(slots=True)
 class CaseInProgress:
-    """A case that has begun, with its current spans, its finished measurements and their result."""
+    """A case that has begun, with its current spans, its finished measurements and their result so far."""
 
     case: Any
     begun_unix: float = field(default_factory=time.time)
@@ -33,7 +33,7 @@ class CaseInProgress:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The result of the finished solves.
+    """The result of the solves that have finished.
 
     computation   part of the run to which the solves belong
     rate_flops    rate of these solves by the formula of the benchmark
@@ -46,7 +46,7 @@ class Partial:
 
 
 def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -> Result:
-    """Return the result of a case that ended early: its measurements, without rate and validation."""
+    """Return the result of a case that ended early, with its measurements but without rate and validation."""
     spans = under_way.spans or Spans()
     return Result(
         benchmark=benchmark,
@@ -73,13 +73,13 @@ def _parameters(case: Any) -> dict[str, Any]:
 
 
 def _phase(phase: Any) -> dict[str, Any]:
-    """Return a phase in the form of a result."""
+    """Return the record of a phase as results contain it."""
     times = {"time_s": phase.time_s, "max_s": phase.time_s, "min_s": phase.time_s}
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
 
 
 def _finished(under_way: CaseInProgress) -> dict[str, Any]:
-    """Return the section about finished solves; empty if no solve has finished."""
+    """Return the section about the finished solves; empty if no solve has finished."""
     if under_way.so_far is None:
         return {}
     solves = {"solves": len(under_way.samples_s), "time_s": sum(under_way.samples_s)}
@@ -87,7 +87,7 @@ def _finished(under_way: CaseInProgress) -> dict[str, Any]:
 
 
 def _progress(spans: Spans) -> dict[str, Any]:
-    """Return the progress of the computation."""
+    """Return the name, the step, the time and the finished and total flops of the current computation."""
     rows = spans.rows
     last = rows[-1] if rows else StepRow(0, 0.0, 0.0, {})
     return {
@@ -100,7 +100,7 @@ def _progress(spans: Spans) -> dict[str, Any]:
 
 
 def _own_steps(spans: Spans) -> dict[str, Any]:
-    """Return the steps of this rank."""
+    """Return the step table of this rank."""
     rows = [StepRow(0, 0.0, 0.0, {}), *spans.rows]
     names = list(rows[-1].phases)
     own = [
@@ -110,7 +110,7 @@ def _own_steps(spans: Spans) -> dict[str, Any]:
 
 
 def stop_together(comm: Communicator, stop: Callable[[], str | None]) -> Callable[[Step], None]:
-    """Return a callback for each step that stops all ranks together if `stop` returns a reason on rank 0.
+    """Return a callback, called at each step, that stops all ranks together if `stop` returns a reason on rank 0.
 
     All ranks count the same flops, so they check at the same steps, at most LOOKS times per computation. Collective.
     """

@@ -1,9 +1,9 @@
-"""The orders of LU runs with --quick, which are fixed per class of machine, so that quick runs are comparable.
+"""Choose the orders of LU runs with --quick. They are fixed per class of machine, so that quick runs are comparable.
 
 A class depends only on properties that do not change from run to run. An order derived from a measured rate would
 differ between runs.
 
-host    cores that compute, and the design speed of products in the precision
+host    the number of cores that compute, and the nominal speed of products in the precision
 GPU     its memory, and whether its products in fp64 are as fast as those in fp32
 """
 
@@ -20,7 +20,8 @@ HOST_MOST, GPU_MOST = 19968, 79872
 HOST_STEP, GPU_STEP = 1536, 3072
 #: The order for the reference kernels.
 REFERENCE_N = 512
-#: Share of a node's memory that a quick run may fill, and of a GPU with slow fp64, on which time is the limit.
+#: Share of a node's memory that a quick run may fill, and of the memory of a GPU with slow fp64, where time is the
+#: limit.
 SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 
 
@@ -28,8 +29,8 @@ SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 class Machine:
     """The class of a machine, which determines the order of a quick run.
 
-    cores       cores that compute, over all ranks
-    speed       design speed of products relative to fp64: 2 in fp32, 4 in native 16-bit formats
+    cores       number of cores that compute, over all ranks
+    speed       nominal speed of products relative to fp64: 2 in fp32, 4 in native 16-bit formats
     on_gpu      whether GPUs compute
     slow_fp64   whether the run multiplies in fp64 on a GPU with slow fp64
     reference   whether the reference kernels compute
@@ -43,12 +44,12 @@ class Machine:
 
     @property
     def step(self) -> int:
-        """Return the multiple to which orders are rounded."""
+        """Return the number of which every order is a multiple."""
         return GPU_STEP if self.on_gpu else HOST_STEP
 
     @property
     def max_order(self) -> int:
-        """Return the largest order for the time of a quick run, from n^3 = 3/2 flops."""
+        """Return the largest order for the intended duration of a quick run, from 2/3 n^3 = flops in this time."""
         if self.on_gpu:
             return GPU_MOST
         if self.reference:
@@ -61,6 +62,6 @@ class Machine:
         return SLOW_FP64_SHARE if self.slow_fp64 else SHARE
 
     def order(self, largest: int) -> int:
-        """Return the order; `largest` is the largest that fits into the share of the memory."""
+        """Return the order of a quick run; `largest` is the largest order that fits into the share of the memory."""
         n = min(self.max_order, largest)
         return n // self.step * self.step or n

@@ -18,9 +18,9 @@ from mxpeak.configs.run import RunConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """The positional input file of a benchmark.
+    """A benchmark's positional input file.
 
-    name     name in the benchmark's community, such as HPL.dat
+    name     name that the benchmark's users know, such as HPL.dat
     reader   "module:function" that returns settings by name from the text and the path
     writer   "module:function" that returns the text for a configuration; may be empty
     """
@@ -31,13 +31,13 @@ class InputFile:
 
     @classmethod
     def of(cls, name: str, module: str) -> InputFile:
-        """Return the input file that the functions `read_dat` and `write_dat` of a module read and write."""
+        """Return the input file whose reader and writer are the functions `read_dat` and `write_dat` of a module."""
         return cls(name=name, reader=f"{module}:read_dat", writer=f"{module}:write_dat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFormat:
-    """The report of a benchmark in the format of its community.
+    """A report in the format of the benchmark's original code.
 
     format   value of --format
     file     name of the file in the results folder; the start time is formatted into it
@@ -51,17 +51,17 @@ class ReportFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A benchmark.
+    """The registration of a benchmark.
 
     name         name that the user types after `mxpeak run`
     summary      line of the help
     config       class of its options, a subclass of `RunConfig`
-    module       module with run(), dry_run() and, if there are rules to break, forewarnings()
+    module       module with run(), dry_run() and, if the benchmark has rules, forewarnings()
     example      example of the help
     title        name as its authors write it; by default the name
     kind         "lu" or "sparse" if `simulate`, `plan` and `tune` support it
     input        positional input file
-    report       report in the format of its community
+    report       report in the format of the original code
     lines        "module:class" of a subclass of `report.summaries.Lines`: texts of the scoreboard and the HTML page
     submission   "module:function" that returns the files for the form of a list; needs config.submission_folder
     schema       JSON Schema that its results match in addition to schema/result-1.json
@@ -106,7 +106,7 @@ def register(benchmark: Benchmark) -> None:
 
 
 def of_kind(*kinds: str) -> tuple[str, ...]:
-    """Return the names of the benchmarks of some kinds."""
+    """Return the names of the benchmarks of these kinds."""
     return tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.kind in kinds)
 
 

@@ -1,4 +1,4 @@
-"""Violations of published rules and of mxpeak's own tests, and the section `rules` of a result.
+"""Record violations of published rules and of mxpeak's own tests in the section `rules` of a result.
 
 A result is admissible if it complies with every published rule. It is meaningful if it also passes mxpeak's own tests,
 which set numbers for requirements that the published rules only describe.
@@ -16,7 +16,7 @@ PUBLISHED, OWN = "published", "mxpeak"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a run breaks, and by how much; `source` names the author of the rule."""
+    """A rule that a run breaks, and by how much; `source` says whether the rule is published or mxpeak's own."""
 
     rule: str
     text: str

@@ -1,8 +1,8 @@
 """Scaling studies: the size of a benchmark on each rank count, and its efficiency.
 
-weak     constant memory per rank: N grows with sqrt(R); every rank of a sparse problem keeps its box
+weak     constant memory per rank: N grows with sqrt(R); the box per rank of a sparse problem is constant
 strong   constant problem
-efficiency(R) = (rate(R) / R) / (rate(R0) / R0), with the fewest ranks R0
+efficiency(R) = (rate(R) / R) / (rate(R0) / R0), where R0 is the smallest rank count
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mxpeak.options import memory_bytes
 from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
 
-#: Options of a process grid, a file of cases or a comparison of one size, which a study does not allow.
+#: Options that a study does not allow: a process grid, a file of cases, or a comparison of one size.
 REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "submit")
 #: Side of the boxes that multigrid halves.
 STEP = 2 ** (LEVELS - 1)
@@ -30,7 +30,7 @@ LARGEST_SIDE = 1024
 
 
 def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
-    """Return the checked rank counts of a study and the number of ranks to start; all ranks raise errors."""
+    """Return the checked rank counts of a study and the number of ranks to start; errors are raised on all ranks."""
     from mxpeak.runtime.launch import launched, launcher
 
     started = launcher() if launched() else None
@@ -118,12 +118,12 @@ def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[s
 
 
 def order(n: int, growth: float, multiple: int) -> int:
-    """Return N·sqrt(growth), rounded to a multiple, because the memory of a matrix grows with N²."""
+    """Return N·sqrt(growth) rounded to a multiple of `multiple`, because the memory of a matrix grows with N²."""
     return max(1, round(n * math.sqrt(growth) / multiple)) * multiple
 
 
 def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
-    """Return the memory limit for the fewest ranks of a weak study, so that the largest run also fits."""
+    """Return a memory limit for the fewest ranks of a weak study for which the largest run also fits."""
     if config.study == "strong" or config.on_gpu or config.quick:
         return {}
     share = counts[0] / counts[-1]
@@ -133,7 +133,7 @@ def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
 
 
 def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
-    """Return a rank's box for every rank count; raise a UsageError if the global box is not divisible."""
+    """Return the box of a rank for every rank count; raise a UsageError if the global box cannot be divided."""
     if config.shape is not None:
         return _boxes(config, config.shape, counts)
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
@@ -158,13 +158,13 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
-    """Return for each rank count why the global box cannot be divided, or an empty string if it can be divided."""
+    """Return the reason why the global box cannot be divided, for each rank count; empty if it can."""
     whole = _whole(shape, counts[0])
     return [_misfit(whole, ranks, process_grid(ranks), rules=config.mode == "official") for ranks in counts]
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
-    """Return why a global box cannot be divided among the ranks; empty if it can be divided."""
+    """Return the reason why a global box cannot be divided among the ranks; empty if it can."""
     head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
@@ -180,18 +180,18 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
 
 
 def _whole(shape: Triple, fewest: int) -> Triple:
-    """Return the global box of `shape` per rank on the fewest ranks."""
+    """Return the global box if each of the fewest ranks has the box `shape`."""
     return Box.of(0, shape, process_grid(fewest)).global_shape
 
 
 def _divided(whole: Triple, grid: Triple) -> Triple:
-    """Return the box of one rank if the process grid divides the global box."""
+    """Return the box of one rank, the quotient of the global box and the process grid."""
     x, y, z = (n // p for n, p in zip(whole, grid))
     return x, y, z
 
 
 def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
-    """Return advice with the closest cubic box that can be divided."""
+    """Return advice that names the closest cubic box that can be divided."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
     return "remove some rank counts from --ranks-list" if side is None else f"use --nx {side}"
@@ -204,7 +204,7 @@ Expected = Callable[[Sequence[Result]], tuple[str, str, list[float]]]
 def study(
     config: RunConfig, threads: int, runs: Sequence[tuple[int, Result | None]], expected: Expected
 ) -> dict[str, Any]:
-    """Return the section `study` of a result file: a point per rank count with its expected rate."""
+    """Return the section `study` of a result file, with the measured and the expected rate on each rank count."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
     source, description, curve = "none", "no rate on the fewest ranks", list[float]()
@@ -229,7 +229,7 @@ def study(
 
 
 def _point(ranks: int, result: Result | None) -> dict[str, Any]:
-    """Return the point of one rank count; only a valid result has a rate."""
+    """Return the entry of a study for one rank count; only a valid result has a rate."""
     point: dict[str, Any] = {"ranks": ranks, "status": "none" if result is None else result.status}
     figures = {} if result is None or not result.passed else result.result
     rate = figures.get("rate_flops", figures.get("rate_bytes"))
@@ -249,7 +249,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
 
 
 def _memory_bytes(memory: Mapping[str, Any]) -> int | None:
-    """Return the bytes of all ranks: the total, or the sum of both solvers."""
+    """Return the bytes of all ranks: the total, or the sum over both solvers."""
     if "total" in memory:
         return int(memory["total"])
     parts = [memory[name] for name in ("double", "mixed") if memory.get(name) is not None]

@@ -23,27 +23,30 @@ LISTED = 8
 
 
 def bits_of(kernels: Kernels, A: Matrix, x: Vector) -> str:
-    """Return a digest of this rank's factors and part of x."""
+    """Return a digest of this rank's factors and its part of x."""
     parts = [M for M in (A, x.reshape((1, -1))) if min(M.shape)]
     return " ".join(kernels.digest(M) for M in parts)
 
 
 class Soak:
-    """The digests of the runs on this rank, and the remaining time."""
+    """Compares the digests of the runs on this rank, and keeps the remaining time."""
 
     def __init__(self, length: str, comm: Communicator):
         self._length, self._comm, self._begin = seconds(length), comm, time.monotonic()
         self._bits: list[str] = []
 
     def goes_on(self, bits: str) -> bool:
-        """Record the digest of a run; return whether at least a second remains for another run. Collective."""
+        """Record the digest of a run, and return whether another run follows. Collective.
+
+        At least two runs are made. Further runs start until the time has passed, at most MOST_RUNS in total.
+        """
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
         continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
         return bool(self._comm.bcast_object(continues))
 
     def about(self, result: Result | None) -> None:
-        """Record the number of runs in a result, and the runs and ranks with different results. Collective."""
+        """Record in a result the number of runs, and the runs and ranks whose results differ. Collective."""
         usual = Counter(self._bits).most_common(1)[0][0]
         runs_here = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
         ranks = self._comm.gather_objects((socket.gethostname(), runs_here))
@@ -60,7 +63,7 @@ class Soak:
 
 
 def _difference_text(differ: list[dict[str, Any]], runs: int) -> str:
-    """Return a text about the runs whose results differ from those of most runs."""
+    """Return a message about the runs whose results differ from those of most runs."""
     parts = []
     for rank in differ[:LISTED]:
         listed = ", ".join(map(str, rank["runs"][:LISTED])) + " …" * (len(rank["runs"]) > LISTED)

@@ -1,4 +1,4 @@
-"""Provide the set-up, the timed solves and the read-bandwidth limit for HPG-MxP and HPCG."""
+"""The set-up, the timed solves and the read-bandwidth limit that HPG-MxP and HPCG share."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def order_of(config: SparseConfig, storage: str) -> str:
     """Return the row order of the Gauss-Seidel sweeps.
 
     By default, sweeps use the natural order on CPUs for storage `rows`, and for `packed` if the benchmark sweeps in
-    both directions (HPCG); otherwise they use colors. Colors need fewer iterations if all sweeps are forward sweeps,
-    and more iterations otherwise. The natural order puts rows that need other ranks last, so that the other rows need
-    not wait; the reference order does not.
+    both directions (HPCG). Otherwise they use colors. Colors need fewer iterations if all sweeps are forward sweeps,
+    and more iterations otherwise. The natural order puts rows that need data of other ranks last, so that the sweep of
+    the other rows overlaps with the communication. The reference order does not.
     """
     natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
     if config.smoother != "auto":
@@ -92,12 +92,12 @@ def order_of(config: SparseConfig, storage: str) -> str:
 
 
 def natural_order(config: SparseConfig, storage: str) -> str:
-    """Return the row order of the reference codes."""
+    """Return the name of the row order that corresponds to the reference codes."""
     return natural_kind(storage, on_device=config.kernels == "torch")
 
 
 def smoother_of(config: SparseConfig, storage: str) -> str:
-    """Return the name of the sweep order that results record."""
+    """Return the name of the sweep order for results."""
     if order_of(config, storage) == config.colouring:
         return "coloured"
     return "reference" if config.smoother == "reference" else "natural"
@@ -138,13 +138,15 @@ def hierarchies_by_storage(
 
 
 def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget) -> tuple[list[str], bool]:
-    """Return a line of sizes per storage format for a dry run, and whether all formats fit into memory."""
+    """Return a line with the sizes for each storage format, and whether all formats fit into memory."""
     lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
     return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
 
 
 def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:
-    """Return the dry run of a sparse benchmark: its lines, and its settings with box, ranks and threads. Collective."""
+    """Return the dry run of a sparse benchmark with these lines, and its settings with box, ranks and threads.
+    Collective.
+    """
     config: SparseConfig = run.config
     values: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
     if box is not None:
@@ -161,7 +163,7 @@ def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:
 
 
 def memory_violations(used: int, machine: Mapping[str, Any]) -> list[Violation]:
-    """Return the violation of the memory rule, if the memory of the nodes or of the GPUs is known."""
+    """Return the violation of the memory rule, if there is one and the memory of the nodes or GPUs is known."""
     if "device_memory_bytes" in machine:
         present = machine["device_memory_bytes"] * machine["device_count"]
     else:
@@ -182,10 +184,10 @@ def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[s
 
 @dataclass(slots=True)
 class SolveProgress:
-    """Report the steps of one or several solves to the observers of a run.
+    """Reports the steps of one or several solves to the observers of a run.
 
     expected  expected number of steps of all solves
-    before    steps of the solves that have ended
+    before    number of steps in the solves that have ended
     aim       relative residual at which the solve ends, from which the number of steps is extrapolated
     """
 
@@ -216,7 +218,7 @@ AnyMeasured = TypeVar("AnyMeasured")
 
 
 class SparseBench(Bench[AnySparse]):
-    """The state that all phases of a run share."""
+    """The state that all phases of a sparse benchmark share."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -227,31 +229,31 @@ class SparseBench(Bench[AnySparse]):
         self.checks = SolveChecks(self.spans) if self.config.abft else None
 
     def begin_solves(self, part: str, problem: StencilProblem | None = None) -> None:
-        """Start the fault checks of a part of the run; from now on, the matrices of `problem` must not change."""
+        """Start the fault checks of a part of the run. From then on, the matrices of `problem` must not change."""
         if self.checks is not None:
             self.checks.begin(part)
             if problem is not None:
                 self.checks.know(problem)
 
     def forget_problem(self) -> None:
-        """Release the previous problem before the next one is built."""
+        """Release the matrices that the fault checks keep, before the next problem is built."""
         if self.checks is not None:
             self.checks.forget()
 
     def label(self, part: str) -> str:
-        """Return the name of a part of the run with its number, as observers show it."""
+        """Return the name of a part of the run with its number, for the observers."""
         if part not in self.parts:
             return part
         return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
 
     def progress(self, label: str, steps: int, flops_per_step: float, aim: float = 0.0) -> SolveProgress:
-        """Start to report a part of the run with this expected number of steps."""
+        """Start to report the progress of a part of the run with this expected number of steps."""
         progress = SolveProgress(self.spans, label, steps, flops_per_step, aim=aim)
         self.spans.start(label, steps * flops_per_step)
         return progress
 
     def begin(self, case: Any) -> None:
-        """Start a case; all its parts record into the same spans."""
+        """Start a case, whose parts all record into the same spans."""
         super().begin(case)
         if self._under_way is not None:
             self._under_way.spans = self.spans
@@ -262,14 +264,15 @@ class SparseBench(Bench[AnySparse]):
         return measuring_seconds(self.config)
 
     def measured(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:
-        """Measure each storage format, the first for the whole measuring time. Collective."""
+        """Call `measure` for each storage format; the first format has the whole measuring time. Collective."""
         return [measure(storage, self.rt if k == 0 else BESIDE * self.rt) for k, storage in enumerate(storages)]
 
     def finished(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
-        """Return the result on rank 0, with the fault checks of the run; `sections` takes the peak memory. Collective.
+        """Return the result with the fault checks of the run on rank 0, None on the other ranks. Collective.
 
-        part    the part of the run that determines the rate
-        start   the time at which the run started
+        part      the part of the run that determines the rate
+        start     the time at which the run started
+        sections  returns the sections of the result for a given peak memory
         """
         rss = peak_rss(self.comm)
         if self.comm.rank:
@@ -302,7 +305,7 @@ class SparseBench(Bench[AnySparse]):
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> StencilProblem:
-        """Build the problem on `comm` in all forms. Collective over comm."""
+        """Build the problem in all forms on the ranks of `comm`. Collective over comm."""
         self.forget_problem()
         order = order_of(self.config, forms[0].storage)
         return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
@@ -329,7 +332,7 @@ class SparseBench(Bench[AnySparse]):
         compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box, name, cores, self.kernels)
 
     def _use(self, forms: Sequence[Form]) -> str:
-        """Return a name for the set of kernels that these forms need."""
+        """Return a text that identifies the set of kernels that these forms need."""
         names = [self.name]
         for form in forms:
             order = order_of(self.config, form.storage)
@@ -337,7 +340,7 @@ class SparseBench(Bench[AnySparse]):
         return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
-        """Run the kernels that only matrices with entries of another rank need, without communication."""
+        """Run the kernels that only matrices with entries of other ranks need, without communication."""
         kernels = self.kernels.sparse
         rows = kernels.stencil_rows(box, stencil)
         order = kernels.order(rows, order_of(self.config, form.storage))
@@ -363,8 +366,8 @@ class SparseBench(Bench[AnySparse]):
     ) -> TimedSolves[AnySolve]:
         """Repeat a solve of `steps` iterations until `rt` seconds have passed, at least `least` times. Collective.
 
-        `prepare` runs before each solve and is not timed. If `so_far` is given, the solves determine the result: their
-        energy is measured, and each sample is recorded with the partial result.
+        `prepare` runs before each solve and is not timed. `so_far` is given if the solves determine the result: their
+        energy is then measured, and each sample is recorded with the partial result.
         """
         samples, solves = list[float](), list[AnySolve]()
         timed = self.slowest if so_far is None else self.metered
@@ -382,7 +385,8 @@ class SparseBench(Bench[AnySparse]):
     def bandwidth(self, A: SparseMatrix, held: int) -> Reading | None:
         """Measure the rate at which all ranks read the matrix values; None with --warmup none. Collective.
 
-        If the caches hold the values, but not all `held` bytes of the solver, an array larger than the caches is read.
+        If the caches can hold the values but not all `held` bytes of the solver, the ranks read an array larger than
+        the caches.
         """
         if self.config.warmup == "none":
             return None
@@ -396,7 +400,9 @@ class SparseBench(Bench[AnySparse]):
         return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
 
     def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
-        """Return a function that reads the values, or an uncached array, and returns its bytes. Collective."""
+        """Return a function that reads the values, or an array larger than the caches, and returns the bytes read.
+        Collective.
+        """
         kernels, machine, on_gpu = self.kernels, self.facts.machine, self.config.on_gpu
 
         def values() -> int:
@@ -421,7 +427,7 @@ class SparseBench(Bench[AnySparse]):
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
-        """Return the spans of some work on all ranks, in seconds after a barrier; complete on rank 0. Collective."""
+        """Run `work` and return its spans on all ranks, in seconds after a barrier; complete on rank 0. Collective."""
         self.comm.barrier()
         self.spans.record(events_a_rank(self.comm))
         work()
@@ -432,7 +438,7 @@ class SparseBench(Bench[AnySparse]):
         return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
     def bytes_of(self, problem: StencilProblem, k: int, basis: int) -> int:
-        """Return the bytes of one solver's matrices, vectors and basis over all ranks. Collective."""
+        """Return the bytes of the matrices, vectors and basis of solver `k` over all ranks. Collective."""
         top, outer = problem.hierarchies[k].top.A, problem.hierarchies[k].outer
         levels = problem.levels(k)
         matrices = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))

@@ -20,7 +20,7 @@ AnySolve = TypeVar("AnySolve")
 
 @dataclass(frozen=True, slots=True)
 class TimedSolves(Generic[AnySolve]):
-    """The time and the outcome of each timed solve, and the phases of all solves, also by step."""
+    """The times and the outcomes of the timed solves, and the phases of all solves, in total and by step."""
 
     samples_s: list[float]
     solves: list[AnySolve]
@@ -76,12 +76,14 @@ class MeasuredStorage(Generic[AnySolve]):
 
     @property
     def minimum_rate(self) -> float:
-        """Return the minimum number of bytes that all motifs move, per second of the solves."""
+        """Return the rate of the solves in bytes per second, counting the minimum number of bytes that all motifs
+        move.
+        """
         return float(sum(self.timed.motif(name)["bytes"] for name in self.motifs)) / self.timed.time_s
 
     @property
     def limit(self) -> Limit:
-        """Return the read bandwidth as a limit; higher rates of the solves or of their products raise the limit."""
+        """Return the limit: the read bandwidth, or a higher rate that the solves or their products reached."""
         limit, spmv = self.readings.including(self.solves_name, self.minimum_rate), self.timed.motif("spmv")
         return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
 
@@ -90,7 +92,7 @@ class MeasuredStorage(Generic[AnySolve]):
         return {"fraction_of_limit": self.limit.share(self.minimum_rate), "limit": self.limit.section()}
 
     def telemetry(self) -> dict[str, Any]:
-        """Return the times by step, and the trace if there is one."""
+        """Return the times of the phases by step, and the trace if it was recorded."""
         return {"steps": self.timed.by_step, **({} if self.trace is None else {"trace": self.trace})}
 
     def table(self, *names: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ POINTS_GROUP = 8
 
 
 def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
-    """Return the box of `rank`; raise an error on every rank if there is no valid box."""
+    """Return the box of `rank`; raise a UsageError on every rank if the box is not valid."""
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
     nx = quick if config.quick else default
     box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
@@ -39,7 +39,7 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """Return the process grid that contains the given sides and is otherwise as close to a cube as possible."""
+    """Return the process grid with the given sides; its other sides make it as close to a cube as possible."""
     given = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
     if not given:
         return process_grid(ranks)
@@ -73,14 +73,14 @@ def _misfit(sides: dict[str, int], ranks: int, default: Triple) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HierarchySize:
-    """The sizes in memory of one solver: a matrix per level, vectors for multigrid, and a Krylov basis.
+    """The sizes that determine the memory of one solver: a matrix per level, multigrid vectors, and a Krylov basis.
 
     value_bytes    bytes of a stored value per level
     vector_bytes   bytes of a vector entry
     basis          number of vectors of the Krylov basis
     index_bytes    bytes of a stored column index
-    points_apart   whether L or U of the next level's rows is copied, as in the natural order on CPUs
-    joined         whether matrices are packed in pieces that are joined, as on devices
+    points_apart   whether the L or U part of the next level's rows is copied, as in the natural order on CPUs
+    joined         whether matrices are packed in pieces that are then joined, as on devices
     """
 
     value_bytes: tuple[int, ...]
@@ -122,7 +122,10 @@ def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int
 
 
 def points_entries(level: Box, size: HierarchySize) -> int:
-    """Return the number of copied entries of the next level: 2 per row, or 13/8 and the padding of packed groups."""
+    """Return the number of copied entries for the rows of the next level.
+
+    There are 2 entries per row. In packed storage, the number is 13/8 per row plus padding, if this is larger.
+    """
     if size.index_bytes != PACKED_BYTES:
         return POINTS * level.rows
     points = max(1, level.nx // 2)
@@ -133,7 +136,10 @@ def points_entries(level: Box, size: HierarchySize) -> int:
 def fitted(
     box: Box, config: SparseConfig, hierarchies: Sequence[HierarchySize], budget: Budget
 ) -> tuple[Box, Caution | None]:
-    """Return the box if it fits into memory, or a smaller one with a warning if it has the default size."""
+    """Return the box if it fits into memory, or a smaller one with a warning if it has the default size.
+
+    Raises a ResourceError if a box that the user chose does not fit, or if no box fits.
+    """
     need, given = _node_need(box, hierarchies, budget), config.shape is not None
     node_bytes = budget.limit if given else budget.default
     if need <= node_bytes:
@@ -157,7 +163,7 @@ def largest_fitting(box: Box, hierarchies: Sequence[HierarchySize], budget: Budg
 
 
 def line(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> str:
-    """Return the line of the problem and its memory for a dry run."""
+    """Return a line with the sizes of the problem and its memory for a dry run."""
     parts = memory_need(box, hierarchies)
     text = (
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "

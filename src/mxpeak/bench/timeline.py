@@ -17,7 +17,7 @@ DIGITS = 7
 
 
 def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, Any]:
-    """Return the steps of the last computation as columns: mean and largest time of each phase over the ranks.
+    """Return the step table of the last computation: mean and largest time of each phase over the ranks, as columns.
 
     All ranks count the same steps. The last row contains the work after the last step. Complete on rank 0. Collective.
     """
@@ -33,7 +33,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
 
 
 def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
-    """Return rows as columns; `mean` and `longest` contain the seconds of all rows, phase by phase."""
+    """Convert rows to columns; `mean` and `longest` contain the seconds of all rows, phase by phase."""
     count = len(rows)
     return {
         "index": [row.index for row in rows],
@@ -55,7 +55,7 @@ def events_a_rank(comm: Communicator) -> int:
 
 
 def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
-    """Return every span since `record`, in seconds from the start of the computation, on rank 0. Collective."""
+    """Return every span since `record` on rank 0, in seconds from the start of the computation. Collective."""
     begin = spans.started
     here = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
     return [
@@ -66,7 +66,7 @@ def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
 
 
 def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
-    """Return the caution about a timeline that could not store all spans."""
+    """Return the caution that a timeline could not store all spans."""
     limit = events_a_rank(comm)
     counts = [0] * comm.size
     for event in events:

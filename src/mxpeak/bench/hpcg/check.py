@@ -56,7 +56,7 @@ class Spectral:
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """The departure of A and of the preconditioner from symmetry, in units of the allowed departure."""
+    """The deviation of A and of the preconditioner from symmetry, in units of the allowed deviation."""
 
     spmv: float
     mg: float
@@ -80,7 +80,7 @@ class SetResiduals:
 
     @property
     def variance(self) -> float:
-        """Return the variance of the residuals, Σ (sample - mean)² / samples."""
+        """Return the population variance of the residuals, Σ (sample - mean)² / samples."""
         return sum((sample - self.mean) ** 2 for sample in self.samples) / len(self.samples)
 
     @property
@@ -107,7 +107,10 @@ def _steps(system: CgSystem) -> int:
 
 
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:
-    """Return the finest level with the large diagonal, the vectors and coarser levels of `top`, and its b."""
+    """Return the level and right-hand side of the spectral test.
+
+    The level has the finest matrix with the large diagonal, and the vectors and coarser levels of `top`.
+    """
     rows = kernels.stencil_rows(box, weights())
     permutation = kernels.order(rows, order)
     b = kernels.row_sums(rows, permutation)
@@ -125,7 +128,7 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
 
 
 def special_rows(box: Box) -> list[tuple[int, int]]:
-    """Return the local and global indices of this rank's rows among the first nine of the matrix."""
+    """Return the local and global indices of this rank's rows that are among the first nine rows of the matrix."""
     rows = []
     for number in range(SPECIAL):
         place = (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny))
@@ -138,7 +141,7 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
 def symmetry_test(
     kernels: SparseKernels, comm: Communicator, A: SparseMatrix, precondition: Preconditioner
 ) -> Symmetry:
-    """Measure the departure of A and M^-1 from symmetry. Collective."""
+    """Measure the deviation of A and M^-1 from symmetry. Collective."""
     x, y, out = A.halo_vector(), A.halo_vector(), zeros(kernels, A.n, "fp64")
     for k, vector in enumerate((x, y)):
         A.own(vector)[:] = _random(kernels.xp, A.n, first=(2 * comm.rank + k) << 40)

@@ -32,9 +32,9 @@ def _seconds(text: str) -> float:
 
 
 def write_dat(config: HpcgConfig) -> str:
-    """Return an hpcg.dat that makes HPCG run this configuration, with the values of its own file for unset options.
+    """Return an hpcg.dat that makes HPCG run this configuration.
 
-    HPCG reads whole seconds.
+    Options that are not set have the values of HPCG's own file. HPCG reads whole seconds.
     """
     box = config.shape or (SAMPLE_NX,) * 3
     seconds, grid = max(1, round(config.rt or SAMPLE_S)), (config.npx, config.npy, config.npz)

@@ -35,14 +35,14 @@ def iterations_of(sets: Sets) -> int:
 
 
 def rating(box: Box, sets: Sets, steps: int, before_s: float = 0.0) -> float:
-    """Return the credited flops per second of sets of `steps` iterations, including a share of the set-up time."""
+    """Return the credited flops per second of sets of `steps` iterations; the time includes a share of the set-up."""
     credited = hpcg_flops(stencil_levels(box), iterations_of(sets), sets.count)["total"] * REFERENCE_STEPS / steps
     return credited / (sets.time_s + sets.count * before_s / SHARED_BY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpcgMeasured(MeasuredStorage[CgSolve]):
-    """All measurements and tests of HPCG with one storage format."""
+    """The measurements and test results of HPCG with one storage format."""
 
     motifs: ClassVar[Sequence[str]] = HPCG_MOTIFS
     solves_name: ClassVar[str] = "sets"
@@ -84,7 +84,9 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
 def hpcg_result(
     bench: SparseBench[HpcgConfig], box: Box, reference: CgSolve, measured: Sequence[HpcgMeasured], rss: int
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official rates, and the other storage formats in the key `beside`."""
+    """Return the sections of the result: the official rates, and those of the other storage formats in the key
+    `beside`.
+    """
     config, (official, *others) = bench.config, measured
     sets = official.timed
     broken = foreseen(config, sets.time_s, official.storage)

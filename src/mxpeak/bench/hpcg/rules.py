@@ -21,9 +21,10 @@ from mxpeak.records import three_digits
 
 
 def storages(config: HpcgConfig) -> tuple[str, ...]:
-    """Return the storage formats to measure, the official one first; compressed storage is compared with plain storage.
+    """Return the storage formats to measure, the official one first, so that compressed and plain storage are
+    compared.
 
-    With --quick, there is only one.
+    With --quick, only one format is measured.
     """
     if config.storage in PLAIN:
         return (config.storage,)
@@ -38,12 +39,12 @@ def form(storage: str, levels: int = LEVELS) -> Form:
 
 
 def forms(storage: str) -> tuple[Form, Form]:
-    """Return the forms in memory at the same time: the problem, and the finest matrix of the spectral test."""
+    """Return the forms that are in memory at the same time: the problem, and the finest matrix of the spectral test."""
     return form(storage), form(storage, 1)
 
 
 def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation]:
-    """Return the published rules that a run with this total time of sets breaks."""
+    """Return the published rules that a run breaks if its sets take `seconds` in total."""
     broken = mode_violations(config, storage)
     if seconds < OFFICIAL_S:
         text = f"{three_digits(seconds)} s of sets: the rules require --rt {OFFICIAL_S:g} or more"

@@ -82,7 +82,7 @@ def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Resul
 
 
 def dry_run(config: HpcgConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """Return the boxes, the grid and the memory of a run without running it. Collective over comm."""
+    """Describe the boxes, the grid and the memory of a run without running it. Collective over comm."""
     run = on_device(Run(config, origins or {}))
     config = run.config
     box = _check(config, comm)
@@ -92,13 +92,13 @@ def dry_run(config: HpcgConfig, comm: Communicator, origins: Mapping[str, str] |
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
-    """Return a note for each rule that the run will break; raise if the run would be refused."""
+    """Return a note for each rule that the run will break; raise a UsageError if the run would be refused."""
     _check(config, comm)
     return admission_notes(config, foreseen(config, measuring_seconds(config), storages(config)[0]))
 
 
 class Hpcg:
-    """One run: the reference's 50 iterations, then tests, convergence and sets with each storage format."""
+    """Runs the 50 reference iterations, then tests, convergence solve and sets with each storage format."""
 
     def __init__(self, bench: SparseBench[HpcgConfig]):
         config = bench.config
@@ -195,7 +195,7 @@ class Hpcg:
         )  # fmt: skip
 
     def _trace(self, system: CgSystem, steps: int) -> list[dict[str, Any]] | None:
-        """Return the spans of one more set if --trace is given. Collective."""
+        """Run one more set and return its spans if --trace is given. Collective."""
         if self._config.trace is None:
             return None
         system.restart_from_zero()
@@ -212,11 +212,11 @@ class Hpcg:
         return solves[0], elapsed_s
 
     def _progress(self, part: str, steps: int) -> SolveProgress:
-        """Start to report a part of the run with this expected number of steps."""
+        """Start to report the progress of a part of the run with this expected number of steps."""
         return self._bench.progress(self._bench.label(part), steps, self._flops_per_step)
 
     def _solve(self, system: CgSystem, **how: Any) -> CgSolve:
-        """Solve once, and run the fault checks at its end. Collective."""
+        """Solve once, and then run the fault checks. Collective."""
         solve = conjugate_gradients(system, **how)
         system.ended()
         return solve
@@ -232,5 +232,5 @@ class Hpcg:
 
 
 def _norms(sets: Sets) -> SetResiduals:
-    """Return the residuals of all sets."""
+    """Return the scaled residuals of all sets."""
     return SetResiduals([solve.residual for solve in sets.solves])

@@ -29,7 +29,7 @@ KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
 
 @dataclass(frozen=True, slots=True)
 class MatrixFile:
-    """The sizes of a matrix from a file, known on all ranks; only rank 0 stores its entries, in compressed rows.
+    """The sizes of a matrix from a file, known on all ranks; only rank 0 stores its entries, in compressed rows (CSR).
 
     filled   number of entries including the zeros that make the pattern symmetric
     """
@@ -42,7 +42,7 @@ class MatrixFile:
     entries: Any = None
 
     def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
-        """Return the line of sizes and memory for a dry run; automatic formats count as the widest one."""
+        """Return a line with the sizes and the memory for a dry run; an automatic format counts as the widest one."""
         parts = self._parts(config, storage)
         text = (
             f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])}, "
@@ -62,14 +62,14 @@ class MatrixFile:
         return self.memory_need(hierarchies_of((double, mixed), config.restart + 1))
 
     def memory_need(self, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
-        """Return the bytes of all ranks without padding and halos; for each solver, with n rows and nnz entries,
+        """Return the memory of all ranks in bytes, without padding and halos. Each solver has n rows and nnz entries:
 
           matrix    filled·(value + index)
           vectors   3·n·vector, and 5·8·n for the outer solver
-          basis     the largest basis·n·vector      solves run one after the other
-          making    64·nnz at most                  rows as they are distributed and ordered
-          filling   72·nnz at most                  to make a pattern symmetric, before the matrix is stored
-          kept      12·nnz                          the file's matrix, on rank 0
+          basis     the largest basis·n·vector      the solves run one after the other
+          making    64·nnz at most                  rows while they are distributed and ordered
+          filling   72·nnz at most                  rows while a pattern is made symmetric, before the matrix is stored
+          kept      12·nnz                          the matrix of the file, on rank 0
         total       kept + the larger of filling and matrix + vectors + the larger of basis and making.
         """
         n, nnz = self.n, self.nnz
@@ -85,13 +85,13 @@ class MatrixFile:
         return {**parts, "total": parts["kept"] + max(stored, parts["filling"])}
 
     def node_need(self, parts: dict[str, int], ranks: int, budget: Budget) -> int:
-        """Return the bytes on the node of rank 0."""
+        """Return the memory on the node of rank 0 in bytes."""
         shared = {"total": parts["total"] - parts["kept"]}
         return parts["kept"] + budget.need(lambda n, nb, P, Q: shared, self.n, 1, ranks, 1)
 
 
 def read_file(path: str, comm: Communicator) -> MatrixFile:
-    """Read a matrix from a file; all ranks raise an error in the file. Collective over comm."""
+    """Read a matrix from a file; an error in the file is raised on all ranks. Collective over comm."""
     entries: Any = None
 
     def read() -> MatrixFile:
@@ -125,14 +125,14 @@ def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
 
 
 def filled_entries(A: Any) -> int:
-    """Return the number of entries of the symmetric pattern of A + A^T, which sweeps need."""
+    """Return the number of entries in the pattern of A + A^T, which the sweeps need."""
     pattern = A.astype(bool)
     pattern.data[:] = True  # stored zeros are entries
     return int((pattern + pattern.T).nnz)
 
 
 def _check_sums(path: str, A: Any) -> None:
-    """Raise an error if b = A·1 is zero except for rounding, or out of range."""
+    """Raise a UsageError if b = A·1 is zero except for rounding, or out of range."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,7 +1,7 @@
 """Build the systems of HPG-MxP: the 27-point problem on boxes, or a matrix from a file.
 
-A problem has sizes, storage forms, and a method that builds it on some ranks; the measurements are the same for both.
-A matrix from a file has one level, so its preconditioner is one sweep.
+A problem provides its sizes, its storage forms, and a method that builds it on some ranks. The measurements are the
+same for both kinds of problem. A matrix from a file has one level, so its preconditioner is one sweep.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from mxpeak.runtime.memory import Budget
 
 
 class HpgMxpProblem(Protocol):
-    """A system A x = b with x = 1, for the phases of HPG-MxP.
+    """A system A x = b with x = 1, on which the phases of HPG-MxP run.
 
     levels           sizes of the multigrid levels
-    double_sets_aim  whether, at full scale, the residual of the double solver is the required one, as the rules allow
+    double_sets_aim  whether GMRES-IR must reach the residual of the double solver at full scale, as the rules allow
     """
 
     levels: Levels
     double_sets_aim: bool
 
     def forms(self, storage: str) -> tuple[Form, Form]:
-        """Return the forms of the double and of the mixed solver."""
+        """Return the forms of the double solver and of the mixed solver."""
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
         """Compile the kernels of these forms by using them on a tiny problem. Collective."""
@@ -45,20 +45,20 @@ class HpgMxpProblem(Protocol):
         """Build the problem in forms of one storage format, on all or on the first ranks. Collective over comm."""
 
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """Return a description of each level of a hierarchy for the result."""
+        """Describe each level of a hierarchy for the result."""
 
     def section(self) -> dict[str, Any]:
         """Return the sizes of the problem for the result."""
 
     def reference_bytes(self) -> int | None:
-        """Return the memory by the reference's formula; None for a matrix from a file."""
+        """Return the memory by the formula of the reference code; None for a matrix from a file."""
 
     def larger_mesh(self, share: float) -> int | None:
-        """Return the side of each rank's cube that needs this share of the memory; None for a matrix from a file."""
+        """Return the side of each rank's cube that fills this share of the memory; None for a matrix from a file."""
 
 
 def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> HpgMxpProblem:
-    """Return the problem of a run; raise an error if it does not fit into memory. Collective."""
+    """Return the problem of a run; raise a UsageError if it does not fit into memory. Collective."""
     return BoxProblem(bench) if file is None else FileProblem(bench, file)
 
 
@@ -126,7 +126,7 @@ class FileProblem:
             raise ResourceError(too_large(file, parts, need, bench.budget.limit))
 
     def _value_format(self) -> str:
-        """Return the value format of the mixed solver, chosen on rank 0, which has all values. Collective."""
+        """Return the value format of the mixed solver; rank 0, which has all values, chooses it. Collective."""
         bench, name, A = self._bench, None, self._file.entries
         if bench.comm.rank == 0:
             kernels, mixed = bench.kernels.sparse, forms(self._config, "sell")[1]
@@ -160,7 +160,7 @@ class FileProblem:
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """Return a description of the only level, with the sizes of all ranks and the bytes of this rank."""
+        """Describe the only level, with the sizes of all ranks and the bytes of this rank."""
         A = problem.hierarchies[k].top.A.A
         sizes = {"rows": self._file.n, "nnz": self._file.nnz, "colours": problem.colors[0]}
         formats = {"value_precision": A.values, "vector_precision": A.vectors}

@@ -1,4 +1,4 @@
-"""Build the result of HPG-MxP: the rate in both flop counts, its motifs, and the rates of other formats."""
+"""Build the result of HPG-MxP: the rate by both flop counts, its motifs, and the rates of other formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Solves = TimedSolves[Solve]
 
 
 def cycles_of(timed: Solves) -> list[int]:
-    """Return the steps of every restart cycle of all solves."""
+    """Return the number of steps in each restart cycle of all solves."""
     return [steps for solve in timed.solves for steps in solve.cycles]
 
 
@@ -57,7 +57,7 @@ class Validation:
 
     @property
     def penalty(self) -> float:
-        """Return the penalty factor min(1, n_d / n_ir)."""
+        """Return the penalty factor min(1, n_d / n_ir) for additional iterations of the mixed solver."""
         n_d, n_ir = self.double.solve.steps, self.mixed.solve.steps
         return 1.0 if n_ir <= n_d else n_d / n_ir
 
@@ -82,7 +82,9 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
-        """Return the rating and its parts in both flop counts, without speed-up if the double solver took no step."""
+        """Return the rating and its parts by both flop counts; the speed-up is omitted if the double solver took no
+        step.
+        """
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
@@ -115,7 +117,9 @@ def hpg_mxp_result(
     between: Mapping[str, Solves],
     rss: int,
 ) -> dict[str, Any]:
-    """Return the sections of the result: official rates, and the keys `beside` (other storage) and `between`."""
+    """Return the sections of the result: official rates, `beside` (other storage) and `between` (intermediate
+    precisions).
+    """
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed
     broken = foreseen(config, bench.rt, official.storage)
@@ -204,7 +208,8 @@ def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
 def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: float, levels: Levels) -> dict[str, Any]:
     """Return the rate of each form between double and mixed, and the speed-up of the mixed solver over that form.
 
-    fp32 stores the same numbers as the mixed solver, so fp32 solves need as many steps and have the same penalty.
+    fp32 stores the same numbers as the mixed solver. Therefore, fp32 solves need the same number of steps and have the
+    same penalty.
     """
     figures = {}
     for name, solves in between.items():
@@ -269,7 +274,7 @@ def _failed(others: Sequence[HpgMxpMeasured]) -> list[Caution]:
 
 
 def _unreached(config: HpgMxpConfig, check: Validation) -> list[Caution]:
-    """Return a warning with advice if the system of a matrix file was not solved."""
+    """Return a warning with advice if a solver did not reach the required residual for a matrix from a file."""
     if config.matrix is None or check.passed:
         return []
     double, mixed = check.double.solve, check.mixed.solve

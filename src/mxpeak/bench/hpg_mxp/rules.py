@@ -1,16 +1,16 @@
-"""The rules of HPG-MxP (slides of the benchmark; Kashi et al., §3): runs are refused, or their results are labeled.
+"""The rules of HPG-MxP (slides of the benchmark; Kashi et al., §3). Runs that break a rule are refused or labeled.
 
 time         1800 s of mixed solves
 memory       at least a quarter of the machine's memory
 validation   nine orders of magnitude, or with fullscale the residual of the double solver
-solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference's)
+solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference code)
 storage      32-bit columns: the published rules do not cover compressed columns
 matrix       that of the benchmark; a matrix from a file may be rounded to fp32 inside the iteration
 mode         --mode official; --mode explore labels its results
 
 The rules allow any precision inside the GMRES iteration. A format that does not represent every value exactly would
-change the matrix, so an official run uses a wider format instead. Most matrices of users are not exact in a format
-below fp64, and a run with such a matrix breaks the rules in any case. For these matrices, values with the roundoff of
+change the matrix, so an official run uses a wider format instead. Most user matrices are not exact in a format below
+fp64, and a run with a matrix from a file breaks the rules in any case. For these matrices, values with the roundoff of
 fp32 suffice, because residuals are computed with the values of the file.
 """
 
@@ -55,7 +55,7 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
 
 
 def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
-    """Raise an error if --matrix is combined with an option of the benchmark's own matrix."""
+    """Raise a UsageError if --matrix is combined with an option of the benchmark's own matrix."""
     for name in OF_BOXES:
         value = getattr(config, name)
         if value not in (None, False):
@@ -67,7 +67,7 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
 
 
 def levels(config: HpgMxpConfig) -> int:
-    """Return the number of multigrid levels: a matrix from a file has one, so a cycle is one sweep."""
+    """Return the number of multigrid levels; a matrix from a file has one level, so a cycle is one sweep."""
     return LEVELS if config.matrix is None else 1
 
 
@@ -77,7 +77,7 @@ def storages(config: HpgMxpConfig) -> tuple[str, ...]:
 
 
 def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
-    """Return the forms of the double and of the mixed solver."""
+    """Return the forms of the double solver and of the mixed solver."""
     narrowest, count = "fp8" if config.mode == "explore" else "bf16", levels(config)
     values = tuple(narrowest if name == "auto" else name for name in config.mg_precisions(count))
     rounding = 0.0 if config.matrix is None else PRECISIONS["fp32"].u
@@ -89,9 +89,10 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
 
 
 def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
-    """Return the forms that separate precision from compression, for the levels of a mixed solver.
+    """Return the forms that separate the effect of precision from that of compression, for the levels of a mixed
+    solver.
 
-    compressed double   fp64 vectors and the stored values of the mixed solver, if these have fewer bits
+    compressed double   fp64 vectors and the stored values of the mixed solver, if these values have fewer bits
     fp32                fp32 values and vectors, as in ORNL's code: the numbers of the mixed solver in more bits
     """
     if config.value_tolerance or config.matrix is not None or config.krylov_precision == "fp64":

@@ -76,7 +76,7 @@ def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, R
 
 
 def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """Return the boxes, the grid and the memory of a run without running it. Collective over comm."""
+    """Describe the boxes, the grid and the memory of a run without running it. Collective over comm."""
     run = on_device(Run(config, origins or {}))
     config = run.config
     _check(config, comm)
@@ -87,7 +87,9 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
-    """Return the line of a dry run about the minimum work, for any --rt, because no solve is interrupted."""
+    """Return the line of a dry run about the minimum work. It is the same for every --rt, because no solve is
+    interrupted.
+    """
     solvers, m = 2 * len(storages(config)), config.iterations
     measured = solvers + len(_between_expected(config))
     text = f"least work, for any --rt: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
@@ -98,7 +100,7 @@ def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
 
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:
-    """Return the forms between double and mixed that a run measures if no value needs a wider format."""
+    """Return the names of the forms between double and mixed that a run measures if no value needs a wider format."""
     if config.quick or not measuring_seconds(config):
         return []
     first = storages(config)[0]
@@ -106,7 +108,7 @@ def _between_expected(config: HpgMxpConfig) -> list[str]:
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
-    """Return a note for each flag without effect and each broken rule; raise if the run would be refused."""
+    """Return a note for each flag without effect and each broken rule; raise a UsageError if a rule refuses the run."""
     _check(config, comm)
     ignored = []
     if config.mg_precision is not None and config.precision != "auto":
@@ -116,7 +118,7 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
 
 
 class HpgMxp:
-    """One run of HPG-MxP: the problem in its forms, and its three phases."""
+    """Builds the problem in its forms and runs the three phases of HPG-MxP."""
 
     def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile | None):
         config = bench.config
@@ -139,7 +141,7 @@ class HpgMxp:
         return bench.finished(f"{first}: mixed", start, sections)
 
     def _between(self, storage: str, measured: HpgMxpMeasured) -> dict[str, Solves]:
-        """Time solves in each form between double and mixed for a share of the time. Collective."""
+        """Time solves in each form between double and mixed for a share of the measuring time. Collective."""
         rt, timed = BESIDE * self._bench.rt, dict[str, Solves]()
         if self._config.quick or not rt:
             return timed
@@ -160,7 +162,7 @@ class HpgMxp:
             self._use_bases(hierarchy.top.A)
 
     def _use_bases(self, A: SparseMatrix) -> None:
-        """Use bases of all sizes, because a device compiles a kernel for each power of two."""
+        """Use Krylov bases of all sizes once, because a device compiles a kernel for each power of two."""
         kernels, restart = self._bench.kernels.sparse, self._config.restart
         Q, w = kernels.basis(A.n, restart, A.A.vectors), zeros(kernels, A.n, A.A.vectors)
         for size in {min(2**k, restart) for k in range(restart.bit_length() + 1)}:
@@ -200,7 +202,7 @@ class HpgMxp:
         return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
-        """Solve with both solvers to the same residual on the first ranks. Collective."""
+        """Validate on the first ranks: both solvers must reach the same residual. Collective."""
         validation = None
         if self._few is not None:
             problem = self._problem.make(self._problem.forms(storage), self._few)
@@ -239,7 +241,7 @@ class HpgMxp:
         figure: Validation | None = None,
         least: int = 1,
     ) -> Solves:
-        """Time solves of all iterations from x = 0, after an uncounted restart cycle. Collective.
+        """Time solves with all iterations from x = 0, after an uncounted restart cycle. Collective.
 
         rt, least   the solves repeat until `rt` seconds have passed, at least `least` times
         figure      the validation, if these solves determine the rating
@@ -269,7 +271,7 @@ class HpgMxp:
         return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=so_far if figure else None)
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
-        """Solve once, and run the fault checks at its end. Collective."""
+        """Solve once, and then run the fault checks. Collective."""
         solve = gmres_ir(system, b_norm, **how)
         system.ended()
         return solve

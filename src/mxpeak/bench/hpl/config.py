@@ -31,14 +31,14 @@ class HplCase(LuCase):
 
     @property
     def lookahead(self) -> int:
-        """Return the look-ahead depth that is used: 0 or 1."""
+        """Return the look-ahead depth that mxpeak uses: 0 or 1."""
         return min(self.depth, 1)
 
     @property
     def tag(self) -> str:
-        """Return HPL's encoded variant, such as WR11C2R4, with the look-ahead depth that runs.
+        """Return HPL's code of the variant, such as WR11C2R4, with the look-ahead depth that runs.
 
-        A broadcast that HPL does not know appears as digit 6 or 7.
+        A broadcast that HPL does not have is encoded as digit 6 or 7.
         """
         letter = {"left": "L", "crout": "C", "right": "R"}
         return (
@@ -49,7 +49,7 @@ class HplCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplConfig(LuConfig):
-    """Options of `mxpeak run hpl`; lists run every combination, in HPL's order."""
+    """Options of `mxpeak run hpl`. Lists run every combination, in HPL's order."""
 
     case = HplCase
     loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")

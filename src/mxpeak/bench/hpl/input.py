@@ -1,4 +1,4 @@
-"""HPL.dat, the input file of Netlib HPL: 31 lines, of which only the leading words count."""
+"""Read and write HPL.dat, the input file of Netlib HPL: 31 lines, of which only the leading words count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMS = ("transposed", "no-transposed")
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an HPL.dat, keyed as the fields of HplConfig; `source` names the file in errors."""
+    """Return the values of an HPL.dat, keyed by the fields of HplConfig; errors name the file `source`."""
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),

@@ -1,4 +1,4 @@
-"""The result of a case of HPL, with its phases, outcome and cautions."""
+"""Build the result of a case of HPL, with its phases, outcome and cautions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HplSolve:
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Result:
-    """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
+    """Return the result of a case, with the time of its fastest solve and the check of its worst solve."""
     best = runs.best
     worst = max(runs.solves, key=lambda solve: sortable_residual(solve.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
@@ -144,7 +144,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
 
 
 def _ever_splits(case: HplCase) -> bool:
-    """Return whether, in its first step, the process column with the first panel has a left and a right section."""
+    """Return whether the process column of the first panel has a left and a right section in its first step."""
     columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
     n2 = split_columns(columns.local_size, case.split, case.nb)
     return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)

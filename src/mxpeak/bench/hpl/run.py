@@ -52,12 +52,12 @@ def run(config: HplConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> lis
 
 
 def dry_run(config: HplConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """Describe a run without running it: grid, sizes and memory of each case. Collective over comm."""
+    """Describe the grid, the sizes and the memory of each case without running it. Collective over comm."""
     return dry_run_lu(HPL, Run(config, origins or {}), comm)
 
 
 def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
-    """Generate [A | b], time the solution, generate it again and check the solution. Collective over the grid."""
+    """Generate [A | b], time the solution, generate [A | b] again and check the solution. Collective over the grid."""
     kernels = bench.kernels
     shape = case.n, case.n + 1, case.nb
     if bench.config.abft:
@@ -109,7 +109,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
-    """Generate [A | b] of Netlib HPL, in which b continues the random sequence of A."""
+    """Generate the [A | b] of Netlib HPL, in which b continues the random sequence of A."""
     entries = generator("hpl", case.n, seed=case.seed).entries
     kernels.generate(A.local, A.rows, A.cols, entries)
 

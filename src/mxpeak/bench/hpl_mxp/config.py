@@ -28,7 +28,7 @@ class HplMxpCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplMxpConfig(LuConfig):
-    """Options of `mxpeak run hpl-mxp`; lists run every combination."""
+    """Options of `mxpeak run hpl-mxp`. Lists run every combination."""
 
     case = HplMxpCase
     loops = ("nb", "depth", "bcast", "generator", "diagonal_scale", "precision")
@@ -41,7 +41,9 @@ class HplMxpConfig(LuConfig):
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return bf16 and longer blocks, which reduce the memory traffic of the trailing matrix, as defaults."""
+        """Return defaults for formats with native products: bf16, and longer blocks, which reduce the trailing
+        matrix's traffic.
+        """
         precision = self.precision or (("bf16",) if "bf16" in native else ())
         return {"precision": precision, "nb": (512,)} if precision and set(precision) <= set(native) else {}
 

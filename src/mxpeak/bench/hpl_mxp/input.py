@@ -1,4 +1,4 @@
-"""HPL-MxP.dat, the input file of rocHPL-MxP: 14 lines, without pivoting options and with one grid."""
+"""Read and write HPL-MxP.dat, the input file of rocHPL-MxP: 14 lines, without pivoting options and with one grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINES = 14
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an HPL-MxP.dat, keyed as the fields of HplMxpConfig; `source` names the file in errors."""
+    """Return the values of an HPL-MxP.dat, keyed by the fields of HplMxpConfig; errors name the file `source`."""
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
@@ -39,7 +39,7 @@ def _threshold(text: str) -> float:
 
 
 def write_dat(config: HplMxpConfig) -> str:
-    """Return the HPL-MxP.dat with which HPL-MxP runs this configuration: orders, blocks, one grid, broadcasts."""
+    """Return the HPL-MxP.dat with which HPL-MxP runs this configuration: orders, block sizes, one grid, broadcasts."""
     if config.n is None or config.grid is None or len(config.grid) != 1:
         raise UsageError("an HPL-MxP.dat file needs the order of the matrix and the process grid; add -N and --grid")
     ((P, Q),) = config.grid

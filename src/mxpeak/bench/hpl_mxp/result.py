@@ -1,4 +1,4 @@
-"""The result of a case of HPL-MxP, with its rules, proof, history and cautions."""
+"""Build the result of a case of HPL-MxP, with its rules, LU proof, residual history and cautions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The scaled backward error, computed after the clock, with its norms."""
+    """The scaled backward error, which is computed after the timed part, with its norms."""
 
     scaled: float
     residual: float
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class MxpSolve:
-    """One timed solve, with its check, its proof and the difficulty of the system."""
+    """One timed solve, with its check, the proof of its LU, and the difficulty of the system."""
 
     time_s: float
     lu_time_s: float
@@ -67,12 +67,12 @@ class MxpSolve:
     checked: Checked | None = None
 
     def passed(self, threshold: float) -> bool:
-        """Return whether the solution is accurate, and the factors are an LU factorization of the matrix."""
+        """Return whether the solution is accurate and the factors are an LU factorization of the matrix."""
         return self.check.scaled < threshold and self.proof.passed
 
 
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve]) -> Result:
-    """Return the result of one case, with the time of its fastest solve and the check of its worst solve."""
+    """Return the result of a case, with the time of its fastest solve and the check of its worst solve."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
 

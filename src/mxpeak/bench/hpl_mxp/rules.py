@@ -58,7 +58,7 @@ INADMISSIBLE = {
 
 @dataclass(frozen=True, slots=True)
 class _Spectrum:
-    """The circular law of a generated matrix: diagonal, radius of the disc around it, infinity norm."""
+    """The circular law of a generated matrix: diagonal, radius of the eigenvalue disc, infinity norm."""
 
     d: float
     radius: float
@@ -66,7 +66,7 @@ class _Spectrum:
 
 
 def diagonal_scale(case: HplMxpCase) -> float:
-    """Return the c (or theta) of a case, given or by default; theta = 2c/sqrt(n) has the same mean diagonal."""
+    """Return the c (or theta) of a case, given or by default; theta = 2c/sqrt(n) gives the same mean diagonal."""
     if case.diagonal_scale is not None:
         return case.diagonal_scale
     return 2.0 * SQRT_SCALE / sqrt(case.n) if case.generator == "ddd" else SQRT_SCALE
@@ -93,7 +93,7 @@ def predicted_steps(case: HplMxpCase) -> int | None:
 
 
 def foreseen(case: HplMxpCase) -> list[Violation]:
-    """Return the rules, published ones and mxpeak's own, that a case is certain or expected to break."""
+    """Return the published rules and mxpeak's own tests that a case is certain or expected to fail."""
     broken = _settled(case)
     if case.generator == "fasi-higham" and case.n > MOST_STEPS:
         broken.append(_too_easy(case, f"in {FASI_HIGHAM_STEPS} steps, as measured at N = 100 to 800"))
@@ -101,7 +101,7 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 
 def _settled(case: HplMxpCase) -> list[Violation]:
-    """Return the rules that a case breaks regardless of its result."""
+    """Return the rules that a case breaks whatever its result is."""
     broken = [*_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
     if case.mode != "official":
         text = f"--mode {case.mode} is for exploration; only --mode official is admissible"
@@ -122,7 +122,7 @@ def violations(
     growth: float = 1.0,
     unpreconditioned_steps: int | None = None,
 ) -> list[Violation]:
-    """Return the rules that a run broke, published ones and mxpeak's own.
+    """Return the published rules and mxpeak's own tests that a run failed.
 
     `unpreconditioned_steps` is the number of GMRES steps without the factors. It is None if GMRES needed more than the
     fifty steps of the rules, or if the circular law predicts the number.
@@ -155,7 +155,7 @@ def violations(
 
 
 def refused(case: HplMxpCase) -> None:
-    """Raise a UsageError for formats of less than 16 bits, which --mode official does not run."""
+    """Raise a UsageError for formats of less than 16 bits, which --mode official does not allow."""
     if case.mode == "official" and (broken := _precision(case)):
         raise UsageError(f"--precision {case.precision}: {broken[0].text}; use --mode explore to run it anyway")
 

@@ -67,13 +67,13 @@ def run(config: HplMxpConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> 
 
 
 def dry_run(config: HplMxpConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """Describe a run without running it: grid, sizes and memory of each case. Collective over comm."""
+    """Describe the grid, the sizes and the memory of each case without running it. Collective over comm."""
     described = dry_run_lu(HPL_MXP, Run(config, origins or {}), comm)
     return replace(described, text="\n".join([described.text, *forewarnings(config, comm)]))
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
-    """Return the rules and tests that each case will break regardless of its result, with the reasons."""
+    """Return the rules and tests that each case will fail whatever its result is, with the reasons."""
     if config.n is None or config.mode != "official":
         return []
     run = on_device(Run(config))
@@ -113,7 +113,7 @@ def _generator(case: HplMxpCase) -> Any:
 
 
 def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSolve:
-    """Time one solve, and check it after the clock. Collective over the grid."""
+    """Time one solve, and check its solution after the timed part. Collective over the grid."""
     kernels = bench.kernels
     begin = time.perf_counter()
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # first, in unfragmented memory
@@ -160,14 +160,18 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
 
 
 def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:
-    """Return the GMRES steps without the factors if no circular law predicts them; None if over fifty. Collective."""
+    """Return the number of GMRES steps without the factors, unless the circular law predicts it. Collective.
+
+    Returns None if the circular law applies, if the rules do not name the generator, or if GMRES needs more than fifty
+    steps.
+    """
     if case.generator not in NAMED or convergence_factor(case) is not None:
         return None
     return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)
 
 
 class _Timed:
-    """The timed part of a solve, and its results."""
+    """Runs the timed part of a solve and keeps its results."""
 
     def __init__(
         self, bench: LuBench, case: HplMxpCase, grid: Grid, system: GeneratedSystem, A: DistMatrix, spans: Spans
@@ -228,7 +232,7 @@ def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
-    """Return max |a_ij| of this rank's part."""
+    """Return max |a_ij| over this rank's part of A."""
     by_row = kernels.xp.zeros(A.rows.local_size)
     kernels.row_max(A.local, by_row)
     return max_abs(kernels, by_row)

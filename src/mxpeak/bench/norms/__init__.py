@@ -1,1 +1,1 @@
-"""Matrix norms at the rate of memory."""
+"""Matrix norms, limited by the memory bandwidth."""

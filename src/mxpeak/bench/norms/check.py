@@ -1,9 +1,9 @@
-"""Check norms against sums in doubled precision of other kernels, with SLATE's scaled error.
+"""Compare norms with sums in doubled precision by other kernels, using SLATE's scaled error.
 
     error = |norm - reference| / reference,  over sqrt(m) for one, sqrt(n) for inf, sqrt(m·n) for fro, in units of eps
 
-Errors up to 10 pass; the maximum of a real matrix must be exact. eps is that of the entries' type; for 16-bit types it
-is that of fp32, because other libraries add them in fp32.
+Errors up to 10 pass; the maximum of a real matrix must be exact. eps is that of the entries' type. For 16-bit types,
+it is that of fp32, because other libraries add them in fp32.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ STRIPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The reference norms, and the number of entries that were read for them."""
+    """The reference norms, and the number of entries from which they were computed."""
 
     values: dict[str, Decimal]
     entries: int
 
 
 def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
-    """Return all norms in doubled precision on the first rank, None on other ranks. Collective over the grid."""
+    """Compute all norms in doubled precision and return them on the first rank, None elsewhere. Collective over the
+    grid.
+    """
     spans.start(f"checking {S.name} {S.m}x{S.n}", float(STRIPS))
     band = _parts(A, strips(A, STRIPS), S.band, kernels, spans)
     diagonal = _parts(A, [diagonal_tiles(A, S)], DIAGONAL, kernels, Spans())
@@ -82,7 +84,7 @@ def scaled_error(case: NormsCase, kind: str, value: float, expected: Decimal) ->
 
 
 def eps(case: NormsCase) -> float:
-    """Return the distance from 1 to the next number of the type, which is twice the unit roundoff."""
+    """Return the distance from 1 to the next larger number of the type, which is twice the unit roundoff."""
     return 2.0 * min(case.precision.u, precision("fp32").u)
 
 
@@ -94,7 +96,7 @@ def threshold(case: NormsCase, kind: str) -> float:
 def _parts(
     A: StoredMatrix, tiles: Sequence[Sequence[Tile]], band: Band, kernels: NormKernels, spans: Spans
 ) -> ExtendedParts:
-    """Return the sums of this rank's tiles, computed strip by strip."""
+    """Compute the sums of this rank's tiles, strip by strip."""
     parts = []
     for step, strip in enumerate(tiles, start=1):
         parts.append(kernels.extended_pass(strip, band, A.rows.local_size, A.cols.local_size))
@@ -112,10 +114,10 @@ def _parts(
 def _complete(
     sums: Matrix, across: Communicator, along: Communicator, index_map: IndexMap, size: int, kernels: NormKernels
 ) -> Any:
-    """Add sums over the ranks of `across`, and assemble the results over the ranks of `along` on the first rank of the
-    grid.
+    """Add sums over the ranks of `across`, and assemble the results over the ranks of `along`.
 
-    The messages are lists of Python numbers, because each rank has its own device.
+    The result is on the first rank of the grid. The messages are lists of Python numbers, because each rank has its
+    own device.
     """
     xp = kernels.xp
     terms = across.gather_objects(sums.tolist())

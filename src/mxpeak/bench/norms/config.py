@@ -27,7 +27,7 @@ def _name_in(names: Mapping[str, str]) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormsCase(GridCase):
-    """The settings of one measured norm; options that the structure does not use are None."""
+    """The settings of one measured norm. Options that its structure does not use are None."""
 
     m: int
     seed: int = 100
@@ -53,7 +53,7 @@ class NormsCase(GridCase):
 
     @property
     def precision(self) -> Precision:
-        """Return the format of an entry, or of its real and imaginary parts."""
+        """Return the format of an entry, or of its real and imaginary parts if it is complex."""
         return PRECISIONS[DTYPES[self.dtype]]
 
     @property
@@ -77,7 +77,7 @@ class NormsCase(GridCase):
 
 @dataclass(frozen=True, kw_only=True)
 class NormsConfig(GridConfig):
-    """The options of `mxpeak run norms`; lists run every combination of the options that a structure uses."""
+    """The options of `mxpeak run norms`. Lists run every combination of the options that a structure uses."""
 
     n: tuple[int, ...] | None = option(
         None,
@@ -147,7 +147,9 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(None, real(0.0), "", "measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
-        """Yield every combination, ordered by matrix; `n` is the list of sizes if the user set none."""
+        """Yield every combination of the options, ordered by matrix; `n` replaces the list of sizes if the user gave
+        none.
+        """
         sizes = self.n if self.n is not None else n
         if sizes is None:
             raise UsageError("the size of the matrix is missing; add -N")
@@ -156,7 +158,7 @@ class NormsConfig(GridConfig):
         return cases_of(NormsCase, self, self.grid_choices(ranks), shapes, *matrices, self._regions())
 
     def _regions(self) -> Iterator[dict[str, Any]]:
-        """Yield each structure with the options that it uses, and each norm."""
+        """Yield the settings of each combination of a structure, its own options and a norm."""
         for structure in self.structure:
             used = STRUCTURES[structure]
             lists = {o: getattr(self, o) if o in used else (None,) for o in ("uplo", "diag", "kl", "ku")}

@@ -47,7 +47,7 @@ def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMat
 def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -> None:
     """Fill A by block rows: a_ij is number 1 + i + j·m of HPL's generator, in [-1/2, 1/2], rounded to the type of A.
 
-    The imaginary part uses another seed. Therefore, a_ij depends only on m, the seed, i and j.
+    The imaginary part uses another seed. a_ij depends only on m, the seed, i and j.
     """
     m, count = case.m, -(-case.m // case.nb)
     seeds = (case.seed, case.seed + IMAGINARY) if case.complex else (case.seed,)
@@ -66,7 +66,7 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
 
 
 def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
-    """Split the tiles of A into at most `count` parts; a single tile is split between rows."""
+    """Split the tiles of A into at most `count` parts; a tile that is alone is split between its rows."""
     if len(A.tiles) != 1:
         size = max(1, -(-len(A.tiles) // count))
         return [A.tiles[k : k + size] for k in range(0, len(A.tiles), size)]
@@ -93,7 +93,7 @@ def _leading(tile: Tile, share: float, *, by_columns: bool) -> Tile:
 
 
 def footprint(case: NormsCase, *, square: bool, threads: int) -> Footprint:
-    """Return a function for the bytes of a case over all ranks, each with the largest local part r×c.
+    """Return a function that computes the bytes of a case over all ranks; each rank has the largest local part r×c.
 
       matrix       itemsize·r·c, and the Python objects of each tile
       block row    8·NB·c, twice if complex         (in fp64, during generation)

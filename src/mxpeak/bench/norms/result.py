@@ -32,7 +32,7 @@ def error_formula(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimedNorms:
-    """The timed norms of one case: the seconds and the values of each run."""
+    """The seconds and the values of each timed run of one case."""
 
     samples_s: list[float]
     values: list[dict[str, float]]
@@ -55,7 +55,7 @@ class NormCheck:
 
     @property
     def worst(self) -> str:
-        """Return a kind that fails, or otherwise the kind with the largest error."""
+        """Return the kind of a norm that fails, or otherwise the kind with the largest error."""
 
         def order(kind: str) -> tuple[bool, float, float]:
             return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]

@@ -1,7 +1,7 @@
 """Norms of a distributed matrix of any structure, type and layout.
 
-generated   A, uniform in [-1/2, 1/2], not timed: equal for every grid and layout; entries outside of the structure are
-            generated in the same way
+generated   A, uniform in [-1/2, 1/2], before the timed part; its entries are equal for every grid and layout; entries
+            outside of the structure are generated in the same way
 timed       one norm, or all kinds in one pass: from a barrier to the end of the slowest rank; the fastest run counts
 counted     the bytes of the entries of the structure, each once
 verified    every value of every run against sums in doubled precision by other kernels: |norm - reference|/reference
@@ -56,12 +56,12 @@ NORM_S, MOST_RUNS = 0.3, 50
 
 
 def run(config: NormsConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run every case; usage errors raise on every rank before any measurement. Collective over comm."""
+    """Run every case; usage errors are raised on every rank before any measurement. Collective over comm."""
     return run_cases(NormBench, check, NormBench.results, config, comm, **hooks)
 
 
 def dry_run(config: NormsConfig, comm: Communicator, origins: Mapping[str, str] | None = None) -> DryRun:
-    """Return the grid, the sizes and the memory of each case without running it. Collective over comm."""
+    """Describe the grid, the sizes and the memory of each case without running it. Collective over comm."""
     run = on_device(Run(config, origins or {}))
     config = run.config
     grids = check(config, comm)
@@ -83,7 +83,7 @@ def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:
 
 
 class NormBench(Bench[NormsConfig]):
-    """The state that all cases of a run share."""
+    """Runs all cases of the norms benchmark, and keeps the state that the cases share."""
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
@@ -95,7 +95,9 @@ class NormBench(Bench[NormsConfig]):
         self._fastest: dict[object, float] = {}  # the fastest norms of data that is read at the same rate
 
     def results(self) -> Iterator[tuple[NormsCase, Result | None]]:
-        """Yield each case with its result on rank 0, or None if it does not fit. Collective."""
+        """Run the cases and yield each one with its result on rank 0, or None if it does not fit into memory.
+        Collective.
+        """
         cases = self._sizes.cases()
         if not any(map(self._sizes.fits, cases)):
             raise ResourceError(self._sizes.too_large(cases[0]))
@@ -107,7 +109,9 @@ class NormBench(Bench[NormsConfig]):
                 yield from ((case, None) for case in of_matrix)
 
     def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result | None]]:
-        """Yield the cases of one matrix, which is generated once and freed after the last result."""
+        """Generate the matrix that these cases share, and yield each case with its result. The matrix is freed at the
+        end.
+        """
         first, spans = cases[0], self._unwatched()
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
@@ -122,7 +126,9 @@ class NormBench(Bench[NormsConfig]):
                 spans = self._unwatched()  # the first case records the phases that the cases share
 
     def _unwatched(self) -> Spans:
-        """Return the spans of one case, whose parts are observed through other spans. Collective."""
+        """Return the spans of a case without observers, because its parts are observed through other spans.
+        Collective.
+        """
         spans = self.new_spans(watched=False)
         if self.config.trace is not None:
             self.comm.barrier()
@@ -132,7 +138,7 @@ class NormBench(Bench[NormsConfig]):
     def _measured(
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
-        """Return the result of one case on rank 0."""
+        """Measure one case and return its result on rank 0."""
         self.begin(case)
         before, runs, after = self._between_readings(case, A, S, spans)
         phases = phase_table(A.grid.all, spans)
@@ -168,7 +174,8 @@ class NormBench(Bench[NormsConfig]):
     def _between_readings(
         self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
-        """Time the norm between two readings of the limit; --warmup none has no readings. Collective over the grid.
+        """Time the norm between two readings of the limit, or without readings if --warmup is none. Collective over
+        the grid.
 
         The reading after a norm is also the reading before the next norm of the same part of the matrix.
         """
@@ -205,7 +212,7 @@ class NormBench(Bench[NormsConfig]):
         return reading(timed, amount, run_s, READ_LEAST_S)
 
     def _limit(self, case: NormsCase, before: Reading | None, after: Reading | None, runs: TimedNorms) -> Limit:
-        """Return the limit of a case, or the fastest norm of the same memory if it was faster."""
+        """Return the limit of a case; the fastest norm of the same data raises the limit if it was faster."""
         limit = read_limit(before, after, read_bytes(case), self.facts.machine, on_gpu=self.config.on_gpu)
         data = READ if limit.name == READ else (matrix_of(case), read_bytes(case))
         own = read_bytes(case) / min(runs.samples_s)
@@ -213,7 +220,7 @@ class NormBench(Bench[NormsConfig]):
         return limit.including("norm", self._fastest[data])
 
     def _once(self, count: float) -> float:
-        """Return a byte count on rank 0, and 0 on the other ranks, so that it is counted once."""
+        """Return a byte count on rank 0, and 0 on the other ranks, so that the sum over the ranks counts it once."""
         return float(count) if self.comm.rank == 0 else 0.0
 
     def _make_grid(self, P: int, Q: int) -> Grid:

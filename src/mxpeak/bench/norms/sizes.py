@@ -21,7 +21,7 @@ GPU_N, GPU_QUICK_BYTES = 40960, 8 * 10**9
 
 
 def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Return all grids; raise an error on every rank if a case cannot be run."""
+    """Return all process grids; raise a UsageError on every rank if a case cannot be run."""
     if config.min_gflops is not None:
         raise UsageError(
             f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but mxpeak measures norms in "
@@ -53,7 +53,7 @@ def structure_of(case: NormsCase) -> Structure:
 
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
-    """Return the settings that are equal for all cases with the same matrix."""
+    """Return the settings that identify the matrix of a case."""
     return case.P, case.Q, case.m, case.n, case.nb, case.seed, case.dtype, case.layout
 
 
@@ -68,7 +68,7 @@ def read_bytes(case: NormsCase) -> int:
 
 
 class NormsSizes:
-    """The cases of a run and their memory, equal on every rank. Creation is collective."""
+    """The cases of a run and their memory. They are equal on every rank. The constructor is collective."""
 
     def __init__(self, config: NormsConfig, comm: Communicator, budget: Budget, threads: int):
         self._config, self._ranks, self._budget, self._threads = config, comm.size, budget, threads
@@ -76,11 +76,11 @@ class NormsSizes:
         self._n = None if config.n is not None else [int(comm.bcast_object(self._default_n()))]
 
     def cases(self) -> list[NormsCase]:
-        """Return all cases."""
+        """Return all cases of the run."""
         return list(self._config.cases(self._ranks, self._n))
 
     def memory(self, case: NormsCase) -> dict[str, int]:
-        """Return the bytes over all ranks: matrix, buffers, total."""
+        """Return the bytes over all ranks by part: matrix, buffers, total."""
         return self._footprint(case)(case.n, case.nb, case.P, case.Q)
 
     def fits(self, case: NormsCase) -> bool:
@@ -112,7 +112,7 @@ class NormsSizes:
         return footprint(case, square=self._config.m is None, threads=self._threads)
 
     def _default_n(self) -> int:
-        """Return the default size, reduced to the available memory; with --quick a size that is read quickly."""
+        """Return the default size, reduced to the available memory, or with --quick a size that is read quickly."""
         config = self._config
         wanted, quick = (GPU_N, GPU_QUICK_BYTES) if config.on_gpu else (DEFAULT_N, QUICK_BYTES)
         models = list(config.cases(self._ranks, [wanted]))

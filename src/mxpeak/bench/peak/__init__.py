@@ -1,1 +1,1 @@
-"""The speed limits of a machine: matrix products and memory."""
+"""The speed limits of a machine: the rates of matrix products and of memory."""

@@ -1,11 +1,11 @@
-"""The limits of this machine without a benchmark: GEMM in each precision, memory read and triad.
+"""Measure the limits of this machine without a benchmark: GEMM in each precision, memory read and triad.
 
 GEMM     C -= A B on every rank at the same time, m = n = 4096 (on a GPU 16384), k = 512; in native precisions
-read     every rank reads a matrix that no cache holds, all at the same time
+read     every rank reads an array that exceeds the caches, all at the same time
 triad    y += a x on every rank at the same time: 24 bytes per entry
 balance  DGEMM flops per byte read
 
-Each rate is sustained (the median of the second half of the samples); the best sample is its burst.
+Each rate is sustained (the median of the second half of the samples). The rate of the best sample is its burst.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GE
 
 
 def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
-    """Measure the rates of all ranks together; complete on rank 0. Tests divide the sizes by `scale`. Collective."""
+    """Measure the rates of all ranks together; the result is complete on rank 0. Collective.
+
+    Tests divide the sizes by `scale`.
+    """
     start = time.time()
     with open_bench(Bench[RunConfig], lambda config, comm: None, config, comm, hooks) as bench:
         rates = [_gemm(bench, name, scale) for name in GEMMS if not bench.kernels.emulates(name)]
@@ -48,7 +51,7 @@ def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpac
 def _measured(
     bench: Bench[RunConfig], name: str, unit: str, work: Callable[[], object], amount: float
 ) -> dict[str, Any]:
-    """Return the rate that all ranks sustain together, and their burst; `amount` is per rank. Collective."""
+    """Measure the rate that all ranks sustain together, and its burst; `amount` is per rank. Collective."""
     work()  # touch the memory and load the kernels before the first reading
     measured = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
     return {"name": name, unit: measured.rate, "burst": measured.burst}
@@ -62,7 +65,7 @@ def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
 
 
 def _bytes(bench: Bench[RunConfig], scale: int) -> int:
-    """Return the size in bytes of a rank's array, which is larger than the rank's caches."""
+    """Return the size in bytes of a rank's array, which exceeds the rank's share of the caches."""
     budget = bench.budget
     whole = uncached_bytes(bench.facts.machine, budget.default, budget.ranks_a_node, on_gpu=bench.config.on_gpu)
     return whole // scale**2
