@@ -1,4 +1,4 @@
-"""Files and texts from outside mxpeak: read without blocking or filling the memory, printed without side effects."""
+"""Read files and print texts from outside mxpeak without blocking, filling the memory or controlling the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 #: The largest text file that is read: a result of 75,000 ranks has 14 MB, and a file may hold several.
 MOST_BYTES = 256 * 2**20
-#: Seconds in which a pipe must have a writer.
+#: Seconds that a read waits for a pipe to have a writer.
 WRITER_S = 1.0
 #: Characters that act on a terminal or cannot be encoded: control characters except tab and newline, line and
 #: paragraph separators, characters that change the direction of text, and unpaired surrogates.
@@ -57,7 +57,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def check_readable(path: str | Path) -> None:
-    """Raise an OSError if the path is not a regular file: opening a pipe or a device could block."""
+    """Raise an OSError if the path is not a regular file, because opening a pipe or a device could block."""
     with _opened(path) as (_, mode):
         if not stat.S_ISREG(mode):
             raise UnreadableError("it is not a regular file")

@@ -13,7 +13,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirement(extra: str) -> str:
-    """Return the requirement that pip installs; PEP 610 defines the record of the source that pip keeps."""
+    """Return the requirement that pip installs, derived from pip's record of the installation source (PEP 610)."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

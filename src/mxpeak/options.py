@@ -1,4 +1,4 @@
-"""Options: how the text of a flag, a variable or a file key becomes a value, and which source wins.
+"""Options: parse the text of a flag, a variable or a file key, and select the source with the highest precedence.
 
 The fields of a config carry their parser, help text and group. mxpeak derives the flags, the `MXPEAK_*` variables and
 the keys of a TOML file from them. Each value keeps its origin: flag, variable, file or default.
@@ -71,9 +71,7 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 
 def suggestion(word: str, names: Iterable[str], listing: str) -> str:
-    """Return the end of an error message about an unknown name: the closest name, and the command that lists all
-    names.
-    """
+    """Return the end of an error message about an unknown name: the closest name, and the command for a list."""
     name = closest(word, names)
     return f"see {listing}" if name is None else f"did you mean {name}? See {listing}"
 
@@ -218,7 +216,7 @@ def listed(parse: Callable[[str], T]) -> ValueParser[tuple[T, ...]]:
 
 
 def _metavar(parse: Callable[[str], Any]) -> str:
-    """Return the placeholder of a parser; empty if the parser is a plain function."""
+    """Return the placeholder of a parser, or an empty text if the parser is a plain function."""
     return parse.metavar if isinstance(parse, ValueParser) else ""
 
 
@@ -342,7 +340,7 @@ def recordable(config: type) -> set[str]:
     return {o.name for o in options(config) if not o.users_path}
 
 
-#: The sources of a value, the weakest first.
+#: The sources of a value, in ascending order of precedence.
 ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")
 
 
@@ -378,7 +376,7 @@ class Run(Generic[AnyConfig]):
         )
 
     def with_choices(self, values: Mapping[str, Any]) -> Self:
-        """Return the run with values that mxpeak chose; changed values get the origin `auto`."""
+        """Return the run with values that mxpeak selected; changed values get the origin `auto`."""
         return self.with_values({k: v for k, v in values.items() if getattr(self.config, k) != v}, "auto")
 
     def section(self) -> dict[str, dict[str, Any]]:

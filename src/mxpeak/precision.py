@@ -51,5 +51,5 @@ def precision(name: str) -> Precision:
 
 
 def stored_as(name: str) -> str:
-    """Return the format in which an LU stores A, L and U if its products have operands of this precision."""
+    """Return the format in which an LU stores A, L and U if the operands of its products have this precision."""
     return precision(name).accumulate

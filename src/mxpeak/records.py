@@ -19,7 +19,7 @@ PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12))
 
 
 def three_digits(value: float | None) -> str:
-    """Return a number with three significant digits, without an exponent between a thousandth and a million."""
+    """Format a number with three significant digits, without an exponent between a thousandth and a million."""
     if value is None or not math.isfinite(value):
         return "none"
     if value and not 1e-3 <= abs(value) < 1e6:
@@ -30,17 +30,17 @@ def three_digits(value: float | None) -> str:
 
 
 def rate_text(rate_flops: float | None) -> str:
-    """Return a rate in GFLOP/s, or in a larger SI unit if it has more than three digits."""
+    """Format a rate in GFLOP/s, or in a larger SI unit if it has more than three digits."""
     return _scaled(rate_flops, "FLOP/s", PREFIXES)
 
 
 def bytes_rate_text(rate_bytes: float | None) -> str:
-    """Return a rate in GB/s, or in a larger SI unit if it has more than three digits."""
+    """Format a rate in GB/s, or in a larger SI unit if it has more than three digits."""
     return _scaled(rate_bytes, "B/s", PREFIXES[1:])
 
 
 def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
-    """Return a rate with the prefix G, or with a larger SI prefix if it has more than three digits."""
+    """Format a rate with the prefix G, or with a larger SI prefix if it has more than three digits."""
     if rate is None:
         return "no rate"
     prefix, size = next((prefix for prefix in prefixes if rate >= 0.9995 * prefix[1]), ("G", 1e9))
@@ -48,28 +48,28 @@ def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]
 
 
 def figure_text(figures: Mapping[str, Any]) -> str:
-    """Return the rate of a result, or of its limit, in flops or in bytes per second."""
+    """Format the rate of a result, or of its limit, in flops or in bytes per second."""
     if "rate_bytes" in figures:
         return bytes_rate_text(figures["rate_bytes"])
     return rate_text(figures.get("rate_flops"))
 
 
 def drifted(figures: Mapping[str, Any]) -> bool:
-    """Return whether the machine's speed changed so much that the share of the limit is uncertain."""
+    """Return whether the machine's speed changed so much that the result's share of the limit is uncertain."""
     limit = figures.get("limit")
     return isinstance(limit, Mapping) and limit.get("drifted") is True
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size in GiB, or in MiB below 1 GiB."""
+    """Format a size in GiB, or in MiB below 1 GiB."""
     return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return the content of a text in JSON.
+    """Parse a JSON text and return its content.
 
-    Raises a ValueError if it is no JSON, and for content that other programs read differently or cannot hold: NaN,
-    Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
+    Raises a ValueError if the text is not JSON, and for content that other programs read differently or cannot
+    represent: NaN, Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
@@ -334,8 +334,9 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    r"""Format a result as JSON with all digits and without NaN; \u escapes control characters and bytes that are not
-    UTF-8.
+    r"""Format a result as JSON with all digits and without NaN.
+
+    \u escapes control characters and bytes that are not UTF-8.
     """
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

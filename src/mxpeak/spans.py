@@ -1,11 +1,11 @@
 """Measure and observe all computations by timed spans.
 
-A solver opens `with spans("update", flops=...)`. The totals become the phase table of the result, and the totals after
-each step become its table of steps. Observers such as the progress line receive each finished step. A span costs about
-one microsecond, and a step about two.
+A solver opens `with spans("update", flops=...)`. The totals of all spans become the phase table of the result, and the
+totals after each step become its table of steps. Observers such as the progress line receive each finished step. A
+span costs about one microsecond, and a step about two.
 
-On a device, work runs in the background. A span is then delimited by two events in the order of the work, and its
-length is read later. Phases that overlap are each counted in full.
+On a device, work runs in the background. A span is then delimited by two events in the device's queue, and its length
+is read later. Phases that overlap are each counted in full.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ class StepRow:
 
 
 class StepRows:
-    """Rows of one computation, at most `MOST_ROWS`: first every row, then every second, every fourth, and so on.
+    """The rows of one computation, at most `MOST_ROWS`.
 
-    A row contains totals, so each row includes the time of the rows that were dropped before it.
+    When the table is full, every second row is dropped, and from then on only half as many steps are recorded. A row
+    contains totals, so each row includes the time of the rows that were dropped before it.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """One span for a timeline, with its begin and end by the clock, and its lane."""
+    """A span for a timeline: its name, its begin and end by the clock, and its lane."""
 
     name: str
     begin: float
@@ -97,7 +98,7 @@ class Stopwatch(Protocol):
     lag: int
 
     def mark(self) -> Any:
-        """Return the current point in the order of the work."""
+        """Return a mark at the current point in the order of the work."""
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Return the time between two marks, after waiting for the later one."""
@@ -273,7 +274,7 @@ class Spans:
         return self._rows.kept
 
     def record(self, most: int = MOST_EVENTS) -> float:
-        """Begin to record spans as events, at most `most` of them; return the current time of the clock."""
+        """Begin to record at most `most` spans as events; return the current time of the clock."""
         self.events, self._most_events = [], most
         self.started, self._start = self.clock(), self.stopwatch.mark()
         return self.started
@@ -285,7 +286,7 @@ class Spans:
         return events
 
     def travelled(self, name: str, begin: float) -> None:
-        """Record communication that has overlapped with other work since the time `begin` by the clock."""
+        """Record a transfer that has overlapped with other work since the time `begin` by the clock."""
         if self.events is not None:
             self._note(name, begin, self.clock(), "halo")
 

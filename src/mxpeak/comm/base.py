@@ -1,8 +1,8 @@
 """Define the protocol of a communicator, and tasks: communication that overlaps computation.
 
 A communication algorithm is a generator that yields requests and continues when the yielded request is complete.
-`Task` drives it: `test()` from inside a long update, `wait()` when the data is needed. A broadcast over a ring is
-therefore two lines long and works with MPI, threads and torch.distributed.
+`Task` runs the generator: call `test()` during a long update, and `wait()` when the data is needed. A broadcast over a
+ring is therefore two lines long and works with MPI, threads and torch.distributed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Transport(Protocol):
         """Return the memory that message passing may write, and a function that then copies it to the buffer."""
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function that copies the
-        result back.
+        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function.
+
+        The function copies the result back to the buffer.
         """
 
 
@@ -111,7 +112,7 @@ WAITED_FOR: list[Request] = []
 
 
 class Idling:
-    """Yield the core between two tests of one wait, and sleep if other processes need it.
+    """Yields the core between two tests of one wait, and sleeps if other processes need the core.
 
     Linux shares a core fairly among all runnable processes, including those that only poll. Without sleeping, one rank
     that computes while n - 1 ranks poll would get 1/n of the core.
@@ -140,8 +141,9 @@ class Repeated(Request, Protocol):
 
 
 def about(request: Request | None) -> str:
-    """Return a description of a request, such as `a message from rank 3`, with ranks of the whole program; empty if
-    unknown.
+    """Return a description of a request, such as `a message from rank 3`, or an empty text.
+
+    Ranks are numbered as in the whole program.
     """
     say: Callable[[], str] = getattr(request, "about", str)
     return say()
@@ -176,7 +178,7 @@ class Communicator(Protocol):
         return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group with messages in device memory, or None if the library does not report support for it."""
+        """Return this group with messages in device memory, or None if the library reports no support."""
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Start to send `buffer`, which must not change until the request is complete."""
@@ -185,7 +187,7 @@ class Communicator(Protocol):
         """Start to receive into `buffer`."""
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
-        """Return persistent messages in host memory, or None if the library has no faster way than isend and irecv."""
+        """Return persistent messages in host memory, or None if the library has nothing faster than isend and irecv."""
         return None
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
@@ -195,10 +197,10 @@ class Communicator(Protocol):
         """Reduce `buffer` in place over all ranks by op: sum or max."""
 
     def barrier(self) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called `barrier`."""
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Return a small Python object of `root` on all ranks; not for timed loops."""
+        """Return a small Python object of `root` on all ranks; do not use this in timed loops."""
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
         """Return the small Python objects of all ranks in rank order on `root`, and None elsewhere."""
@@ -207,7 +209,7 @@ class Communicator(Protocol):
         """Return the group of the ranks with the same color, ordered by key, or None for color None."""
 
     def free(self) -> None:
-        """Release a group that was split off, because libraries limit the number of groups."""
+        """Release a group that `split` created, because libraries limit the number of groups."""
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks."""
@@ -262,7 +264,7 @@ Steps = Generator[Request, None, None]
 
 
 class Task:
-    """A running communication algorithm; as a request itself, it is driven by `test` and `wait`."""
+    """A running communication algorithm. It is also a request: `test` and `wait` continue the algorithm."""
 
     __slots__ = ("_pending", "_steps")
 
@@ -304,7 +306,10 @@ class Task:
         return waits_in_stream(self._pending)
 
     def wait_beside(self, look: Callable[[], object]) -> None:
-        """Run the algorithm to its end, and call `look` repeatedly while waiting, unless a device's stream waits."""
+        """Run the algorithm to its end, and call `look` repeatedly during the wait.
+
+        If a device's stream waits for the request, `look` is not called.
+        """
         WAITED_FOR.append(self)
         idle = Idling()
         while not self.in_stream and not self.test():
@@ -345,8 +350,9 @@ class _FirstOf:
         return any([request.test() for request in self._requests])
 
     def wait(self) -> None:
-        """Test all requests until one is complete, yielding the core between tests; skip requests that a stream waits
-        for.
+        """Test all requests until one is complete, and yield the core between tests.
+
+        If a device's stream waits for all requests, the host continues immediately.
         """
         if self.in_stream:
             for request in self._requests:
@@ -381,7 +387,7 @@ def together(*algorithms: Steps) -> Steps:
 
 
 def behind(first: Request, steps: Steps) -> Steps:
-    """Run a communication algorithm after a request is complete."""
+    """Wait until a request is complete, then run a communication algorithm."""
     yield first
     yield from steps
 
@@ -397,10 +403,11 @@ def passing_on(
     own: Iterable[int],
     algorithm: Callable[[Communicator, list[Any]], Steps],
 ) -> Steps:
-    """Run an algorithm that forwards messages, and copy each buffer to or from the device once.
+    """Return an algorithm that forwards messages and copies each buffer to or from the device only once.
 
-    `own` are the indices of the buffers whose content comes from this rank; they are read now, not when the steps
-    start. Received buffers are forwarded from the memory in which they arrived, without a second copy from the device.
+    `own` are the indices of the buffers whose content comes from this rank; these buffers are read now, not when the
+    steps start. Received buffers are forwarded from the memory in which they arrived, without a second copy from the
+    device.
     """
     here = set(own)
     crossed = [
@@ -419,7 +426,7 @@ def _landing(steps: Steps, landings: list[Landing]) -> Steps:
 
 
 def meet_asleep(comm: Communicator) -> None:
-    """Wait until rank 0 arrives, asleep and without a time limit. Collective over comm."""
+    """Sleep until rank 0 arrives, without a time limit. Collective over comm."""
     request, pause_s = comm.ibcast(bytearray(1), 0), LOOK_S / 512
     while not request.test():
         sleep(pause_s)

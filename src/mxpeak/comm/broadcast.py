@@ -18,8 +18,8 @@ AHEAD = 7005
 #: Maximum number of pieces of a forwarded message, and minimum bytes per piece.
 PIECES, PIECE_BYTES = 4, 2**18
 #: Some libraries start messages in posting order, and start messages that are posted together in one operation. If the
-#: receives of all pieces were posted together, they would complete together, and wait for a piece that is sent only
-#: afterwards.
+#: receives of all pieces were posted together, they would complete together, and the first one would wait for a piece
+#: that is sent only after it is complete.
 IN_ORDER = ("torch",)
 
 
@@ -85,8 +85,9 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast by spread and roll: the root scatters Q pieces, then all forward pieces around the ring
-    (bandwidth-optimal).
+    """Broadcast by spread and roll: the root scatters Q pieces, then all ranks forward pieces around the ring.
+
+    The algorithm is bandwidth-optimal.
     """
     yield from _spread_and_roll(comm, buffer, root, list(range(comm.size)))
 

@@ -59,7 +59,7 @@ def is_leader(comm: Communicator, label: str) -> bool:
 
 
 def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
-    """Return the result of `action` on rank 0 to all ranks, or raise its error on all ranks.
+    """Run `action` on rank 0; return its result on all ranks, or raise its error on all ranks.
 
     The other ranks sleep until rank 0 has finished.
     """
@@ -82,7 +82,7 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
 
 
 def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
-    """Raise the error of the first rank that has one on all ranks, with the number of its rank."""
+    """Raise the error of the first rank that failed on all ranks, with the number of this rank."""
     if comm.agree(error is None):
         return
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
@@ -91,9 +91,10 @@ def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
 
 
 def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Callable[[T], Any] | None = None) -> T:
-    """Return the result of `work`, or raise the error of the first rank whose `work` failed on all ranks.
+    """Run `work` on each rank and return its result; if it fails on a rank, raise the same error on all ranks.
 
-    `work` must not communicate. `must_match` returns the part of a result that must be equal on all ranks.
+    The error is that of the first rank on which `work` failed. `work` must not communicate. `must_match` returns the
+    part of a result that must be equal on all ranks.
     """
     if comm.size == 1:
         return work()

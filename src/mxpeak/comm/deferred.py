@@ -84,7 +84,7 @@ class Posts:
                 del self._waiting[channel]
 
     def flush(self) -> None:
-        """Start all messages, waiting for the device."""
+        """Start all messages in posting order, and wait for the device if their buffers are not ready."""
         while self._waiting:
             channel = next(iter(self._waiting))
             for later in self._waiting.pop(channel):

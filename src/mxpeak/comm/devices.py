@@ -1,4 +1,4 @@
-"""Test messages in device memory at the start, and use staged messages if the test fails."""
+"""Test messages in device memory at the start, and stage them through host memory if the test fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
 
 
 def _works(comm: Communicator, transport: DeviceTransport, patience_s: float) -> bool:
-    """Return whether the test patterns of both neighbors arrived; an error of the library counts as a failure."""
+    """Exchange test patterns with both neighbors and return whether both arrived.
+
+    An error of the library counts as a failure.
+    """
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     pattern, from_left, from_right = transport.pattern(comm.rank), transport.blank(), transport.blank()
     under_way: list[Request] = []

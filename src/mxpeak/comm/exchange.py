@@ -1,6 +1,7 @@
-"""Exchange along a process column: the pivot's combined reduction, and the row swaps' scatterv and allgatherv.
+"""Exchange data in a process column: the reduction of the pivot, and the row swaps' scatterv and allgatherv.
 
-Several row swaps may run concurrently, and ranks drive them in different orders, so each has its own family of tags.
+Several row swaps may run concurrently, and ranks continue them in different orders, so each row swap has its own
+family of tags.
 """
 
 from __future__ import annotations

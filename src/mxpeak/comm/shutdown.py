@@ -1,4 +1,4 @@
-"""End ranks together without a launcher, through a key in the store where they met."""
+"""End all ranks together without a launcher, through a key in the store that connected them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 POLL_S = 0.5
 #: Seconds that ranks wait for each other: until all have noticed the end of the program, and at their own end.
 NOTICE_S, END_S = 2.0, 5.0
-#: Seconds that a rank waits for its own signal after it learns of another rank's, so that rank 0 can report first.
+#: Seconds that a rank waits for its own signal after it detects another rank's signal, so that rank 0 can report
+#: first.
 SIGNAL_S = 5.0
 #: Keys of the store.
 ABORTED, NOTICED, ENDED = "mxpeak/aborted", "mxpeak/noticed", "mxpeak/ended"
@@ -23,8 +24,9 @@ ABORT_SEEN = threading.Event()
 
 
 def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun started this rank; if one rank ends, torchrun sends SIGTERM to the other ranks and
-    waits.
+    """Return whether torchrun started this rank.
+
+    If one rank ends, torchrun sends SIGTERM to the other ranks and waits for them.
     """
     return "TORCHELASTIC_RUN_ID" in environ
 
@@ -36,10 +38,10 @@ def exit_now(code: int) -> NoReturn:
 
 
 def abort(store: Any, code: int) -> NoReturn:
-    """Store the exit code for all ranks, unless another rank has; the Watch of each rank finds it.
+    """Store the exit code for all ranks, unless another rank has stored one; the Watch of each rank finds it.
 
-    A rank that a signal ends under torchrun does not wait: torchrun signals the other ranks of this host and keeps the
-    store.
+    If a signal ends a rank under torchrun, the rank does not wait, because torchrun signals the other ranks of this
+    host and keeps the store.
     """
     with suppress(RuntimeError):  # the store ended with its rank, so all ranks will notice
         code = int(store.compare_set(ABORTED, "", str(code)))
@@ -78,15 +80,16 @@ class Watch:
                     exit_now(code)
 
     def stop(self) -> None:
-        """Stop the watch before Python exits, because a thread that then returns from the library would cause a
-        signal.
+        """Stop the watch before Python exits.
+
+        A thread that returns from the library during the exit of Python would cause a signal.
         """
         self._stopped.set()
         self._thread.join()
 
 
 def leave(store: Any, size: int, watch: Watch) -> None:
-    """Wait briefly for the other ranks at the end, after flushing all output.
+    """Flush all output, and wait briefly for the other ranks before this rank ends.
 
     torchrun ends all ranks as soon as one of them ends with a code other than 0.
     """

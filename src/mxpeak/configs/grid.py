@@ -118,7 +118,7 @@ AnyCase = TypeVar("AnyCase", bound=GridCase)
 
 
 def each(name: str, values: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the choices of one field: each of these values."""
+    """Return one choice per value of a field, as arguments for `cases_of`."""
     return [{name: value} for value in values]
 
 
@@ -137,12 +137,12 @@ def squarest(ranks: int) -> tuple[int, int]:
 
 
 def _are(ranks: int) -> str:
-    """Return the end of a clause about a number of ranks."""
+    """Return "is 1" or "are n" as the end of a clause about a number of ranks."""
     return "is 1" if ranks == 1 else f"are {ranks}"
 
 
 def _cofactor(flag: str, part: int, ranks: int) -> int:
-    """Return the other side of a grid with all ranks; raise a UsageError if `part` does not divide them."""
+    """Return ranks / part, the other side of a grid with all ranks; raise a UsageError if there is a remainder."""
     if ranks % part:
         raise UsageError(
             f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves a remainder of "

@@ -93,14 +93,14 @@ class LuConfig(GridConfig):
         return defaults
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
-        """Return the orders to run: those of the config, or `n` if the config leaves N open."""
+        """Return the orders to run: those of the config, or `n` if the config does not set N."""
         orders = self.n if self.n is not None else n
         if orders is None:
             raise UsageError("the order of the matrix is missing; add -N")
         return orders
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:
-        """Yield every combination of the lists, in HPL's loop order; `n` is used if the config leaves N open."""
+        """Yield every combination of the lists, in HPL's loop order; `n` is used if the config does not set N."""
         defaults = {f.name: f.default for f in fields(self.case)}
         lists = [each(name, getattr(self, name) or (defaults[name],)) for name in self.loops]
         return cases_of(self.case, self, self.grid_choices(ranks), each("n", self.orders(n)), *lists)

@@ -54,7 +54,7 @@ class PlaceConfig:
         return {**self.GPU_DEFAULTS, **({} if nb is None else {"nb": (nb,)})}
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the defaults if the processor multiplies these low precisions itself."""
+        """Return the defaults for a processor with instructions that multiply these low precisions."""
         return {}
 
     @property
@@ -116,11 +116,11 @@ class RunConfig(PlaceConfig):
         return None
 
     def with_sample(self) -> Self:
-        """Return the config with values for settings that an input file needs and this config leaves open."""
+        """Return the config with values for settings that an input file needs and this config does not set."""
         return self
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """Return the settings by name, with the values of the first `case` for settings that are open."""
+        """Return the settings by name; settings without a value get that of the first `case`."""
         return dict(vars(self))
 
     @staticmethod

@@ -74,7 +74,7 @@ class SparseConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Drop values that a stronger source replaces: --nx replaces ny and nz, --npx the grid."""
+        """Drop values that a source of higher precedence replaces: --nx replaces ny and nz, --npx the grid."""
         settled = dict(settings)
         x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):

@@ -23,7 +23,10 @@ from mxpeak.layout.stencil import Box
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """A rank to exchange with: which local rows it needs, and the offset and length of its part of the halo."""
+    """A rank that exchanges halo entries with this rank.
+
+    It has the local rows that the rank needs, and the offset and length of its part of the halo.
+    """
 
     rank: int
     rows: Array

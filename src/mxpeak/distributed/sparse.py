@@ -90,7 +90,7 @@ class SparseMatrix:
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
     ) -> Request | None:
-        """Sweep from x = 0, (D + L) x = b, which needs no halo; `send` is the same as in `_sweep_and_send`."""
+        """Solve (D + L) x = b by a forward sweep from zero, which needs no halo; see `_sweep_and_send` for `send`."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
             sweep = partial(self._kernels.sweep_from_zero, self.A, b, x, keep=keep)

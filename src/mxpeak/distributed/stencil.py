@@ -168,7 +168,10 @@ class _LevelStore:
     by_storage: dict[str, Matrix] = field(default_factory=dict)
 
     def store(self, form: Form, depth: int) -> tuple[Level, SparseMatrix]:
-        """Return the level in a form, and its matrix for fp64 vectors, which a mixed form has on the finest level."""
+        """Return the level in a form, and its matrix for fp64 vectors.
+
+        The two matrices differ only on the finest level of a mixed form.
+        """
         values, exact = value_format(self.kernels, self.comm, self.rows, form.values[depth], form.tolerance)
         vectors, same = form.vectors_of(values), self.by_storage.get(form.storage)
         A = outer = self._matrix(values, vectors, form.storage, same)

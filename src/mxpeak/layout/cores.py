@@ -33,8 +33,8 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
 def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list[int]] | None:
     """Return the cores of each local rank near its device; `core_masks` divides cores that are near several ranks.
 
-    near[rank] are the cores near a rank's device, allowed or not. Return None if a rank would have no core of its own,
-    or if the sets of cores near two devices overlap.
+    near[rank] are the cores near a rank's device, whether or not this process may use them. Return None if a rank
+    would have no core of its own, or if the sets of cores near two devices overlap partly.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, beside in enumerate(near):

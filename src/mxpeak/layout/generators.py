@@ -26,7 +26,7 @@ from mxpeak.layout.entries import Entries
 
 #: c of the diagonal c·√n, from the paper: 8 % above 1/√3, from which on no eigenvalue is near 0 (circular law).
 SQRT_SCALE = 0.625
-#: alpha = RATIO·beta in fasi-higham.
+#: The ratio alpha / beta in fasi-higham.
 RATIO = 0.5
 
 

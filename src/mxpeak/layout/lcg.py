@@ -43,7 +43,7 @@ def jump(steps: int) -> tuple[int, int]:
 
 
 def states(seed: int, draw: int, count: int) -> list[int]:
-    """Return `count` successive states X(draw), X(draw+1), …."""
+    """Return `count` successive states, X(draw) to X(draw + count - 1)."""
     x = state(seed, draw)
     draws = [x]
     for _ in range(count - 1):

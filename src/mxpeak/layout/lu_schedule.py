@@ -140,7 +140,7 @@ def lu_schedule(
 
 
 def _whole_update(k: int, *, splits: bool, swaps_begun: bool) -> Iterator[LuEvent]:
-    """Yield RS and UPDATE of all columns after panel k, without overlaps."""
+    """Yield the row swaps and the update of all columns after panel k, without overlaps."""
     for section in (NEXT, RIGHT, LEFT) if splits else (ALL,):
         if section == LEFT or not swaps_begun:
             yield LuEvent(SWAP, k, section)

@@ -1,13 +1,14 @@
 """The points of the 27-point problem: the points of each rank, its halo, and valid box sizes.
 
-The ranks form an npx×npy×npz grid, rank = (pz·npy + py)·npx + px, and each owns an nx×ny×nz box of the global
+The ranks form an npx×npy×npz grid, with rank = (pz·npy + py)·npx + px. Each rank owns an nx×ny×nz box of the global
 gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x. A point is coupled with all points of the domain at
 most one step away in every direction. Therefore, the number of couplings is a product of three sums, one per
-dimension,
+dimension:
 
-    nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)   for the whole domain, whose first and last points lack a neighbor,
+    nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)
 
-and a rank receives the layer of points around its box from its neighbors: faces, edges and corners, one per neighbor.
+In each dimension, the first and the last point have one neighbor fewer. A rank receives the layer of points around its
+box from its neighbors: faces, edges and corners, one per neighbor.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ INT32_MAX = 2**31 - 1
 class Neighbor:
     """An adjacent rank, and the points that both ranks exchange: a face, edge or corner of either box.
 
-    direction     its position: -1, 0 or 1 in x, y, z
-    shape         points in x, y, z that are sent to it, and that are received
-    first         the first point that is sent, in this box's coordinates; x is fastest
-    recv_offset   the position in the halo of the points that it sends, in the same order
+    direction     position of the neighbor: -1, 0 or 1 in x, y, z
+    shape         numbers of points in x, y, z that are sent; the same numbers are received
+    first         first point that is sent, in this box's coordinates; x is fastest
+    recv_offset   position of the received points in the halo, in the same order
     """
 
     rank: int
@@ -48,7 +49,7 @@ class Neighbor:
 
     @property
     def count(self) -> int:
-        """Return the number of points that are sent, and received."""
+        """Return the number of points that are sent; the same number is received."""
         return prod(self.shape)
 
     @property
@@ -110,7 +111,7 @@ class Box:
 
     @property
     def rank(self) -> int:
-        """Return the rank of this box, (pz·npy + py)·npx + px."""
+        """Return the rank that owns this box, (pz·npy + py)·npx + px."""
         return (self.pz * self.npy + self.py) * self.npx + self.px
 
     @property
@@ -206,8 +207,8 @@ class Box:
 def process_grid(ranks: int) -> Triple:
     """Return the grid npx <= npy <= npz with the least surface between boxes, as in the reference code.
 
-    It is the grid nearest to a cube, for hosts and devices, so that the same number of ranks solves the same problem.
-    Its longest side is z, so that a face in z is one contiguous piece of the vector.
+    The grid is the one nearest to a cube, on hosts and on devices, so that the same number of ranks solves the same
+    problem. Its longest side is z, so that a face in z is one contiguous piece of the vector.
     """
     if ranks < 1:
         raise UsageError(f"a process grid of {ranks} ranks is not valid; use at least one rank")

@@ -47,7 +47,7 @@ class Input:
         return not isinstance(self.array, np.ndarray)
 
     def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
-        """Return the numbers in a type, as a host array (None) or a tensor on a device; copy only if necessary."""
+        """Return the numbers as an array if `device` is None, otherwise as a tensor; copy them only if necessary."""
         dtype = self.dtype if dtype is None else dtype
         if device is not None:
             from mxpeak.kernels.torch.engine.tensors import on_device

@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("result-1.json")
 Check = Callable[[Any, str | None], str]
 WRONG = "it does not match"
 
-#: Keywords that add no check of their own.
+#: Keywords that another rule evaluates, or that need no check.
 SILENT = {"$schema", "$id", "$defs", "title", "description", "then", "additionalProperties", "items"}
 #: Names of the types in errors.
 TYPES = {
@@ -104,7 +104,7 @@ def _all(checks: list[Check]) -> Check:
 
 
 def _reference(name: str, definition: Callable[[str], Check]) -> Check:
-    """Return a check that looks the definition up on use, because definitions may refer to each other."""
+    """Return a check that looks up the definition when it is called, because definitions may refer to each other."""
     return lambda value, path: definition(name)(value, path)
 
 
@@ -182,7 +182,7 @@ def _required(names: list[str]) -> Check:
 
 
 def _properties(check_of: Callable[[str], Check | None]) -> Check:
-    """Return the check of an object's items, where `check_of` returns the check for a key, or None."""
+    """Return the check of an object's items; `check_of` returns the check for a key, or None."""
 
     def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
@@ -253,6 +253,6 @@ def _at(path: str | None) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a value as JSON, shortened."""
+    """Return a value as JSON, shortened to QUOTED characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"

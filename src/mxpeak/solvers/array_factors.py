@@ -21,9 +21,9 @@ from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
 from mxpeak.spans import Spans
 
-#: fp32 factors are useless if the mean of the pivots falls by this factor within the first eighth of them. Measured at
-#: n = 1000: a random matrix doubles it; it changes by 1.0, 0.85, 0.7, 0.5 and 0.35 if the singular values fall steadily
-#: by 10^6, 10^7, 10^8, 10^10 and 10^12.
+#: fp32 factors are useless if the mean of the pivots falls by this factor within the first eighth of the pivots.
+#: Measured at n = 1000: the mean doubles for a random matrix; it changes by factors of 1.0, 0.85, 0.7, 0.5 and 0.35 if
+#: the singular values fall steadily by 10^6, 10^7, 10^8, 10^10 and 10^12.
 DECAYED = 0.75
 #: If the processor multiplies bf16, use it from this order on for diagonally dominant matrices: the sum of the other
 #: entries of each row, or of each column, is at most DOMINATED·|a_ii|. Then D^-1 A or A D^-1 has a condition below 20,
@@ -391,19 +391,19 @@ def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> 
 
 
 def _needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
-    """Return whether a precision needs no scaling for the smallest and largest sums of rows and columns."""
+    """Return whether A needs no scaling for a precision, given its smallest and largest row and column sums."""
     spread = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
     return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, spread))
 
 
 def _dominates(xp: Any, W: Matrix, *sums: Vector) -> bool:
-    """Return whether each diagonal entry sufficiently exceeds the sum of the others in its row, or in its column."""
+    """Return whether every diagonal entry dominates the other entries of its row, or those of its column."""
     size = xp.astype(abs(W.diagonal()), xp.float64)
     return any(bool(xp.all(of - size <= DOMINATED * size)) for of in sums)
 
 
 def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:
-    """Return max_j |w_ij| of the first rows, one for each pivot that is examined.
+    """Return max_j |w_ij| of the first rows, one row for each pivot that `_pivots_decay` examines.
 
     Maxima are used because the row sums of kernel and Toeplitz matrices grow from the border inwards, even if the
     condition number is small.
@@ -413,11 +413,11 @@ def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:
 
 
 def _pivots_decay(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
-    """Return a test whether the mean of the first eighth of the pivots, relative to their rows of W, decays.
+    """Return a function that tests whether the first pivots, relative to their rows of W, decay.
 
-    The pivots of random matrices double. They decay if the singular values decrease steadily by a factor of 10^8 or
-    more. fp32 factors are useless in this case, and the test detects it after 2 % of the flops. A single small
-    singular value appears only in the last pivot.
+    It compares means over the first eighth of the pivots. The pivots of random matrices double. They decay if the
+    singular values decrease steadily by a factor of 10^8 or more. fp32 factors are useless in this case, and the test
+    detects it after 2 % of the flops. A single small singular value appears only in the last pivot.
     """
 
     def decay(pivots: Vector) -> bool:

@@ -27,7 +27,7 @@ class Checkpointer(Protocol):
 
 
 class NoCheckpoints:
-    """A checkpointer that copies nothing, so that the factorization starts with the first step."""
+    """A checkpointer that copies nothing; the factorization starts with its first step."""
 
     def __init__(self) -> None:
         self.first = 0

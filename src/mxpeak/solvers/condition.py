@@ -99,7 +99,7 @@ def _signs(y: Vector, xp: Any) -> Vector:
 
 
 def _largest_entry(z: Vector, indices: Vector, xp: Any, X: Reductions) -> tuple[float, float]:
-    """Return max |z_j| and the first j that attains it, or inf for NaN; the result is the same on every rank."""
+    """Return max |z_j| and the first j with this value, or inf for NaN; the result is the same on every rank."""
     largest, first = 0.0, inf
     if z.shape[0]:
         size = xp.abs(z)

@@ -104,5 +104,8 @@ def _folds(A: NormMatrix, S: Structure, by: str, squared: bool, factors: Vector,
 
 
 def _wants(S: Structure, by: str) -> set[str]:
-    """Return the names of the partial results of a pass: both for a mirrored matrix, because a_ij also defines a_ji."""
+    """Return the names of the partial results that a pass computes.
+
+    A mirrored matrix needs row and column sums, because a_ij also defines a_ji.
+    """
     return {"rows", "columns"} if S.mirrored else {by}

@@ -130,12 +130,13 @@ class Factorization(ABC):
 
     @property
     def probe(self) -> float:
-        """Return ||A_s||·||z|| / 2 in infinity norms, with A_s z = random numbers of size 1 to 2, cached.
+        """Solve A_s z = s for random s, and return ||A_s||·||z|| / 2 in infinity norms, cached.
 
-        It is a lower bound of ||A_s||·||A_s^-1|| that is rarely far below it.
+        The entries of s have sizes from 1 to 2. The result is a lower bound of ||A_s||·||A_s^-1|| that is rarely far
+        below it.
 
-        If A is singular and b is in its range, neither the residual nor a correction reveals that x is arbitrary. This
-        solve does, and then the condition number is estimated.
+        If A is singular and b is in its range, neither the residual nor a correction shows that x is arbitrary. The
+        size of z shows it, and the condition number is then estimated.
         """
         if self._probe is None:
             with self.computing():
@@ -144,7 +145,7 @@ class Factorization(ABC):
         return self._probe
 
     def condition_by_gmres(self, steps: int) -> float:
-        """Return ||A_s||·||z|| / ||s||, with A_s z = s solved by GMRES for random s; inf if GMRES does not converge.
+        """Solve A_s z = s by GMRES for random s and return ||A_s||·||z|| / ||s||, or inf if GMRES does not converge.
 
         Factors coarser than fp32 cannot distinguish a large condition number from infinity.
         """

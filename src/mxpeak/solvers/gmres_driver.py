@@ -232,7 +232,7 @@ class GmresDriver:
         return result
 
     def _begin(self, b: Vector, y: Vector) -> None:
-        """Start with another right-hand side b from y, both in the user's order of rows."""
+        """Start a solve for another right-hand side b from y; both vectors are in the user's order of rows."""
         self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
 
     def _residual_of(self, y: Vector, b: Vector) -> float:
@@ -242,7 +242,7 @@ class GmresDriver:
         return self._relative(self.problem.system.residual_vector, b)
 
     def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
-        """Run cycles from the current x until the solve converges or must change; return the reason."""
+        """Run cycles from the current x until the solve converges or needs another method; return the reason."""
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
         b_norm, target, first, best_unscaled = system.norm_of_b(), tol, len(result.history), inf
         stall = Ending.STALLED_IN_LOW_PRECISION if low else Ending.STALLED
@@ -350,7 +350,7 @@ class GmresDriver:
             return condition_estimate(factors, A, self.group)
 
     def _solves_for_probe(self, A: Csr) -> bool:
-        """Return whether GMRES solves for random numbers, which shows that the condition number is far below 1/u."""
+        """Solve for random numbers by GMRES; return whether this shows a condition number far below 1/u."""
         xp, group, first = self._kernels.xp, self.group, self.group.first
         s = xp.asarray(probe_vector(self.n)[first : first + A.shape[0]])
         self._begin(s, xp.zeros_like(s))

@@ -133,7 +133,7 @@ class GridFactors(Factorization):
         return allreduce_scalars(self.matrix.A.grid.all, [max_abs(self.kernels, v) for v in sums], "max", self.xp)
 
     def _well_balanced(self, *sums: Vector) -> bool:
-        """Return whether the sums of rows and columns of all ranks need no scaling."""
+        """Return whether the sums of rows and columns of all ranks differ so little that A needs no scaling."""
         negated: list[float] = []
         for v in sums:
             negated += [-float(self.xp.min(v)) if len(v) else -inf, max_abs(self.kernels, v)]

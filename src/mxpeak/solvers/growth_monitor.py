@@ -34,7 +34,7 @@ class GrowthReport:
 
 
 class DiagonalBlocks:
-    """The largest |entry| of each diagonal block, recorded without a wait by the ranks that factor the blocks."""
+    """Records the largest |entry| of each diagonal block on the rank that factors it, without waiting for a device."""
 
     def __init__(self, A: DistMatrix, kernels: Kernels):
         self._A, self._kernels = A, kernels

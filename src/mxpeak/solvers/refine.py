@@ -147,7 +147,7 @@ class _Refinement:
 
 
 class _SolutionGrowth(_Refinement):
-    """Refinement whose residual is measured relative to ||b||, however large x is."""
+    """Refinement whose residual is measured relative to ||b||, so that a large x does not reduce it."""
 
     def _eta(self, r: Vector) -> float:
         return self._system.equations.max_abs(r) / self._system.b_inf
@@ -175,7 +175,7 @@ class Equations(ABC):
     equations: Space
 
     def __init__(self, xp: Any, balance: Balance | None, product: Transform, inverse: Transform, *, scaled: bool):
-        """Use the functions X -> A X and R -> A_s^-1 R, and the scales R and C of A_s = R A C."""
+        """Create the system from the functions X -> A X and R -> A_s^-1 R, and the scales R and C of A_s = R A C."""
         self.xp, self._times_A, self._solve_A_s = xp, product, inverse
         self._of_A_s = balance if scaled else None
         self._of_factors = None if scaled else balance
@@ -260,14 +260,14 @@ class RefinedFactors(Protocol):
 class Solution:
     """The solution X of A X = B, and the errors of the worst column.
 
-    Y, B        the solution and the right-hand sides in the range in which the system was solved
-    eta         worst normwise backward error
-    rows        worst row-wise backward error; None if a bound was small enough
-    even_rows   whether `rows` is at the level of plain LU; True if the factors are in the working precision
-    doubtful    whether A may be singular to working precision
-    moved       by how much of its size one more correction would move a column, if A is scaled
-    underflows  whether a column lost all digits when it was rounded to subnormal numbers
-    beyond_range whether X overflows although Y does not
+    Y, B          the solution and the right-hand sides in the range in which the system was solved
+    eta           worst normwise backward error
+    rows          worst row-wise backward error; None if a bound was small enough
+    even_rows     whether `rows` is at the level of plain LU; True if the factors are in the working precision
+    doubtful      whether A may be singular to working precision
+    moved         largest change of a column, relative to its size, that one more correction may make, if A is scaled
+    underflows    whether a column lost all digits when it was rounded to subnormal numbers
+    beyond_range  whether X overflows although Y does not
     """
 
     Y: Block
@@ -295,7 +295,7 @@ def solve_in_range(
     exponent: int = 0,
     lower: bool = False,
 ) -> tuple[Solution, bool]:
-    """Solve with right-hand sides in the middle of the range, and return X in the range of B.
+    """Scale the right-hand sides to the middle of the range, solve, and return X in the range of B.
 
     R scales the rows of A, and A was multiplied by 2^exponent. If X is not finite, solve again with right-hand sides
     that are scaled down further (`lower`), and return whether that was necessary.
@@ -438,12 +438,12 @@ def refine_rows(
 
 
 def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
-    """Return ||A||·||x|| / ||s|| with A x = s, by GMRES: for random s, rarely far below the condition number.
+    """Solve A x = s by GMRES and return ||A||·||x|| / ||s||, or inf if GMRES does not solve the system.
 
-    Return inf if GMRES does not solve the system. Factors in 16 bits cannot distinguish a condition number of 10^5
-    from infinity. An eta of A x = b cannot either: if A is singular and b is in its range, GMRES converges to an
-    arbitrary x; otherwise, x grows until ||A||·||x|| hides the remaining part of b. Therefore, the residual is
-    compared with ||s|| alone. Collective.
+    For random s, the result is rarely far below the condition number. Factors in 16 bits cannot distinguish a
+    condition number of 10^5 from infinity. The backward error eta cannot either. If A is singular and b is in its
+    range, GMRES converges to an arbitrary x. If b is not in its range, x grows until ||A||·||x|| hides the remaining
+    part of b. Therefore, the residual is compared with ||s|| alone. Collective.
     """
     system, tolerance = (
         _Column(equations, equations.column(s[:, None], 0)),
@@ -472,7 +472,7 @@ class _Column:
 
 
 def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]) -> Solution:
-    """Set X = 2^e_j y_j; if that rounds, update the errors of the rounded columns."""
+    """Set X = 2^e_j y_j and return the solution; if this rounds a column, compute the errors again."""
     solution.X = solution.Y
     if not any(exponents):
         return solution
@@ -494,7 +494,7 @@ def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]
 
 
 def _movement(equations: Equations, B: Block, X: Block, R: Block) -> float:
-    """Return the change, relative to its size, that one more correction may make to a column of X.
+    """Return the largest change of a column of X, relative to its size, that one more correction may make.
 
     The scaled unknowns may be accurate although x is not: y = C^-1 x is known to condition·u of its largest entry, and
     x has that error times the largest entry of C. This error exceeds x itself if the large entries of x belong to

@@ -24,8 +24,9 @@ TIMEOUT = timedelta(days=365)
 
 
 def _line(array: Any) -> Any:
-    """Return the memory of a contiguous array as a writable vector; read-only memory can only be sent, so it is
-    copied.
+    """Return the memory of a contiguous array as a writable vector.
+
+    Read-only memory can only be sent, so it is copied.
     """
     line = array.reshape(-1, order="A")
     assert array.size == 0 or np.shares_memory(line, array), "a communication buffer must be contiguous"
@@ -50,7 +51,7 @@ def as_bytes(buffer: Any) -> torch.Tensor:
 def no_error_of_its_own() -> Iterator[None]:
     """End this process silently if a message fails because another rank has ended the program.
 
-    The process learns this from the store or from torchrun's signal shortly after the connection is closed.
+    The process detects the end through the store or torchrun's signal, shortly after the connection is closed.
     """
     try:
         yield
@@ -62,7 +63,7 @@ def no_error_of_its_own() -> Iterator[None]:
 
 
 def await_work(work: Any) -> None:
-    """Wait for Gloo."""
+    """Wait until a Gloo operation is complete."""
     with no_error_of_its_own():
         work.wait()
 
@@ -81,7 +82,7 @@ class Message:
         self._error: Exception | None = None
 
     def test(self) -> bool:
-        """Return whether the message is complete, as far as the waiting thread has found out."""
+        """Return whether the message is complete according to the waiting thread."""
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._run, daemon=True)
             self._waiter.start()

@@ -71,7 +71,7 @@ def _wait_for(request: Request) -> None:
 
 
 class _Awaited:
-    """A request in MPI, described by its peer or its purpose."""
+    """An MPI request with a description of its peer or its purpose."""
 
     __slots__ = ("_what", "_who", "test")
 
@@ -93,7 +93,7 @@ def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaite
 
 
 class _Persistent:
-    """Persistent MPI messages, which need half of the time to start and complete."""
+    """Persistent MPI messages, which start and complete in half of the time."""
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []
@@ -138,7 +138,7 @@ class _Persistent:
 
 
 class Mpi(Communicator):
-    """A group of MPI ranks."""
+    """A communicator over a group of MPI ranks."""
 
     name = "mpi"
 
@@ -233,7 +233,7 @@ class Mpi(Communicator):
         return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
 
     def _taken(self, source: int) -> list[bytes]:
-        """Receive the pickled objects that a rank has gathered from its part of the tree."""
+        """Receive the pickled objects that a rank has gathered from its subtree."""
         _Awaited(partial(self._comm.iprobe, source, tag=7000), "a message from", self._world[source]).wait()
         taken: list[bytes] = self._comm.recv(source=source, tag=7000)
         return taken
@@ -275,7 +275,8 @@ QUERIES = {
 def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether this MPI reports support for device memory of this kind (cuda, hip).
 
-    An MPI without support may crash, so device memory is used only if the library or the user confirms support.
+    An MPI library without support may crash. Therefore, device memory is used only if the library or the user confirms
+    support.
     """
     answer = environ.get("MXPEAK_GPU_AWARE_MPI")
     if answer is not None:
@@ -302,7 +303,7 @@ def _libraries() -> set[str]:
 
 
 def _answers(library: str, name: str) -> bool:
-    """Return whether the library has a function of this name that returns true."""
+    """Return whether the library has a function of this name, and the function returns true."""
     try:
         return bool(getattr(ctypes.CDLL(library), name)())
     except (AttributeError, OSError):
@@ -315,8 +316,9 @@ def _attribute() -> int:
 
 
 def of_user(comm: Any) -> Mpi:
-    """Return a duplicate of a user's communicator, made once and stored with it because MPI limits their number.
-    Collective.
+    """Return a duplicate of a user's communicator. Collective.
+
+    The duplicate is created once and stored with the communicator, because MPI limits the number of communicators.
     """
     duplicate = comm.Get_attr(_attribute())
     if duplicate is None:

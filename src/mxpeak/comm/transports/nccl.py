@@ -2,10 +2,10 @@
 
 NCCL has no tags. It matches the messages between two ranks in the order in which they start. Two ranks that both
 receive first deadlock unless their messages start in one group. Messages of GPUs are therefore posted first. The next
-test or wait in any stream starts all of them together, after an event of the stream that wrote their buffer. Each
-family of tags has its own order, and thus its own NCCL communicator. Within a family all ranks must post in the same
-order, which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's messages in
-device memory.)
+test or wait in any stream starts all posted messages together, after an event of the stream that wrote their buffer.
+Each family of tags has its own order, and thus its own NCCL communicator. Within a family, all ranks must post in the
+same order, which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's
+messages in device memory.)
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ CHANNELS = 4
 
 
 class Posted:
-    """A message between GPUs, which is posted first; the first test or wait for any message starts all posted
-    messages.
+    """A posted message between GPUs. The first test or wait for any message starts all posted messages.
 
     ready     the event of the buffer, after the work of the stream that wrote it or still reads it
     waited    whether a stream waits for the message already, so that later work in that stream may use the buffer
@@ -97,7 +96,7 @@ class Channel:
 
     @contextmanager
     def _behind(self, events: list[Any]) -> Iterator[None]:
-        """Run the body on a stream that waits for these events only, because NCCL waits for the current stream."""
+        """Run the body on a stream that waits only for these events; NCCL waits for the work of the current stream."""
         if not events:
             yield
             return

@@ -1,8 +1,8 @@
-"""A communicator over plain sockets for ranks without MPI or torchrun: workers of a Dask cluster.
+"""A communicator over plain sockets for ranks without MPI or torchrun, such as the workers of a Dask cluster.
 
-Messages go to mailboxes by (group, source, destination, tag), as between virtual ranks (`threads.py`). Here each rank
-has its own mailbox, and one thread per other rank that fills it. Only Python is needed, and the closed connection of a
-dead rank is noticed immediately.
+Messages are delivered to mailboxes by (group, source, destination, tag), as in `threads.py`. Each rank has its own
+mailboxes and one thread per peer that fills them. Only Python is needed. If a rank dies, its peers detect the closed
+connection immediately.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Mail(Post):
             self._gone(world)
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
-        """Return the objects of all ranks of a group in rank order; every rank sends to every other."""
+        """Send an object to all ranks of a group, and return the objects of all ranks in rank order."""
         for dest in range(size):
             self.put((group, rank, dest, tag), obj)
         return [self.take((group, source, rank, tag)) for source in range(size)]
@@ -100,13 +100,13 @@ class Mail(Post):
         return int(self.members[group][source])
 
     def _fill(self, other: int, line: socket.socket) -> None:
-        """Deliver the messages of a rank until the connection ends."""
+        """Deliver the messages of a peer until its connection ends."""
         try:
             with suppress(OSError, EOFError):
                 while True:
                     address, message = _received(line)
                     super().put(address, message)
-        finally:  # also if memory runs out or a message cannot be read
+        finally:  # runs also if memory is exhausted or a message cannot be read
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             self._lose(other)
@@ -146,7 +146,7 @@ def listening(host: str) -> socket.socket:
 def meet(
     door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
 ) -> Sockets:
-    """Connect the ranks that listen at these addresses, each with all lower ones. Collective."""
+    """Connect the ranks that listen at these addresses; each rank connects to all lower ranks. Collective."""
     until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
@@ -170,10 +170,10 @@ def _remaining_s(until: float) -> float:
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Authenticate to a peer as this rank, without sending the secret; raise OSError if the peer does not have the
-    secret.
+    """Authenticate to a peer as this rank, without sending the secret.
 
-    The peer may answer late while it waits for its chunks, but its whole answer must then arrive within HELLO_S.
+    Raise OSError if the peer does not have the secret. The peer may answer late while it waits for its chunks, but its
+    whole answer must then arrive within HELLO_S.
     """
     challenge = token_bytes(32)
     line.sendall(CALL.pack(rank, challenge))
@@ -197,7 +197,7 @@ class _Caller:
 
 
 def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
-    """Add the connections of calling ranks to `lines`; other callers are refused and delay no rank.
+    """Accept the calling ranks and add their connections to `lines`; refuse other callers, which delay no rank.
 
     All handshakes run concurrently. Raises OSError if the listening socket is closed, or a rank does not call in time.
     """
@@ -251,7 +251,7 @@ def _accepted(door: socket.socket) -> Iterator[socket.socket]:
 
 
 def _heard(caller: _Caller, secret: bytes) -> bool | None:
-    """Read from a caller; return whether the caller has proven that it has the secret, or None if data is missing."""
+    """Read from a caller; return whether it has proven that it has the secret, or None if the proof is incomplete."""
     need = CALL.size if caller.rank is None else PROOF
     try:
         piece = caller.line.recv(need - len(caller.heard))
@@ -274,7 +274,10 @@ def _heard(caller: _Caller, secret: bytes) -> bool | None:
 
 
 def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
-    """Return HMAC-SHA256(secret, side, rank, challenge); `side` prevents sending one side's answer back."""
+    """Return HMAC-SHA256(secret, side, rank, challenge).
+
+    `side` prevents a peer from returning the proof that it has received.
+    """
     return hmac.digest(secret, side + rank.to_bytes(4, "big") + challenge, "sha256")
 
 
@@ -296,7 +299,7 @@ def _received(line: socket.socket) -> Any:
 
 
 def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytearray:
-    """Receive a fixed number of bytes before the time `until`."""
+    """Receive a fixed number of bytes; `until` is the deadline."""
     memory = bytearray(size)
     rest = memoryview(memory)
     while rest:

@@ -1,4 +1,4 @@
-"""Communicators without messages: of one rank, and for dry runs of many."""
+"""Communicators that send no messages: for one rank, and for dry runs of many ranks."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Solo:
     irecv = isend
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
-        """Return None: there is no faster way."""
+        """Return None, because there is no other rank."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """Return a complete request."""
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Leave the buffer as the result."""
+        """Leave the buffer unchanged, because it is the sum or the maximum over one rank."""
 
     def barrier(self) -> None:
         """Return immediately."""
@@ -85,7 +85,7 @@ class Solo:
 
 
 class DryRunCommunicator(Solo):
-    """P ranks of this host, all of which answer like the calling process."""
+    """A communicator for dry runs: the calling process answers for P ranks of this host."""
 
     name = "auto"  # the transport of the planned run is unknown
 
@@ -98,5 +98,5 @@ class DryRunCommunicator(Solo):
         return [obj] * self.size
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return all ranks as one group."""
+        """Return this group for any color: all P ranks are one group."""
         return None if color is None else DryRunCommunicator(self.size)

@@ -1,4 +1,4 @@
-"""Run virtual ranks as threads of one process, for tests of whole algorithms without MPI; never timed.
+"""Run virtual ranks as threads of one process, to test whole algorithms without MPI; never use them for timing.
 
 Messages are copied when they are sent, and delivered in order per (source, destination, tag).
 """
@@ -21,13 +21,13 @@ from mxpeak.async_buffer import fulfilled
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.transports.solo import Done
 
-#: Seconds after which a missing message fails the test, instead of a hang.
+#: Seconds after which a missing message fails the test instead of blocking it.
 PATIENCE_S = 60.0
 
 
 @dataclass
 class _Meeting:
-    """The objects of the ranks that have arrived, and the number of missing ranks."""
+    """The objects of the ranks that have arrived at a collective operation, and the number of missing ranks."""
 
     complete: threading.Condition
     objects: list[Any]
@@ -45,9 +45,7 @@ class Post:
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Deliver a message, and wake only the rank that waits for it, because waking all ranks would dominate the
-        time.
-        """
+        """Deliver a message, and wake only the rank that waits for it; waking all ranks would dominate the time."""
         with self._lock:
             self._boxes[address].append(message)
             if address in self._waiting:
@@ -96,7 +94,7 @@ class Post:
             return list(meeting.objects)
 
     def fail(self) -> None:
-        """Record that a rank failed, so that no rank waits for it."""
+        """Record that a rank failed, so that the other ranks stop waiting for it."""
         with self._lock:
             self.failed = True
             for came in self._waiting.values():
@@ -226,7 +224,10 @@ class Threads(Communicator):
 
 
 def _reducer(op: str) -> Callable[[Any, Any], Any]:
-    """Return the function that reduces two buffers into the first by sum or max; NaN wins in max."""
+    """Return the function that reduces two buffers into the first one by sum or max.
+
+    The maximum is NaN if either entry is NaN.
+    """
     if op == "sum":
         return lambda into, other: np.add(into, other, out=into)
     if op == "max":

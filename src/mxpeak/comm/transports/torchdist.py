@@ -29,7 +29,7 @@ from mxpeak.errors import UsageError
 #: Time within which all ranks must connect.
 MEETING = timedelta(minutes=5)
 OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
-#: Actions that a rank runs when it ends, after it has met the other ranks.
+#: Actions that a rank runs when it ends, after it has waited for the other ranks.
 _leaving: list[Callable[[], None]] = []
 
 
@@ -42,8 +42,9 @@ class _Collective:
         self._work, self._buffer = work, buffer
 
     def test(self) -> bool:
-        """Return whether the operation is complete; raise an error if it failed, because the library reports failures
-        as complete.
+        """Return whether the operation is complete; raise an error if it failed.
+
+        The library reports failed operations as complete.
         """
         if not self._work.is_completed():
             return False
@@ -126,9 +127,7 @@ class TorchDist(Communicator):
             land()
 
     def _max(self, x: torch.Tensor) -> None:
-        """Compute the maximum of the numbers and that of their NaN flags, because the libraries' maximum may lose a
-        NaN.
-        """
+        """Reduce x to its maximum in place, and its NaN flags separately; a library's maximum may lose a NaN."""
         is_nan = x.isnan()
         both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
         await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
@@ -169,8 +168,9 @@ class TorchDist(Communicator):
         return list(self.bcast_object(self.gather_objects(obj)))
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Create a process group without the ranks that are not its members, named by the number of this split and its
-        color.
+        """Create a process group, named by the number of this split and its color.
+
+        Only the members of the group take part in its creation.
         """
         parts = self._all_objects((color, key, self.rank))
         number = next(self._group.splits)
@@ -205,8 +205,9 @@ def _unpickled(message: torch.Tensor) -> Any:
 
 
 def world(rank: int, size: int) -> TorchDist:
-    """Return the communicator of all ranks that the launcher started, which connect at MASTER_ADDR and MASTER_PORT.
-    Collective.
+    """Return the communicator of all ranks that the launcher started. Collective.
+
+    The ranks connect at MASTER_ADDR and MASTER_PORT.
     """
     if size == 1:
         return TorchDist(Group(dist.HashStore(), 0, 1), exit_now)
@@ -224,7 +225,7 @@ def world(rank: int, size: int) -> TorchDist:
 
 
 def depart(code: int) -> NoReturn:
-    """Meet the other ranks and end this rank, because threads of the library outlive Python and may crash."""
+    """Wait for the other ranks and end this rank, because threads of the library outlive Python and may crash."""
     for farewell in _leaving:
         farewell()
     exit_now(code)

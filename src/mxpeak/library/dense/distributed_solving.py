@@ -280,7 +280,10 @@ class DistributedFactors(DenseFactors):
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return why fp64 factors must decide whether A is singular: fp32 factors reveal no condition above 1/u."""
+        """Return a note if fp64 factors must decide whether A is singular, otherwise an empty string.
+
+        The condition number is then above the limit of fp32 factors.
+        """
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
             return note_of_doubt(self._factors.condition, self.precision)
         return ""

@@ -66,7 +66,7 @@ class DenseFactors(ABC):
         return solution
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return why fp64 factors must decide whether A is singular, or an empty string."""
+        """Return a note if fp64 factors must decide whether A is singular; otherwise, return an empty string."""
         return ""
 
     def _fall_back(self, spans: Spans, note: str) -> None:

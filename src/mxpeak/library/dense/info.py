@@ -35,7 +35,7 @@ def note_of_doubt(condition: float, precision: str = "fp32") -> str:
 
 
 def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1) -> str:
-    """Return why low-precision factors are not accurate enough, or an empty string if they are.
+    """Return a note that explains why low-precision factors are not accurate enough, or an empty string if they are.
 
     `parts` is the number of real values per entry if the factors are those of the real form of a complex matrix.
     """
@@ -85,7 +85,7 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
 
 
 class Estimates:
-    """Numbers that `compute` returns on first use. The data of `compute`, such as the factors, is then released.
+    """Numbers that `compute` returns on first use. Its data, such as the factors, is then released.
 
     Pickling calls `compute` first, so that only numbers are stored. `time_s` is the time that `compute` took.
     """
@@ -224,7 +224,7 @@ class SolveInfo(Info):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
-        """Return cls(**facts) without calling the dataclass constructor, which takes 2 µs longer."""
+        """Create the object from `facts` without calling the dataclass constructor, which takes 2 µs longer."""
         info = object.__new__(cls)
         info.__dict__.update(facts)
         return info

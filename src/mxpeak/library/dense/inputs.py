@@ -63,7 +63,10 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """Return a finite copy of b in the type of A; imaginary parts are more columns if only b is complex."""
+    """Return a copy of b in the type of A, after a check that b is finite.
+
+    If A is real and b is complex, the imaginary parts of b become additional columns.
+    """
     xp = kernels.xp
     B = b.on(kernels.device, working_type(b.dtype))
     check_finite(B, "b", xp)

@@ -40,7 +40,7 @@ LETTERS = {np.dtype(name): letters for name, letters in zip("dfDF", (("d", "d"),
 
 
 class Routines(NamedTuple):
-    """SciPy's BLAS and LAPACK routines for one type, three for its real type, its roundoff u and safe minimum."""
+    """SciPy's BLAS and LAPACK routines for one type and its real type, with its roundoff u and safe minimum."""
 
     gesv: Callable[..., Any]
     getrf: Callable[..., Any]
@@ -160,7 +160,7 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
-    """Return the smallest and largest row sum and column sum of |w_ij|, and max |w_ij|, of a column-major W."""
+    """Return the smallest and largest row sum and column sum of |w_ij|, and max |w_ij|, for a column-major W."""
     n = len(W)
     ones = _ones(n, of.real)
     across, down = both = np.zeros((2, n), of.real)

@@ -54,7 +54,7 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
 
 
 class MatrixPiece(NamedTuple):
-    """A rectangular piece of A: the rank that has it, its first row and column, and its shape."""
+    """A rectangular piece of A: the rank that stores it, its first row and column, and its shape."""
 
     rank: int
     row: int
@@ -148,7 +148,10 @@ def _packed(
 
 
 def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
-    """Send a message to rank `to` and return `theirs` from rank `source`, as fp64 numbers or pairs of them."""
+    """Send a message to rank `to`, receive one from rank `source` in `theirs`, and return `theirs`.
+
+    Complex numbers are sent as pairs of fp64 numbers.
+    """
     requests = [comm.irecv(theirs.view(np.float64), source, TAG)] if theirs.size else []
     requests += [comm.isend(message.view(np.float64), to, TAG)] if message.size else []
     Task(all_of(requests)).wait()

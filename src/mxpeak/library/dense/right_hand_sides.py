@@ -17,7 +17,7 @@ from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """Return the complete b on all ranks, of which each rank passes its own rows if `local`. Collective."""
+    """Return the complete b on all ranks; if `local`, gather it from the rows that each rank passes. Collective."""
     if callable(b):
         return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _fingerprint)
     if not local:

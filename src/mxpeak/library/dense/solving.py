@@ -114,7 +114,7 @@ def solve(
 def _conjugated(
     form: str, A: Input, b: Input, solve_with: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve A x = b, A^T x = b or A^H x = b; the last is A^T conj(x) = conj(b)."""
+    """Solve A x = b, A^T x = b or A^H x = b, where A^H x = b is solved as A^T conj(x) = conj(b)."""
     conj = form == "H" and A.dtype.kind == "c"
     if form != "N":
         A = replace(A, array=A.array.swapaxes(-1, -2))

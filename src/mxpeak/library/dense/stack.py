@@ -153,7 +153,7 @@ def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
 
 
 def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
-    """Return the worst row-wise error of all systems, to be computed on first use; A is not copied."""
+    """Return an object that computes the worst row-wise error of all systems on first use; A is not copied."""
     if not X.size:
         return Estimates.known((0.0,))
     X, B, eta = X.copy(), B.copy(), eta.copy()

@@ -95,7 +95,7 @@ def _check_request(requested: str, zeros: Array) -> None:
 
 
 def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGroup) -> Choice:
-    """Return a choice with rows permuted to a full diagonal, or factors if there are several ranks. Collective."""
+    """Choose a preconditioner for A with rows permuted to a full diagonal; several ranks use factors. Collective."""
     permuted_note = f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; "
     if group.is_serial:
         rows = rows_to_diagonal(A)

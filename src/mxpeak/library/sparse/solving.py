@@ -187,7 +187,7 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
 def solve_rows(
     comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: GmresOptions
 ) -> tuple[Any, GmresInfo]:
-    """Solve a system of which each rank passes some rows of A and b. Collective."""
+    """Solve a system in which each rank passes some rows of A and b. Collective."""
     group, cores = RankGroup(comm), threads_per_rank(comm)
     threads = group.collectively(lambda: _threads_of_rank(device, A, options, cores))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")

@@ -167,7 +167,10 @@ class Checks(ABC):
         return sums
 
     def no_less_than_typical(self, size: Vector) -> Vector:
-        """Return the sizes of rows, raised to the root mean square of all rows in any check without faults."""
+        """Return the row sizes, each raised to at least the typical size.
+
+        The typical size is the largest root mean square of all rows in any check without faults.
+        """
         xp = self.kernels.xp
         self._seen = max(self._typical, root_mean_square(xp, size))
         return xp.maximum(size, xp.full_like(size, self._seen))
@@ -183,8 +186,9 @@ class Checks(ABC):
     ) -> list[int]:
         """Compare the carried sums with those of the matrix, record large differences, and correct single errors.
 
-        carried       the sums kept since the last check, from which the first of `sums` are computed
-        others        returns both sums weighted by w'; all ranks call it, only if something differs
+        sums          the expected sums, computed from `carried`, and the sums of the matrix
+        carried       the sums that were updated since the last check
+        others        returns both sums weighted by w'; it is called on all ranks, and only if sums differ
         correctable   the first row and column of the submatrix in which a single wrong entry has not spread
 
         Return the local rows that were corrected. Collective over the grid.
@@ -211,7 +215,10 @@ class Checks(ABC):
         )
 
     def _note(self, done: int, differing: Differing, correctable: tuple[int, int] | None) -> list[int]:
-        """Record rows with wrong sums as a fault; return the corrected local rows. Collective over the grid."""
+        """Record the rows with wrong sums as one fault, and correct a single wrong entry.
+
+        Return the corrected local rows. Collective over the grid.
+        """
         A, rows = self.A, differing.rows
         alone = allreduce_scalar(A.grid.column, float(len(rows)), "sum", self.kernels.xp) == 1.0
         column = self._column(rows[0], differing) if rows else None
@@ -261,7 +268,10 @@ class Checks(ABC):
         return int(largest) if largest == smallest >= 0.0 else None
 
     def _correct(self, row: int, column: int, differing: Differing, first: int) -> bool:
-        """Set a_ij = (s_i - the sum of the other entries) / w_j if this corrects both sums. Collective."""
+        """Set a_ij = (s_i - the sum of the other entries) / w_j; return whether this corrects both sums.
+
+        If it does not, restore a_ij. Collective over the process row.
+        """
         A, (w, _) = self.A, self.weights
         owner, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
         before = float(A.local[row, jl]) if owner else 0.0

@@ -12,11 +12,11 @@ from mxpeak.kernels.contract import Vector
 class Fault:
     """Rows with wrong sums on one process row.
 
-    step      the number of steps before the check that detected the fault, which occurred after the previous check
-    process   position of the rank in the grid, if known: p, and q or None
-    rows      the number of rows, and `row`, the first of them
-    column    the column according to the two differences, or None
-    part      `matrix`, or `checksum` if only the sum is wrong and not the matrix
+    step       the number of steps before the check that detected the fault, which occurred after the previous check
+    process    position of the rank in the grid, if known: p, and q or None
+    rows, row  the number of rows, and the first of these rows
+    column     the column according to the two differences, or None
+    part       `matrix`, or `checksum` if only the sum is wrong and not the matrix
     """
 
     step: int

@@ -63,7 +63,7 @@ class USums(NamedTuple):
 
     @classmethod
     def of(cls, sums: Matrix) -> USums:
-        """Return the sums from an array with three rows for U12 and three for U11; the first row for U11 is unused."""
+        """Create the sums from an array with three rows for U12 and three for U11; the first row for U11 is unused."""
         return cls(sums[0], sums[1], sums[2], sums[4], sums[5])
 
 
@@ -148,15 +148,18 @@ class MixedChecks(Checks):
         return self.kernels.xp.sqrt(self.along_row(squares))
 
     def _from(self, step: LuStep, sums: Vector) -> Vector:
-        """Set the sums of the rows above a step to 0."""
+        """Set the sums of the rows above a step to 0 in place, and return the sums."""
         sums[: self.A.rows.local_start(step.j0)] = 0.0
         return sums
 
     def _limit(self, size: Vector, variance: Vector | None = None) -> Vector:
-        """Return the limit of rounding errors for rows of a given size and a variance of the subtracted amounts."""
+        """Return the largest effect of rounding on row sums, for rows of these sizes.
+
+        `variance` is the variance of the amounts that were subtracted from the sums.
+        """
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
-        if variance is not None:  # beyond 1/u² it is the result of a flipped exponent in L and then in U
+        if variance is not None:  # a variance above 1/u² is the result of a flipped exponent in L and then in U
             largest = self._stored_variance * self._largest_size**2
             squares = xp.add(squares, xp.clip(variance, max=largest))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
@@ -192,7 +195,7 @@ class MixedChecks(Checks):
         """Add this rank's amounts: L_row (U_col w) + L21 (U11 w) below a step's block, and L11 u in the block.
 
         The columns of all steps are read together, row by row. Reading each step separately takes three times as long,
-        because its rows are short pieces that are a page apart.
+        because a step has only a short piece of each row, and these pieces are in different memory pages.
         """
         A, kernels, xp, low = self.A, self.kernels, self.kernels.xp, self._low
         columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
@@ -239,5 +242,5 @@ class MixedChecks(Checks):
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-    """Return the same sums as those weighted by w', which are not kept for L and U; a row is identified by w."""
+    """Return the sums weighted by w in place of those weighted by w', which are not recorded for L and U."""
     return sums

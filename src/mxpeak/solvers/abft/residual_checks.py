@@ -90,7 +90,7 @@ class CheckedCg(CgSystem):
         return rho
 
     def ended(self) -> None:
-        """Check the solve and the stored matrices at the end."""
+        """Check the residual and the stored matrices at the end of the solve."""
         if self._turned:
             self._look_at_curvature()
         if self._steps > self._compared:
@@ -113,7 +113,7 @@ class CheckedCg(CgSystem):
         del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
-        """Check that residual, directions and x are consistent. Collective."""
+        """Check that the residual, the directions and x are consistent. Collective."""
         kernels, true = self._kernels, self._true
         with self._checks.timed():
             self._checks.checks += 1

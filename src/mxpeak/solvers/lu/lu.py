@@ -203,7 +203,10 @@ class _MixedLu(Pipeline):
 
 
 def _casts(A: DistMatrix, low: str, kernels: Kernels) -> tuple[bool, bool]:
-    """Return whether L_row and U_col are copies, rather than L21 and U12 themselves, which no later step changes."""
+    """Return whether L_row and U_col are copies of L21 and U12.
+
+    Otherwise, they are L21 and U12 themselves, which no later step changes.
+    """
     in_place = low == stored_as(low) and not kernels.background
     return A.grid.Q > 1 or not in_place, A.grid.P > 1 or not in_place
 

@@ -93,7 +93,10 @@ class _Prover:
         self.equations = DistSpace(kernels, system.grid.all, system.rows.local_size, counts=system.grid.q == 0)
 
     def probe(self, seed: int, sigma: float, weights: Vector, squares: Vector) -> tuple[float, float, float]:
-        """Return error, bound and largest deviation for one v, and add the squared deviations to `squares`."""
+        """Compare (A - LU) v with its bound for one random v; return error, bound and largest deviation.
+
+        Add the squared deviations to `squares`.
+        """
         kernels, equations = self.kernels, self.equations
         v = kernels.xp.zeros(self.system.cols.local_size)
         kernels.signs(v, self.system.cols, seed)
@@ -124,7 +127,7 @@ class _Prover:
         return variance
 
     def products(self, t: Vector) -> Vector:
-        """Return s over the rows, for t over the columns."""
+        """Return the sums s over the rows, given t over the columns; see the module docstring."""
         if self.system.random:
             return self.triangle("lower", t, "squared")
         xp = self.kernels.xp

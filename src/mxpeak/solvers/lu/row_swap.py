@@ -109,7 +109,7 @@ class RowSwap:
         self.gathered = kernels.stopwatch.mark()
 
     def _cut(self, buffer: Any, rows: list[list[int]]) -> list[Any]:
-        """Return one contiguous piece of a buffer per process row."""
+        """Divide a buffer into one contiguous piece per process row."""
         pieces, begin = [], 0
         for part in rows:
             end = begin + len(part) * self.columns

@@ -80,7 +80,7 @@ class Factored:
         return x
 
     def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
-        """Return a vector of zeros per right-hand side, with the local size of one dimension."""
+        """Return zeros with the local size of one dimension, with as many columns as `like`."""
         return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:

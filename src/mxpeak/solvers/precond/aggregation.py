@@ -115,7 +115,10 @@ def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
 def _levels(
     A_s: Csr, level: _FineLevel, P_rows: DiagonalFactor, R_columns: DiagonalFactor, depth: int = 1
 ) -> tuple[Levels, str]:
-    """Return level `depth`, of the matrix A_s, and the levels below it, or no levels and the reason. Collective."""
+    """Build level `depth`, with the matrix A_s, and the levels below it. Collective.
+
+    Return the levels, or no levels and the reason.
+    """
     A, group, aggregates, comm = level.A, level.group, level.aggregates, level.group.comm
     if not level.has_a_smooth_vector():
         return [], "smoothed aggregation found no smooth vector"
@@ -164,7 +167,7 @@ def _block(rows: Csr, group: RankGroup) -> RowBlock:
 
 
 def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
-    """Return this rank's rows of the sum of all parts, each of which has all rows. Collective."""
+    """Add up the parts of all ranks, each with all rows, and return this rank's rows of the sum. Collective."""
     comm = group.comm
     first, last = starts[comm.rank], starts[comm.rank + 1]
     part.sort_indices()

@@ -64,7 +64,7 @@ def amg_levels(
 
 
 class Transfer:
-    """A rectangular matrix T for y += T x, whose columns are halo columns to the kernels.
+    """A rectangular matrix T for y += T x; the kernels treat all its columns as halo columns.
 
     own   the own part of x, which the caller fills before `receive`
     """

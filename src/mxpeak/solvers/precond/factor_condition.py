@@ -30,7 +30,10 @@ def largest_row(A: Csr, group: RankGroup) -> float:
 
 
 def condition_bound(factors: SparseFactors, A: Csr, group: RankGroup) -> float:
-    """Return ||A||_inf·||z||_inf / 2 for the solution z for random numbers, a bound of the condition. Collective."""
+    """Return a lower bound of the condition number, ||A||_inf·||z||_inf / 2 with A z = s. Collective.
+
+    The entries of s are random numbers.
+    """
     n = int(group.sum(A.shape[0]))
     return 0.5 * largest_row(A, group) * group.on_root(lambda: float(np.max(np.abs(factors.solve(probe_vector(n))))))
 

@@ -64,7 +64,7 @@ class SparseFactors:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of L and U on this rank."""
+        """Return the size of L and U on this rank in bytes."""
         entry = (4 if self.vectors == "fp32" else 8) + 4
         return 0 if self.lu is None else int(self.lu.nnz * entry)
 
@@ -187,7 +187,7 @@ def fill_of_any(A: Csr) -> float:
 
 
 def work_of(n: int, nnz: int, entries: float) -> float:
-    """Return an estimate of the operations of a factorization, most of whose entries are in one dense block."""
+    """Estimate the operations of a factorization, assuming that most entries of the factors are in one dense block."""
     in_block = max(entries - fill(n, nnz), 0.0)
     return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
 

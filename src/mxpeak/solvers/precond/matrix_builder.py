@@ -30,7 +30,10 @@ class MatrixBuilder:
         self._points: dict[int, Indices] = {}
 
     def points(self, n: int, make: Callable[[], Indices]) -> Indices:
-        """Return the rows at which a level restricts residuals; kernels cache by the identity of this array."""
+        """Return the rows at which a level restricts residuals, which `make` computes on first use.
+
+        All calls for the same n return the same array, because kernels use its identity as a cache key.
+        """
         if n not in self._points:
             self._points[n] = self.kernels.xp.asarray(make())
         return self._points[n]

@@ -205,7 +205,7 @@ class RestartableSystem(MixedSystem):
         self._norm: float | None = None
 
     def begin(self, b: Vector, x: Vector) -> None:
-        """Start with another right-hand side b from x; both are in the order of the matrix."""
+        """Start a solve for another right-hand side b from x; both vectors are in the order of the matrix."""
         self._b[:] = b
         self.solution[:] = x
         self._best = self._best_unscaled = inf

@@ -70,7 +70,7 @@ def _bits(A: Csr) -> Csr:
 def _match(graph: Csr) -> Array:
     """Return a maximum matching as the row of each column, or -1 for an unmatched column.
 
-    It uses Dinic's algorithm, because SciPy's maximum_bipartite_matching needs minutes for permuted meshes.
+    The function uses Dinic's algorithm, because SciPy's maximum_bipartite_matching needs minutes for permuted meshes.
     """
     matched = _maximal(graph)
     n = matched.size
