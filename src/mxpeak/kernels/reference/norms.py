@@ -80,7 +80,7 @@ def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
 
 
 def exact(line: Array) -> list[Decimal]:
-    """Return each |x| with DIGITS decimal digits."""
+    """Return |x| of each number with DIGITS decimal digits."""
     with localcontext(prec=DIGITS):
         return [(Decimal(x.real) ** 2 + Decimal(x.imag) ** 2).sqrt() for x in line.tolist()]
 

@@ -180,7 +180,7 @@ class ReferenceSparse:
         return compressed(rows.n, rows.halo, [list(row.items()) for row in full])
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """Return the order of a kind.
+        """Return the order of the given kind.
 
         In the algorithm of Jones, Plassmann and Luby, a row selects its color once its weight exceeds those of all
         uncolored neighbors. At that time, only neighbors with larger weights have colors. Therefore, coloring the rows

@@ -1,1 +1,1 @@
-"""Run kernels on any torch device: library calls, and Triton kernels where libraries have none."""
+"""Run kernels on any torch device: library calls, and Triton kernels for operations that the libraries lack."""

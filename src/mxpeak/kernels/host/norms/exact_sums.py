@@ -1,4 +1,4 @@
-"""Reproducible sums: each entry is cut into pieces that fp64 adds without rounding, so their order does not matter.
+"""Reproducible sums: each entry is split into pieces that fp64 adds without rounding, in any order.
 
 For at most N entries with |x| <= 1, let σ = 1.5·2^k with 2^k >= 2·N. Then q = (σ + x) - σ is x rounded to a multiple
 of 2^(k-52). The sum of N such q is exact. The difference x - q is also exact and is added to the next, finer fold
@@ -45,7 +45,7 @@ class Folds(NamedTuple):
 
 @inner()
 def _largest_across(a, tops):
-    """Set tops_j to the bits of |a_j| where these are larger."""
+    """Set tops_j to the bits of |a_j| if |a_j| is larger."""
     for j in range(a.shape[0]):
         tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
@@ -87,13 +87,13 @@ def maxima(tid, threads, want, table, buffers, by_row, by_column):
 
 @by_type
 def _factor(f, j):
-    """Return f_j, or f if there is one factor for all entries."""
+    """Return f_j, or f itself if one factor applies to all entries."""
     return (lambda f, j: f[j]) if isinstance(f, types.Array) else lambda f, j: f
 
 
 @inner()
 def _scale(a, squared, f, values):
-    """Compute values_j = |f_j·f_j·a_j|, or the square of that if `squared`."""
+    """Compute values_j = |f_j·f_j·a_j|, or its square if `squared`."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], _factor(f, j))

@@ -1,10 +1,10 @@
-"""|x|, |x|² and integers that order |x|, for every type of entries: one source, compiled for each type.
+"""Compute |x|, |x|² and integers that order |x|, for every type of entries, from one source compiled for each type.
 
 Numba supports neither bfloat16 nor float16: such numbers are passed as int16 and uint16, and their bits are converted.
-Everything is computed in fp64, in which no square of a narrower type over- or underflows.
+All results are computed in fp64, in which no square of a narrower type over- or underflows.
 
 Absolute values are compared as integers. The bits of a non-negative float, read as an integer, increase with the
-float. The bits of Inf are larger than those of any number, and the bits of NaN are larger still. So the integer
+float. The bits of Inf are larger than those of any number, and the bits of NaN are larger still. Therefore the integer
 maximum gives the norm, and NaN prevails over Inf.
 """
 
@@ -128,7 +128,7 @@ def least_key(x):
 
 @by_type
 def of_key(k, x):
-    """Return, in fp64, the absolute value of the entry type of x that has the key k."""
+    """Return in fp64 the absolute value with the key k; x shows the type of the entries."""
     if x == types.float64:
         return lambda k, x: float_of(np.uint64(k))
     if x == types.float32:

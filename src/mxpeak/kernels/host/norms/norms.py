@@ -23,7 +23,7 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The largest matrix in bytes for which one thread is as fast as several that must be woken first.
+#: The largest matrix in bytes for which one thread is as fast as several threads that must first be woken.
 SMALL = 2**22
 
 
@@ -154,7 +154,8 @@ def _total(copies: Array) -> Array:
 def first_use(details: str) -> list[Entry]:
     """Declare the entry points of the norms benchmark for "<type> <structure> [deterministic]", the slowest first.
 
-    The diagonal of a complex Hermitian matrix is real, so its pass is compiled for both types.
+    The diagonal of a complex Hermitian matrix is real, so the pass over the diagonal is also compiled for the real
+    type.
     """
     name, structure, *options = details.split()
     dtype = np.dtype(getattr(ml_dtypes, name, name))
@@ -188,7 +189,7 @@ _making_ready = Lock()
 
 
 def _make_ready(dtype: np.dtype[Any]) -> None:
-    """Compile `small_norm` for arrays of a type in any layout, so that no layout needs a compilation of its own."""
+    """Compile `small_norm` for arrays of a type in all layouts, so that no later call has to compile."""
     small.small_norm.disable_compile(False)
     small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A", readonly=True), types.int64))
     small.small_norm.disable_compile()

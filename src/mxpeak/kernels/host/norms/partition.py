@@ -1,4 +1,4 @@
-"""The division of tiles among threads: chunks of lines, pieces of lines, the part inside a band, entry addresses.
+"""The division of tiles among threads: chunks and pieces of lines, the part inside a band, and entry addresses.
 
 A tile is described by one row of a table. It consists of lines, contiguous if possible: the rows of a row-major tile
 or the columns of a column-major tile.
@@ -22,9 +22,9 @@ ENDLESS = 2**62
 
 
 class TileReader(NamedTuple):
-    """One tile, an array with the type of its entries, and the address of the thread's buffers.
+    """The data with which a thread reads one tile: the row of the table, a sample of the entry type, and buffers.
 
-    The buffers are five segments of that type, the last one of zeros.
+    The address refers to five buffers, each one segment of that type; the last one is filled with zeros.
     """
 
     tile: np.ndarray

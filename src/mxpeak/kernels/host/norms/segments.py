@@ -4,8 +4,8 @@ Four lines are processed together, so that the sums across lines are loaded and 
 
 Squares are added to three sums (Blue 1978; Anderson 2017): one of unscaled numbers, one of large numbers scaled down
 and one of small numbers scaled up. Each of the three can be added over threads and ranks, and none over- or
-underflows. If the sum or the largest part of a segment indicates that its squares might, the segment is read again
-from the cache with scaling.
+underflows. If the sum or the largest part of a segment indicates that its squares might over- or underflow, the
+segment is read again from the cache with scaling.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Accumulators(NamedTuple):
 
     tops        the bits of the largest entry so far
     squares     the three sums of squares
-    waste       at least a segment of fp64 numbers, for discarded sums
+    waste       fp64 numbers, at least one segment, for sums that are discarded
     """
 
     tops: np.ndarray
@@ -216,7 +216,7 @@ def one_line(want, a, results):
 
 @inner()
 def _four_apart(want, a, b, c, d, results):
-    """Process four segments without sums across: return the sums along them."""
+    """Return the sums along four segments without computing sums across lines; update the results."""
     if want & MAX:
         top = _largest_four(a, b, c, d)
         if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):

@@ -1,6 +1,7 @@
-"""One norm of a small general matrix, without the tables, copies and threads that only a large matrix repays.
+"""Compute one norm of a small general matrix, without the tables, copies and threads of `norm_pass`.
 
-The same code as in `norm_pass` processes the same segments. For difficult matrices, the caller runs the full pass.
+For a small matrix, these take more time than the norm. Segments are processed by the same code as in `norm_pass`. If
+the result is NEEDS_FULL_PASS, the caller runs `norm_pass`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def small_norm(A, want):
 
 @inner(allocates=True)
 def _across(A, address, lines, length, stride, results):
-    """Return the largest of the sums across lines."""
+    """Return the largest sum across lines."""
     sums, zeros = np.zeros(length), np.zeros(min(length, SEGMENT), A.dtype)
     for line in range(0, lines, 4):
         for s in range(0, length, SEGMENT):

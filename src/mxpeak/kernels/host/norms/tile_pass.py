@@ -1,4 +1,4 @@
-"""One pass over the tiles of a matrix: the largest |a_ij|, sums of |a_ij| by row and by column, the sum of squares.
+"""Compute the largest |a_ij|, the sums by row and by column, and the sum of squares in one pass over the tiles.
 
 Four lines are processed together; missing lines are replaced by zeros. Sums are in fp64 and blocked: by segments along
 lines, and by chunks of lines across.
@@ -91,7 +91,7 @@ def _chunk_along(want, reader, line0, line1, begin, end, along_out, results):
 
 @jit(allocates=True)
 def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, results):
-    """Process thread tid's chunks of all tiles.
+    """Add the entries of thread tid's chunks of all tiles to the wanted sums and results.
 
     buffers         see `TileReader`
     across          one buffer per thread, for the sums across one chunk

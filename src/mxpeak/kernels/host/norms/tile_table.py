@@ -25,12 +25,12 @@ WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
 LINES, CHUNKS, PIECE = 128, 4, 2**16
 #: The smallest number of entries of a piece, and the length below which a line is short.
 LEAST_PIECE, SHORT = 4096, 64
-#: The size in bytes below which one thread is faster than several that must be woken first.
+#: The size in bytes below which one thread is faster than several threads that must first be woken.
 ALONE = 2**18
 
 
 class PassJob:
-    """The tiles of one pass in the form that compiled code reads, and the number of threads worth using."""
+    """The tiles of one pass in the form that compiled code reads, and the best number of threads for the pass."""
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = int(sum(WANTS[name] for name in wants))
@@ -94,9 +94,11 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
-    """Return whether columns are the lines: if they are contiguous, or longer, or have the smaller stride.
+    """Return whether columns are the lines.
 
-    Short contiguous lines cost more than long strided lines.
+    If rows and columns are both contiguous, the longer ones are the lines. If neither are, the lines have the smaller
+    stride. Otherwise, the contiguous ones are the lines unless they are short, because short contiguous lines cost
+    more than long strided lines.
     """
     by_rows, by_columns = right == itemsize, down == itemsize
     if by_rows == by_columns:

@@ -34,7 +34,7 @@ STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
 MOST = 64
 #: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it: zeros then cost less than columns.
 SHARE = 4
-#: The number of rows from which on a chunk ends at a change of the differences.
+#: The number of rows from which on a chunk ends if the differences change.
 LEAST = LANES // 4
 #: The largest distance between columns of a near slot.
 NEAR_SPAN = 2**16
@@ -224,7 +224,8 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
         hint = at + 1
     kept = 0
     for k in range(size):
-        # rows without the entry also read there, so it must exist; x has LANES numbers beyond its last
+        # Lanes of rows without the entry also read x at this column, so it must exist. x has LANES numbers beyond its
+        # last entry.
         value = differences.value[k]
         if SHARE * differences.count[k] >= rows and row0 + value >= 0 and row0 + value <= columns:
             differences.value[kept] = value
@@ -234,10 +235,10 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
 
 @inner()
 def _assign_slots(row0, entries, part, differences, runs, bounds):
-    """Set slot[e] to the run of an entry, or to -1 - s for the s-th of its row without a run; return the slots needed.
+    """Set slot[e] to the run of an entry, or to -1 - s for the s-th entry of its row without a run.
 
-    bounds.low[s] and bounds.high[s] become the smallest and the largest column of such a slot, as far as the arrays
-    reach.
+    Return the number of slots that entries without a run need. bounds.low[s] and bounds.high[s] become the smallest
+    and the largest column of the s-th of these slots, if the arrays have an element s.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):
@@ -340,9 +341,11 @@ def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values)
 def mark(rows, surface, cuts, chunk_of, backward, marked):
     """Mark the chunks with a row next to other ranks, and those with a marked neighbor in an earlier or later group.
 
-    forward     earlier groups: the chunk must wait for other ranks in a sweep. A marked neighbor comes after all
-                unmarked ones; with a symmetric pattern, the neighbors after it are also marked.
-    backward    later groups: these chunks need this one in a sweep from zero, which reads only earlier groups
+    forward     A chunk with a marked neighbor in an earlier group must wait for other ranks in a sweep. Marked chunks
+                are swept after all unmarked ones. With a symmetric pattern, all later neighbors of a marked chunk are
+                also marked, so the result does not change.
+    backward    A chunk with a marked neighbor in a later group is needed by this neighbor in a sweep from zero, which
+                reads only earlier groups.
     """
     new_to_old, old_to_new, indptr, indices = rows
     n, chunks = old_to_new.shape[0], cuts.first.shape[0]

@@ -1,4 +1,4 @@
-"""Set up residuals at some rows: find their places in a matrix, or copy their entries."""
+"""Set up residuals at some rows: find these rows in a matrix, or copy their entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
 
 
 def copied_rows(run: Run, A: HostMatrix, coarse: CoarseRows, parts: int) -> RowCopies | ChunkCopies:
-    """Return a copy of the rows' entries in some parts, made once, for a matrix that is swept in the natural order."""
+    """Return a copy of the rows' entries in some parts, made at the first call, for a matrix swept in natural order."""
     if parts not in coarse.copies:
         columns = A.pattern.columns
         if isinstance(columns, CsrColumns):

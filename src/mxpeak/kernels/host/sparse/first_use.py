@@ -21,10 +21,10 @@ from mxpeak.kernels.host.sparse.natural.schedule import Schedule
 from mxpeak.kernels.host.sparse.natural.slot_format import ChunkCuts, SlotColumns, SlotMatrix
 from mxpeak.kernels.host.sparse.rows import Halo, OrderedRows
 
-#: Functions that compile in more than two seconds, and those in about one; the others take less.
+#: Functions that take more than two seconds to compile, and those that take about one second. All others take less.
 SLOW = ("count_slots", "sweep_forward", "fill_slots", "sweep_backward", "sweep", "cut_rows", "stencil_rows")
 SLOWER_THAN_MOST = ("find_entries", "find_needs", "makespan", "residual_in_chunks", "unit_edges", "multiply")
-#: The preconditioners that sweep, and those with coarser levels.
+#: The preconditioners that use Gauss–Seidel sweeps, and those with coarser levels.
 SWEEPING, MULTILEVEL = ("gs", "sgs", "stencil", "amg"), ("stencil", "amg")
 
 FP64, INT32, FLAGS = types.float64, types.int32[::1], types.boolean[::1]
@@ -41,7 +41,7 @@ HALO, GROUP_CUTS = named(Halo, INT32, INTEGERS, INT32), named(GroupCuts, INTEGER
 CUTS, STEPS = named(ChunkCuts, INTEGERS, INTEGERS, INT), named(StepList, INTEGERS, INTEGERS)
 SCHEDULE = named(Schedule, INTEGERS, INT32, LINES, INT, INT, INT)
 GROUPS = named(Groups, INT32, INTEGERS, INTEGERS, INTEGERS, INT32)
-#: The module of the products with a matrix, the type of its columns, and the types of the arrays of these.
+#: For each kind of matrix: the module of its products, the type of its columns, and the array types of these columns.
 ENCODED: dict[type, tuple[str, type, tuple[Any, ...]]] = {
     CsrMatrix: ("natural.gs_csr", CsrColumns, (TABLE, INT32, INT32, INT32)),
     SlotMatrix: ("natural.gs_simd", SlotColumns, (INTEGERS, LINES, INT32, INT32)),
@@ -242,6 +242,6 @@ def gmres(details: str) -> list[Entry]:
 
 
 def slowest_first(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entry points without repetitions, the slowest first."""
+    """Return the entry points without duplicates, the slowest first."""
     rank = {name: number for number, name in enumerate((*SLOW, *SLOWER_THAN_MOST))}
     return sorted(dict.fromkeys(entries), key=lambda entry: rank.get(entry.name, len(rank)))

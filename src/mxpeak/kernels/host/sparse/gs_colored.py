@@ -44,7 +44,7 @@ def _add_part(row, rows, slots, counts, A, x, out, fresh):
 def _add_lower(A, c, wanted, x, out):
     """Store L x for a chunk's rows in `out` if wanted = 1, or zeros if wanted = 0.
 
-    The flag multiplies the counts of slots, which is faster than a branch.
+    The counts of slots are multiplied by `wanted`, which is faster than a branch.
     """
     table = A.table
     slots = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])

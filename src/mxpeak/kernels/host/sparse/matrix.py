@@ -41,8 +41,8 @@ class ChunkPattern:
     """The entries of a matrix in chunks of independent rows, and the steps of its sweeps.
 
     steps       the steps of a sweep, by `Part`
-    from_zero   the steps of a sweep from zero, by `Part`; BOUNDARY has the rows next to other ranks and the rows that
-                need
+    from_zero   the steps of a sweep from zero, by `Part`; BOUNDARY contains the chunks with rows next to other ranks,
+                and the earlier chunks that these need
     by_window   the chunks in a cache-friendly order
     """
 
@@ -72,7 +72,7 @@ class NaturalPattern:
     forward, backward   the progress of the other threads that each unit needs
     spans               first and end of the units of a sweep, by `Part`
     from_zero           first and end of the units of a sweep from zero. Rows next to other ranks come last and need
-                        nearly all other rows, so BOUNDARY has all units if there are such rows.
+                        nearly all other rows, so BOUNDARY has all units if the halo is not empty.
     """
 
     storage: str
@@ -97,11 +97,11 @@ class NaturalPattern:
 
 @dataclass(frozen=True, slots=True)
 class CoarseRows:
-    """The places of some rows in a matrix, and of their residuals.
+    """The positions of some rows in a matrix, and of their residuals.
 
-    halo_targets   where the residuals of the rows of H are stored, or -1
-    at             the rows' places in the matrix, as its `kernels.residual` receives them
-    copies         a copy of the entries of few rows that are swept in the natural order, by parts
+    halo_targets   the position of the residual of each row of H, or -1
+    at             the rows' positions in the matrix, in the form that `kernels.residual` receives
+    copies         by parts, a copy of the entries of the rows; only for few rows of a matrix swept in the natural order
     """
 
     rows: Array
@@ -164,7 +164,7 @@ class HostMatrix:
         return sum(int(array.nbytes) for array in self.pattern.columns)
 
     def extra_bytes(self, other: HostMatrix) -> int:
-        """Return the bytes that this matrix adds to another one, with which it may share columns and values."""
+        """Return the bytes needed in addition to another matrix, with which this one may share columns and values."""
         shared = other.index_bytes + other.entries.nbytes if self.entries is other.entries else 0
         return self.bytes - shared
 
@@ -212,7 +212,8 @@ def rounded(data: Array, dtype: Any) -> Array:
 def _rounded_to_odd(a: Array) -> Array:
     """Round fp64 numbers to fp32, to odd: truncate, and set the last bit if the result is inexact.
 
-    ml_dtypes converts from fp32. Rounding to odd makes its second rounding correct, unlike two roundings to nearest.
+    ml_dtypes rounds fp32 numbers to the narrow format. After rounding to odd, this second rounding gives the correctly
+    rounded result; after rounding to nearest, it may not.
     """
     near = a.astype(np.float32)
     bits = near.view(np.int32)

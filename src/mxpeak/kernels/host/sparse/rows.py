@@ -24,7 +24,7 @@ class OrderedRows(NamedTuple):
 
 
 class Halo(NamedTuple):
-    """H: the rows that have entries, where the entries of each row begin, and their columns, counted from 0."""
+    """The part H of a matrix: the rows that have entries, the first entry of each row, and their columns from 0."""
 
     rows: Any
     first: Any
@@ -33,9 +33,10 @@ class Halo(NamedTuple):
 
 @jit()
 def stencil_counts(tid, threads, box, first, indptr):
-    """Store in indptr[1 + i] the number of entries of row i, the product of 3 - (missing neighbors) over directions.
+    """Store the number of entries of row i in indptr[1 + i].
 
-    box = nx, ny, nz, gnx, gny, gnz; first = the global coordinates of the first point.
+    The number is the product of 3 - (missing neighbors) over the three directions. box = nx, ny, nz, gnx, gny, gnz;
+    first = the global coordinates of the first point.
     """
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):
@@ -88,7 +89,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
 
 @inner(inline=True)
 def _column(box, halo, x, y, z):
-    """Return the column of the point (x, y, z), which may be outside the box."""
+    """Return the column of the point (x, y, z), which is a column of the halo if the point is outside the box."""
     nx, ny, nz = box[0], box[1], box[2]
     sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
     if sx == 0 and sy == 0 and sz == 0:
@@ -245,7 +246,9 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 @jit()
 def find_partners(tid, threads, rows, at, columns):
-    """Advance at[j] for each entry (i, j) without a partner (j, i); store columns[at[j]] = i unless it is empty."""
+    """Advance at[j] for each entry (i, j) without a partner (j, i); store columns[at[j]] = i unless `columns` is
+    empty.
+    """
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
             j = rows.indices[k]
@@ -318,7 +321,7 @@ def count_parts(tid, threads, rows, lower, upper, youngest):
 
 @jit()
 def count_halo(new_to_old, surface, rows, halo_rows):
-    """Store the new numbers of the rows with entries of H; return (number of these rows, number of entries)."""
+    """Store the new numbers of the rows with entries of H; return the numbers of these rows and of their entries."""
     size, entries = 0, 0
     for r in range(rows.n):
         if surface[new_to_old[r]]:
@@ -357,9 +360,9 @@ def row_sums(tid, threads, new_to_old, rows, sums):
 def to_bf16(tid, threads, a, out):
     """Round a to bf16, to nearest even, with a single rounding.
 
-    The truncation to fp32 sets the last bit if the value was inexact, which resolves apparent ties. The code has no
-    branches, so that it vectorizes: an overflow to infinity becomes the largest number and rounds up again, and NaN
-    stays NaN.
+    The truncation to fp32 sets the last bit if the value was inexact, so that an inexact value is not treated as a
+    tie. The code has no branches, so that it vectorizes. An overflow to infinity first becomes the largest number and
+    then rounds up again. NaN stays NaN.
     """
     begin, end = a.shape[0] * tid // threads, a.shape[0] * (tid + 1) // threads
     a, out = piece(a, begin, end - begin), piece(out, begin, end - begin)

@@ -161,7 +161,9 @@ class HostSparseSetup:
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, *parts)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
-        """Return whether a matrix of this order and format has the columns of `like` and derived values."""
+        """Return whether a matrix of this order and format has the columns of `like`, and values derived from those of
+        `like`.
+        """
         derivable = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
         if like.pattern.storage != storage or not derivable:
             return False
@@ -247,7 +249,9 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, storage, slotted, ends[units], cost, in_lower), entries
 
     def _number_slots(self, table: Array) -> tuple[int, int]:
-        """Store where the slots of L and U of each chunk begin; return the numbers of slots and of slots of columns."""
+        """Store the positions of the slots of L and U of each chunk; return the numbers of slots and of slots of
+        columns.
+        """
         totals = []
         for first, sizes in zip((slot_format.SLOT, slot_format.FAR), _slots_of_chunks(table)):
             begins = (np.cumsum(sizes) - sizes.ravel()).reshape(2, -1)
@@ -345,7 +349,7 @@ class HostSparseSetup:
         return GroupCuts(chunk_row, end, order.starts[group], repeats, _most_entries(rows, order, chunk_row)), group
 
     def _halo(self, rows: Rows, order: Order, surface: Array) -> Halo:
-        """Return the rows of H, and arrays for the starts and the columns of their entries."""
+        """Return H: its rows, and arrays for the starts and the columns of their entries."""
         halo_rows = np.empty(int(surface.sum()), np.int32)
         _, entries = row_kernels.count_halo(order.new_to_old, surface, rows, halo_rows)
         return Halo(halo_rows, np.zeros(halo_rows.size + 1, np.int64), np.zeros(entries, np.int32))
@@ -369,7 +373,7 @@ def _inverse(permutation: Array) -> Array:
 
 
 def _most_entries(rows: Rows, order: Order, chunk_row: Array) -> int:
-    """Return the largest number of entries of a chunk, from the first rows of all chunks."""
+    """Return the largest number of entries of a chunk; `chunk_row` contains the first rows of all chunks."""
     length = np.diff(rows.indptr)[order.new_to_old]
     return int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
 
@@ -386,7 +390,7 @@ def _slots_of_chunks(table: Array) -> tuple[Array, Array]:
 
 
 def _number_chunks(table: Array) -> tuple[int, int, int]:
-    """Store where each chunk's slots begin; return the numbers of all slots, near slots and far slots."""
+    """Store the position of each chunk's slots; return the numbers of all slots, near slots and far slots."""
     both = [table[:, chunk_format.L_PART + k].astype(np.int64) + table[:, chunk_format.U_PART + k] for k in range(3)]
     totals = []
     for column, counts in ((chunk_format.SLOT, sum(both)), (chunk_format.NEAR, both[1]), (chunk_format.FAR, both[2])):
@@ -399,8 +403,9 @@ def _number_chunks(table: Array) -> tuple[int, int, int]:
 def _steps(chosen: Array, group: Array, window: Array) -> StepList:
     """Return the steps of a sweep over the chosen chunks.
 
-    Group g visits window w in stage w + g, after the earlier groups of that stage. At that time all earlier groups
-    have visited windows w - 1, w and w + 1, no later group has, and x is still in the cache from the group before.
+    Group g visits window w in stage w + g, after the earlier groups of that stage. At that time, all earlier groups
+    have visited the windows w - 1, w and w + 1, and no later group has visited them. The x of the window is still in
+    the cache from the previous group.
     """
     chunks = np.flatnonzero(chosen)
     stage = window[chunks] + group[chunks]

@@ -1,7 +1,7 @@
 """Emit sums over slots of a sparse matrix as vector instructions, because Numba's loops would not stay in registers.
 
-A slot is one stored entry of each of the LANES rows of a chunk.  Its values are contiguous, in any of these formats,
-and are widened to the vectors' type when they are loaded:
+A slot is one stored entry of each of the LANES rows of a chunk. Its values are contiguous and have one of these
+formats. They are widened to the vectors' type when they are loaded:
 
     float64, float32     unchanged
     int16                bf16: the upper half of an fp32
@@ -33,11 +33,12 @@ RECURRENCE_BLOCK = 8
 #: Rows of a group that contains every second row; each group of a chunk may begin at any row.
 EVERY_SECOND = 8
 #: Bytes of sums that are in registers at a time: eight of AVX-512's 32 registers, or 16 narrower registers. All lanes
-#: of a slot are processed at once, because prefetchers lose values that are read in pieces: otherwise fp64 on a Zen 4
-#: reaches 35 % of the bandwidth instead of 60 %.
+#: of a slot are processed at once, because hardware prefetchers do not follow values that are read in pieces: fp64 on
+#: a Zen 4 would then reach 35 % of the bandwidth instead of 60 %.
 WIDTH = 512 if HAS_AVX512 else 256
 _AMD = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
-#: Whether a gather is slower than scalar loads.  LLVM assumes so on AMD, but moves the columns to vectors first.
+#: Whether a gather is slower than scalar loads. On AMD, LLVM also replaces gathers by scalar loads, but first moves
+#: the columns to vectors.
 SLOW_GATHERS = _AMD
 #: Whether to prefetch in software, which is slower on a Zen 3.
 PREFETCHES = HAS_AVX512 or not _AMD
@@ -123,7 +124,8 @@ def widened_value(typingctx, value, like):
 class _SlotSums:
     """Emit Σ_s a_s x_s for one vector of lanes after the other.
 
-    `run` and the methods after it emit the sum with the product of slot s from lane0 on; add(x) emits it for its x.
+    The method `run` and the methods after it emit the product of slot s for the lanes from lane0 on. They load x and
+    call add(x), which emits the multiplication and the addition.
     """
 
     def __init__(self, context, builder, kinds, args, lanes):
@@ -172,19 +174,19 @@ class _SlotSums:
         vectors.store(builder.load(total), out)
 
     def run(self, s, lane0, add):
-        """Add the product with x[base + row + lane0 …]."""
+        """Add the product of slot s and x[base + row + lane0 …]."""
         return add(self._load_x(self.builder.add(self.builder.add(self._base(s), self.rows), I64(lane0))))
 
     def every_second(self, s, lane0, add):
-        """Add the product with x[base + rows[g] + 2·k] for lane k of each group g."""
+        """Add the product of slot s and x[base + rows[g] + 2·k] for lane k of each group g."""
         base = self._base(s)
         return add(self._load_groups([self.builder.add(base, row) for row in self.rows[lane0 // EVERY_SECOND :]]))
 
     def columns_of_lanes(self, s, lane0, add, apart=1):
-        """Add the product with x[columns …].
+        """Add the product of slot s and x[columns …].
 
-        x is loaded as vectors if the columns are consecutive or, for `apart` = 2, two apart in each group, otherwise by
-        lane.
+        x is loaded as vectors if the columns are consecutive or, for `apart` = 2, two apart in each group. Otherwise,
+        each lane is loaded separately.
         """
         builder, lanes = self.builder, self.vectors.lanes
         group = lanes if apart == 1 else EVERY_SECOND
@@ -271,7 +273,7 @@ def _summing(product, lanes, summed=None):
 
         rows     the first row of the chunk for runs, the first row of each group for runs of every second row, or None
         ahead    the distance at which values and columns are prefetched, in numbers, or None
-        down     whether to start at the last slot, or None
+        down     True to start at the last slot, or None
         """
 
         def codegen(context, builder, signature, args):

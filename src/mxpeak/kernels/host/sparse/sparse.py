@@ -26,11 +26,11 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
 
-#: Numbers that one thread processes in the time needed to wake another thread.
+#: Numbers that one thread processes in the time that it takes to wake another thread.
 ALONE = 2**18
 #: Numbers per line in `read_values`.
 READ = 4096
-#: Residuals are computed from a copy of the entries if at most 1 / COPIED_SHARE of the rows are needed.
+#: Residuals are computed from a copy of the entries if the rows are at most 1 / COPIED_SHARE of all rows.
 COPIED_SHARE = 4
 
 
@@ -66,7 +66,7 @@ class HostSparse(HostSparseSetup):
         return self.threads
 
     def halo_vector(self, A: HostMatrix) -> Array:
-        # vector loads read beyond the last number: every x, or every second one
+        # vector loads read beyond the last number, either every x or every second one
         padding = max(LANES, SUCCESSIVE * coarse_residual.STEP)
         return aligned(A.n + A.halo + padding, VECTORS[A.vectors])
 
@@ -141,7 +141,7 @@ class HostSparse(HostSparseSetup):
                 self._run_on(saved.size, vectors.scatter, halo_rows, saved, b)
 
     def _sweep(self, A: HostMatrix, part: Part, b: Array, x: Array, keep: Array | None) -> None:
-        """Sweep forward over a part, ignoring the columns of other ranks."""
+        """Sweep forward over one part, without the columns of other ranks."""
         if isinstance(A.pattern, NaturalPattern):
             self._sweep_natural(A, A.pattern, A.pattern.spans[part], b, x, keep)
         else:

@@ -20,9 +20,9 @@ from mxpeak.kernels.torch.lu.blas import fp32_products
 
 Tensor = Any
 
-#: Entries per strip if torch operations make copies.
+#: Entries per strip for torch operations that make copies.
 STRIP = 1 << 24
-#: Bytes of those copies per entry, and bytes of the library's workspace.
+#: Bytes of copies per entry of a strip, and bytes of the library's workspace.
 COPIES, LIBRARY = 32, 1 << 26
 
 
@@ -99,7 +99,7 @@ class TorchDense:
             by_column += size.sum(dim=0, dtype=torch.float64)
 
     def factor(self, W: Tensor, precision: str) -> PivotedLU:
-        """Factor W so that row i of L U is row `rows[i]` of W.
+        """Factor W; in the result, row i of L U is row `rows[i]` of W.
 
         The library is column-major and receives W^T. The LU with rounded operands is row-major, because it moves rows.
         """

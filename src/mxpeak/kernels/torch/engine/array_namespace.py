@@ -9,10 +9,11 @@ import array_api_compat.torch as compat
 import numpy as np
 import torch
 
-#: Functions that make new arrays, and those whose dtype does not follow from an argument.
+#: Functions that make new arrays, and those that return fp64 unless a type is given.
 MAKERS = ("arange", "empty", "eye", "linspace", "ones", "zeros")
 FLOATING = ("empty", "eye", "linspace", "ones", "zeros")
-#: Exponents beyond which 2^e scales every fp64 number to zero or infinity, and the largest e for which 2^e is finite.
+#: The exponent beyond which 2^e scales every fp64 number to zero or infinity, and the largest |e| for which 2^e and
+#: 2^-e are normal numbers.
 FARTHEST, LARGEST = 2200, 1022
 
 

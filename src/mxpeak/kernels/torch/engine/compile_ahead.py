@@ -2,8 +2,8 @@
 
 Triton compiles a kernel serially when it is launched, and again for each specialization. During a rehearsal, `launch`
 only requests the specialization, and threads compile all specializations in parallel (Triton's compiler releases the
-interpreter lock). Results of a rehearsal have no meaning, and solver vectors are filled with ones so that no loop
-stops early. If a rehearsal fails, each kernel is compiled at its first launch instead.
+interpreter lock). Results of a rehearsal are not used, and solver vectors are filled with ones so that no loop stops
+early. If a rehearsal fails, each kernel is compiled at its first launch instead.
 """
 
 from __future__ import annotations

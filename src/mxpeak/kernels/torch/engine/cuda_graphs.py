@@ -1,8 +1,8 @@
 """Record operations of several short launches as graphs and replay them.
 
 On a coarse level, launching the kernel of one color costs more than running it. A graph contains addresses and sizes
-instead of tensors. The key of a graph therefore contains every address that its launches use. All other arguments are
-fixed for the owner of the `Replay`.
+instead of tensors. Therefore, the key of a graph contains every address that its launches use. All other arguments of
+the launches are the same for every graph of one `Replay`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from mxpeak.errors import ResourceError
 from mxpeak.installation import install_command
 from mxpeak.kernels.torch.engine import compile_ahead
 
-# Products and sums are contracted to FMAs unless a kernel disables this. The variable is set explicitly because Triton
-# warns if it is missing.
+# Products and sums are contracted to FMAs unless a kernel disables this. The variable is set explicitly, because
+# Triton prints a warning if it is missing.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import torch
@@ -33,8 +33,8 @@ TYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
-#: Size of a cache line in bytes, and the distances at which rows of a matrix, or of an operand, would map to the same
-#: memory channels or cache sets.
+#: Size of a cache line in bytes, and the row strides at which rows of a matrix, or of an operand, would map to the
+#: same memory channels or cache sets.
 LINE, FAR, NEAR = 128, 4096, 1024
 #: Compute capabilities of NVIDIA GPUs whose fp64 products are as fast as fp32: A100, H100 and H200.
 FAST_FP64 = ((8, 0), (9, 0))
@@ -84,7 +84,7 @@ class Device:
 
     @property
     def has_fast_fp64(self) -> bool:
-        """Return whether fp64 products are as fast as fp32 products; true for AMD MI200 and MI300."""
+        """Return whether fp64 products are as fast as fp32 products; this includes AMD's MI200 and MI300."""
         if not self.is_gpu:
             return False
         if torch.version.hip is not None:
@@ -151,7 +151,7 @@ class Device:
         return _bus(self.chip)
 
     def memory(self) -> tuple[int, int]:
-        """Return the GPU's memory in bytes, total and available; for the CPU return no limit."""
+        """Return the total and the available memory of the GPU in bytes; for the CPU, both are unlimited."""
         if not self.is_gpu:
             return 2**63, 2**63
         free, total = torch.cuda.mem_get_info(self.where)
@@ -159,8 +159,9 @@ class Device:
         return int(total), int(free + cached)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """Return an uninitialized tensor, filled with NaN if poisoned, or with ones during a rehearsal so that no loop
-        stops early.
+        """Return an uninitialized tensor; the tensor is filled with NaN if the device is poisoned.
+
+        During a rehearsal, the tensor is filled with ones, so that no loop stops early.
         """
         tensor = torch.empty(shape, dtype=dtype, device=self.where)
         if compile_ahead.is_rehearsing():
@@ -215,7 +216,7 @@ def open_device(name: str, number: int = 0) -> Device:
 
 
 def name_of(name: str) -> str:
-    """Return the vendor's name of the GPU called `name` without opening it; for cuda, of the first GPU."""
+    """Return the vendor's name of the GPU called `name` without opening it; the name `cuda` means the first GPU."""
     index = 0 if name == GPU else int(name.split(":")[1])
     return str(torch.cuda.get_device_properties(index).name) if index < count() else ""
 

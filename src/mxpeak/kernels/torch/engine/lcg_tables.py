@@ -2,8 +2,8 @@
 
     X(i, j) = a_j·X(i, 0) + c_j mod 2^64       a_j, c_j: the jump from the rank's first column to column j
 
-Tiles can therefore be generated in any order. `layout.entries` defines the conversion of X to an entry. 64-bit words
-are stored as int64, which wraps in the same way.
+Therefore, tiles can be generated in any order. `layout.entries` defines the conversion of X to an entry. 64-bit words
+are stored as int64, because int64 arithmetic also wraps modulo 2^64.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LcgTables:
 
     reals       scale, shift, alpha, beta
     starts      X of the rank's first entry in each local row
-    a, c        the jump from there to each local column
+    a, c        the jump from the rank's first column to each local column
     i, j        the global indices of local rows and columns
     """
 

@@ -1,8 +1,8 @@
 """Convert tensors to messages: arrays over the same memory, device memory, or copies in pinned host memory.
 
-Message passing supports neither streams nor bf16. It therefore receives an `AsyncBuffer` with an event. After the
-event, the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent as
-bytes.
+MPI supports neither streams nor bf16. Therefore, it receives an `AsyncBuffer` with an event. When the event has
+occurred, the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent
+as bytes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of an fp64 tensor as a vector; raise an error for other types, which reductions do not
-    support.
-    """
+    """Return the memory of an fp64 tensor as a vector; raise an error for other types, because reductions need fp64."""
     if tensor.dtype != torch.float64:
         raise UsageError(
             f"reductions over ranks need fp64, but the tensor has the type {tensor.dtype}; use tensor.double()"
@@ -61,9 +59,10 @@ class HostTensors:
 class StagedTensors:
     """Tensors on a GPU, exchanged through pinned host memory.
 
-    Copies have their own stream, and wait for the work that was in the current stream when the message was started. A
-    message therefore never reads unfinished data, and never waits for later work. After its arrival, every stream may
-    read it. torch caches freed pinned memory by size and reuses it after the copies from it have finished.
+    Copies have their own stream. They wait for the work that was in the current stream when the message was started. A
+    message therefore never reads unfinished data, and never waits for later work. After a message has arrived, every
+    stream may read it. torch caches freed pinned memory by size and reuses the memory after the copies from it have
+    finished.
     """
 
     name = "pinned host memory"
@@ -90,9 +89,7 @@ class StagedTensors:
         return pinned.numpy(), land
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return a copy in pinned memory, and a function that copies the reduced vector, which is short, back to the
-        device.
-        """
+        """Return a copy in pinned memory, and a function that copies the reduced vector back to the device."""
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)

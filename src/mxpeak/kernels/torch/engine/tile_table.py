@@ -1,9 +1,9 @@
 """Describe tiles in a table of integers for norm kernels, and choose the blocks that the kernels read.
 
-A tile is a set of lines: the rows of a row-major tile, the columns of a column-major one. Lines are therefore
+A tile is a set of lines: the rows of a row-major tile, or the columns of a column-major tile. Lines are therefore
 contiguous if possible. A program reads a strip of lines in steps of R lines by C positions. It stores partial sums per
-line and per position in slots. Partial sums of the same line (or position) have different slots, so adding the slots
-is bitwise reproducible.
+line and per position in slots. Partial sums of the same line (or position) have different slots, so the sum of the
+slots is bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxpeak.layout.structure import WHOLE, Band
 
 #: Number of columns of the table: `LinePiece.row` fills them, and `triton/norm_blocks.py` names them for the kernels.
 COLUMNS = 17
-#: Tiles per launch: the device computes on them while the host builds the next table.
+#: Tiles per launch: the device processes them while the host builds the next table.
 BATCH = 512
 #: Bytes per vector load, threads per program, threads along a line, and bytes of a line in a block.
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
@@ -31,14 +31,15 @@ MOST_POSITIONS = 256
 WARPS = THREADS // (64 if torch.version.hip else 32)
 #: Number of programs that fill a large device, and maximum number of lines per program.
 PROGRAMS, MOST_LINES = 4096, 1024
-#: Width of an unlimited band, such that sums with it fit in 64 bits.
+#: Width of an unlimited band; sums with this width still fit in 64 bits.
 FAR = 2**61
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The entries of one step: U·BL lines by K·BP positions. Lanes are along BP, warps along BL, and each thread has K
-    and U.
+    """The entries of one step: U·BL lines by K·BP positions.
+
+    Lanes are along BP and warps along BL. Each thread has U lines and K positions per line.
     """
 
     U: int
@@ -59,7 +60,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class LinePiece:
-    """A tile as lines; if `turned`, the lines are the tile's columns."""
+    """A tile as a set of lines; if `turned`, the lines are the tile's columns."""
 
     A: torch.Tensor
     turned: bool
@@ -139,7 +140,7 @@ def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
 
 
 def meets(tile: Tile, band: Band) -> bool:
-    """Return whether a tile may have an entry in the band, judging by its corners."""
+    """Return whether a tile may have an entry in the band, by comparing its corners with the edges of the band."""
     (m, n), rows, cols = tile.A.shape, tile.rows, tile.cols
     if not m or not n:
         return False
@@ -224,8 +225,9 @@ def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _reached(these: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
-    """Return the largest number of blocks of `size` indices with entries in the band, for `count` consecutive other
-    indices.
+    """Return the largest number of blocks of `size` indices in `these` that have entries in the band.
+
+    The largest number is taken over all ranges of `count` consecutive indices in `others`.
     """
     blocks = -(-these.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)

@@ -1,7 +1,8 @@
 """Multiply and solve with the device's libraries, and factor without pivoting if the libraries cannot.
 
-Products accumulate in place, because the library's products accept any leading dimension. Its triangular solves do
-not, so a block is copied through a buffer in strips. The buffer needs little memory even if a matrix fills the device.
+The library's products accept any leading dimension, so products accumulate in place. The library's triangular solves
+do not, so a block is copied through a buffer in strips. The buffer is small, because a matrix may fill the memory of
+the device.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
 
 
 def _knows(device: Device, A: Tensor) -> bool:
-    """Return whether Triton compiles products of this type for the device; FP8 needs sm_89 on NVIDIA."""
+    """Return whether Triton supports products of this type on the device; FP8 needs sm_89 on NVIDIA."""
     if A.dtype != EIGHTH or not device.is_gpu or torch.version.hip is not None:
         return True
     major, minor = torch.cuda.get_device_capability(device.where)
@@ -112,7 +113,7 @@ def factor_block(device: Device, D: Tensor, singular: Tensor) -> None:
     if D.shape[0] == 0:
         singular.zero_()
     elif device.is_gpu:
-        # The library replaces NaN by 0. Input that was not finite therefore sets all factors to NaN here.
+        # The library replaces NaN by 0. Therefore, all factors are set to NaN here if the input was not finite.
         spoilt = (D * 0.0).sum()
         LU, _, info = torch.linalg.lu_factor_ex(D, pivot=False)
         torch.add(LU, spoilt, out=D)

@@ -15,7 +15,8 @@ Tensor = Any
 TF32 = torch.int32
 #: Storage type of the operands of each precision.
 OPERANDS = {**TYPES, "tf32": TF32}
-#: Midpoint between FP8's largest number, 448, and the next one if there were one: a tie that rounds to even, 448.
+#: Midpoint of 448, FP8's largest number, and 480, which would be the next number. The midpoint rounds to 448, the even
+#: one.
 FP8_EDGE = 464.0
 
 
@@ -61,8 +62,9 @@ def copy(device: Device, source: Tensor, target: Tensor) -> None:
 
 
 def _crossed(source: Tensor, target: Tensor) -> bool:
-    """Return whether one tensor is row-major and the other column-major, so that a library copy uses one cache line
-    per entry.
+    """Return whether one tensor is row-major and the other column-major.
+
+    A library copy between these orders would use one cache line per entry.
     """
     if source.dim() != 2 or min(source.shape) < 2:
         return False

@@ -1,4 +1,4 @@
-"""HPL and HPL-MxP kernels on a device: libraries for products and solves, our own kernels for everything else."""
+"""HPL and HPL-MxP kernels on a device: libraries for products and solves, and mxpeak's own kernels otherwise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Factor panels (FACT): with the device's library if one rank has the whole panel, otherwise with host kernels.
 
-A panel that is distributed over ranks exchanges a pivot row per column, which a device cannot do. Such a panel is
-copied to the host, factored there by all threads while the device updates (rocHPL §III-A), and copied back.
+The ranks of a distributed panel exchange one pivot row per column, which a device cannot do. Therefore, a distributed
+panel is copied to the host, factored there by all threads while the device updates (rocHPL §III-A), and copied back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def factor_here(panel: Panel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Brought(Panel):
-    """A panel of a device that is being copied to host memory (A, L1 and the pivots)."""
+    """A panel of a device whose A, L1 and pivots are being copied to host memory."""
 
     copies: tuple[Tensor, ...]
 
@@ -97,7 +97,7 @@ def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _in_memory(panel: Panel, arrays: Iterable[Any]) -> Panel:
-    """Return a panel with these arrays as its parts."""
+    """Return a copy of the panel's description with these arrays as its parts."""
     A, L1, pivots = arrays
     return replace(panel, A=A, L1=L1, pivots=pivots)
 

@@ -27,9 +27,10 @@ from mxpeak.layout.stencil import Box
 WAYS = (1, SUCCESSIVE)
 #: Interleaved measurements of each format, after one warm-up.
 ROUNDS = 5
-#: Single rows are chosen if they need less than this share of the other time: at closer times, chance would decide.
+#: Single rows are chosen if they need less than this share of the time of interleaved rows. With times closer to each
+#: other, the choice would depend on measurement noise.
 TIE = 0.9
-#: The largest ratio of a round divided by the smallest, on an idle machine.
+#: The largest quotient of the ratios of two rounds on an idle machine.
 STEADY = 1.25
 #: Points per side of the box, so that the box exceeds every L2 cache; slots always win within the cache.
 SIDE = 48
@@ -56,7 +57,10 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Call
 
 
 def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dict[int, Callable[[], None]]:
-    """Return HPCG's sweeps and a product with the 27-point matrix of a box on one thread, by the rows interleaved."""
+    """Return functions that run HPCG's sweeps and a product on one thread, by the number of interleaved rows.
+
+    The matrix is the 27-point matrix of a box.
+    """
     by_way = {way: kernels(Team(1), way) for way in WAYS}
     rows = by_way[1].stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
     order = by_way[1].order(rows, "natural")
@@ -79,7 +83,7 @@ def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> 
 
 
 def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
-    """Return the faster choice by the median round, and whether the rounds agree.
+    """Return the number of rows with the faster median round, and whether the rounds agree.
 
     The two times of a round are adjacent, so a slow period of the machine does not change their ratio. Large
     differences between rounds indicate a busy machine.

@@ -1,7 +1,7 @@
-"""Residuals at some rows of a matrix swept in natural order, from a copy of their entries of L or U.
+"""Compute residuals at some rows of a matrix swept in natural order, from a copy of their entries of L or U.
 
-The points of a coarser level are every second point of every second line of every second plane. In the full matrix, a
-cache line with an entry of such a row contains as many entries of other rows. The copy, a sixteenth of the matrix,
+The points of a coarser level are every second point of every second line of every second plane. In the full matrix,
+half of each cache line with entries of these rows contains entries of other rows. The copy, a sixteenth of the matrix,
 contains only the entries of these rows. The rows are stored one after the other (`RowCopies`),
 
     columns, values     of row k from first[k] on
@@ -31,8 +31,8 @@ from mxpeak.kernels.host.sparse.slot_sums import SlotSpan, sum_every_second, sum
 
 #: Groups of a chunk.
 GROUPS = LANES // GROUP
-#: The distance of the rows of a group with runs, and the number of rows from which on a different distance ends a
-#: group.
+#: The distance between successive rows of a group with runs, and the number of rows from which on a group ends if the
+#: distance changes.
 STEP, LEAST = 2, GROUP // 2
 #: Prefetch distance in chunks, which are short because they contain only L or U. At 96^3 on a core of an Intel Xeon, 4
 #: instead of 1 reduced the residual with L from 1.28 to 0.96 ms in fp64, and from 0.67 to 0.50 ms in fp32.
@@ -88,7 +88,7 @@ class Groups(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def _remainder(i, total, diagonal, b, x, keep, parts):
-    """Return the residual of row i from its sum over some parts: see `gs_colored.residual`."""
+    """Return the residual of row i from its sum over some parts, as defined in `gs_colored.residual`."""
     if parts == BOTH:
         return b[i] - diagonal[i] * x[i] - total
     return b[i] - keep[i] - total if parts == LOWER else -total
@@ -108,7 +108,7 @@ def residual(tid, threads, copies, A, b, x, keep, r, parts):
 
 @jit(fastmath={"contract"})
 def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
-    """Compute the residuals of `residual` chunk by chunk."""
+    """Compute the same residuals as `residual`, chunk by chunk."""
     rows, begins, starts, table, bases, far, values = copies
     total, chunks = piece(A.scratch, tid * 4 * LANES, LANES), table.shape[0]
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -190,7 +190,7 @@ def find_entries(tid, threads, groups, chunk_of, parts, matrix, values, at_value
 
 @jit()
 def cut_groups(rows, in_lines, begins):
-    """Store where groups of the rows begin, at every line if in_lines; return the number of groups."""
+    """Store the first rows of groups, with a new group at every line if `in_lines`; return the number of groups."""
     groups, size = 0, 0
     for k in range(rows.shape[0]):
         if k == 0 or size == GROUP or (in_lines and size >= LEAST and rows[k] != rows[k - 1] + STEP):
@@ -203,7 +203,7 @@ def cut_groups(rows, in_lines, begins):
 
 @inner(inline=True)
 def _exists(starts, difference, last):
-    """Return whether all groups of a chunk may read x at this distance; x has LANES·STEP numbers beyond its last."""
+    """Return whether all groups of a chunk may read x at this difference; x has LANES·STEP numbers beyond its last."""
     exists = True
     for g in range(GROUPS):
         exists = exists and 0 <= starts[g] + difference <= last
@@ -232,7 +232,7 @@ def _find_runs(c, groups, packed, last, differences, hits):
                 hits[at] += 1
             hint = at + 1
     for k in range(size):
-        # lanes without the entry also read there
+        # Lanes without the entry also read x at this difference, so all these x must exist.
         if hits[k] >= least and _exists(starts, differences[k], last):
             differences[runs] = differences[k]
             runs += 1

@@ -1,8 +1,8 @@
 """Gauss–Seidel in the natural order over compressed rows with 32-bit columns, on several threads, in compiled code.
 
-L and U share one array of values and one of columns, each row by row: first the in_lower[i] entries of L in row i, for
-all rows, then the in_upper[i] entries of U. The table of units stores the first row of each unit and the first entries
-of the unit in each part. `schedule` assigns the units to threads.
+L and U share one array of values and one of columns. These arrays contain first the entries of L, row by row with
+in_lower[i] entries in row i, and then the entries of U, row by row with in_upper[i] entries. The table of units stores
+the first row of each unit and the first entries of the unit in each part. `schedule` assigns the units to threads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ ROW, LOWER, UPPER = 0, 1, 2
 #: mesh's plane). A unit with at least LEAST rows ends before a row that does not need the previous row (the first row
 #: of a line). Any unit ends after MOST rows.
 FEW, LEAST, MOST = 12, 48, 160
-#: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon: in fp64 1.6 GFLOP/s without
-#: prefetch, 2.7 with 256 or 512; in bf16 1.3 to 1.8 without, 4.0 to 4.4 with 256, 4.5 to 4.7 with more.
+#: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon reaches in fp64 1.6 GFLOP/s without
+#: prefetch and 2.7 with a distance of 256 or 512. In bf16 it reaches 1.3 to 1.8 without, 4.0 to 4.4 with 256, and 4.5
+#: to 4.7 with more.
 AHEAD = 512
 #: Prefetch distance in rows if only some rows are read.
 ROWS_AHEAD = 6
@@ -87,7 +88,10 @@ def sum_of(first, end, columns, values, x):
 
 @inner(fastmath={"contract"}, inline=True)
 def _forward(i, lower, upper, A, b, x, keep, from_zero):
-    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, adding the newest x_j, the last of L, last."""
+    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii.
+
+    The last entry of L is added last, because its x_j is the newest.
+    """
     (l0, l1), (u0, u1) = lower, upper
     reciprocal = x.dtype.type(1) / A.diagonal[i]  # computed in parallel with the sums
     last = max(l0, l1 - 1)

@@ -1,14 +1,16 @@
 """Gauss–Seidel in the natural order by vector instructions, and products, over slots (`slot_format`).
 
-A forward sweep adds all but the second part of a chunk in vectors, since these x are known, old or new. The remainder
-is a recurrence along the chunk's rows. If its only term is that of the row before, it is
+In a forward sweep, all entries of a chunk except those of its second part multiply values of x that are already known.
+They are added in vectors. The second part is a recurrence along the chunk's rows. If each row needs only the previous
+row, the recurrence is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
 and needs one multiplication and one addition per row, most of them for several rows at once (`run_forward`). If lines
 of a mesh are shorter than a chunk, the other terms belong to earlier blocks of RECURRENCE_BLOCK rows. They are added
-in vectors, block by block, before the recurrence of each block. Other rows are computed individually. A backward sweep
-does the same from the last row on, with the third part. `schedule` assigns units of chunks to threads.
+in vectors, block by block, before the recurrence of each block. All other recurrences are computed row by row. A
+backward sweep works in the same way from the last row on, with the third part. `schedule` assigns units of chunks to
+threads.
 """
 
 from __future__ import annotations
@@ -166,9 +168,9 @@ run_forward, run_backward = _running(back=False), _running(back=True)
 def _solve_recurrence(context, builder, signature, args, *, back):
     """Emit the recurrence for RECURRENCE_BLOCK lanes at a time.
 
-    If x_k = P_k + R_k x_{k-s}, the same holds at twice the distance with P_k + R_k P_{k-s} and R_k R_{k-s}. After a
-    few doublings, all lanes of a block depend on the last x before the block: a chain of four dependent
-    multiplications instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not.
+    If x_k = P_k + R_k x_{k-s}, then x_k = (P_k + R_k P_{k-s}) + R_k R_{k-s} x_{k-2s}. After a few such doublings of s,
+    all lanes of a block depend on the last x before the block. The chain of dependent multiplications then has a
+    length of four instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not.
     """
     chunk, block = (Vectors(context, builder, signature.args[0], lanes) for lanes in (LANES, RECURRENCE_BLOCK))
     p_p, q_p, x_p = (data_of(context, builder, signature.args[k], args[k]) for k in (0, 1, 3))
@@ -205,7 +207,7 @@ def _earlier(builder, vector, apart, back, other):
 
 @inner()
 def _add_block(A, c, part, lane0, x, out):
-    """Add a part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot of each row's neighbor."""
+    """Add one part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot next to the diagonal."""
     table, (slot, far0) = A.table, slots_before(A.table, c, part)
     upper = np.int64(part == LATER)
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])

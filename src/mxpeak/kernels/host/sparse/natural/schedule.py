@@ -1,10 +1,10 @@
 """The schedule of a natural-order sweep over threads, in compiled code.
 
 A unit is a sequence of rows and belongs to one thread. Each thread processes its units in the order of the sweep and
-publishes its progress. Before a unit, it waits for the units of other threads in whose columns the unit has entries
-(Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014). The
-pattern must be symmetric: then no thread overwrites an x that another thread has yet to read. The result does not
-depend on the threads.
+publishes its progress. If a unit has entries in columns of other threads' units, its thread first waits for those
+units (Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014).
+The pattern must be symmetric, so that no thread overwrites an x that another thread has yet to read. The result does
+not depend on the threads.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def publish(schedule, tid, done):
 
 @inner(inline=True)
 def publish_sometimes(schedule, tid, done, last):
-    """Publish after EVERY units, and after the last one before a unit of another thread."""
+    """Publish the progress after EVERY units, and after the last unit before a unit of another thread."""
     if last or done % EVERY == 0:
         publish(schedule, tid, done)
 

@@ -6,14 +6,15 @@ A chunk is up to LANES successive rows. A slot is one entry of each row of the c
     run       columns base + row: one number for the slot; rows without such an entry store a zero
     columns   a 32-bit column for each row; rows without such an entry store a zero and some column
 
-Runs exist in packed storage only. Otherwise all slots store columns, but entries that most rows have at the same
-distance from the diagonal still share a slot: its columns are consecutive, and x is loaded as vectors instead of
-gathered.
+Runs exist in packed storage only. In the other storages, all slots store columns, but entries that most rows have at
+the same distance from the diagonal still share a slot. The columns of such a slot are consecutive, so x is loaded as
+vectors instead of gathered.
 
 Slots form four parts: entries in columns before the chunk, in earlier columns of the chunk, in later columns of the
-chunk, and after the chunk. The first two parts (L) of all chunks precede the last two parts (U) of all chunks, so a
-sweep that needs only L or U reads memory without gaps, which prefetchers would load. If few rows have entries without
-a run before or after the chunk, these overflow entries are stored behind U's slots, each with its column and its lane.
+chunk, and after the chunk. The first two parts (L) of all chunks precede the last two parts (U) of all chunks. A sweep
+that needs only L or U therefore reads memory without gaps, which hardware prefetchers would load. If few rows have
+entries without a run before or after the chunk, these overflow entries are stored after U's slots, each with its
+column and its lane.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ def cut_chunks(youngest, chunk_row, units):
     """Store the first rows of chunks and the first chunks of units; return the numbers of chunks and of units.
 
     youngest[r] is the last row before r that row r needs. A row begins a unit if it does not need any row within a
-    unit's length, unless the same holds for the row before. So the planes of a mesh begin units, and threads can sweep
-    the planes in parallel.
+    unit's length, unless the same is true of the previous row. Units therefore begin at the planes of a mesh, and
+    threads can sweep the planes in parallel.
     """
     chunks, count, rows, was_alone = 0, 0, 0, True
     for r in range(youngest.shape[0]):
@@ -255,14 +256,15 @@ def _move_to_overflow(counts):
 def rows_of_a_run(rows, packed):
     """Return how many rows of a chunk must have a difference column - row for this difference to have its own slot.
 
-    In packed storage a zero costs less than columns would; if columns are stored anyway, it costs as much as an entry.
+    In packed storage, a padding zero of a run costs less memory than the columns of a slot without a run. In the other
+    storages, a padding zero costs as much as an entry.
     """
     return (rows + SHARE - 1) // SHARE if packed else rows - rows // SHARE
 
 
 @inner()
 def _next_slot(p, height, count, run_count, patterns, runs, table):
-    """Return the slot of a part inside a chunk whose entries are all adjacent to the diagonal, or -1.
+    """Return the slot, in a part inside a chunk, whose entries are all next to the diagonal, or -1 if there is none.
 
     All other entries of the part must be in other blocks of RECURRENCE_BLOCK rows.
     """
@@ -295,10 +297,10 @@ def _next_slot(p, height, count, run_count, patterns, runs, table):
 def _find_slots(row0, height, rows, columns, packed, scratch):
     """Find the slots of a chunk; return (number of row patterns, number of runs).
 
-    counts.table receives the runs and columns by part, then the overflow entries. `runs` lists the runs; the part of a
-    run is that of its innermost entry, so that no entry is in a vector sum too early. patterns.slot is the run of each
-    entry of a pattern, or -1 - s for the s-th entry of its part without a run; counts.rows[part, s] rows have such an
-    entry.
+    counts.table receives the runs and columns by part, then the overflow entries. `runs` lists the runs. The part of a
+    run is that of its innermost entry, so that no entry is included in a vector sum before its x is known.
+    patterns.slot is the run of each entry of a pattern, or -1 - s for the s-th entry of its part without a run;
+    counts.rows[part, s] rows have such an entry.
     """
     patterns, runs, counts = scratch
     count, size, run_count, least = _find_patterns(row0, height, rows, patterns), 0, 0, rows_of_a_run(height, packed)
@@ -314,7 +316,8 @@ def _find_slots(row0, height, rows, columns, packed, scratch):
                 runs.hits[at] += patterns.table[s, USES]
             hint = at + 1
     for k in range(size):
-        # rows without the entry also read there, so it must exist; x has LANES numbers beyond its last
+        # Lanes of rows without the entry also read x at this column, so it must exist. x has LANES numbers beyond its
+        # last entry.
         difference = runs.difference[k]
         if runs.hits[k] >= least and row0 + difference >= 0 and row0 + difference <= columns:
             runs.difference[run_count], runs.part[run_count] = difference, BEFORE if difference < 0 else AFTER
