@@ -1,4 +1,4 @@
-"""Forecasts for a run: from the recorded run that --baseline names, or from a simulation."""
+"""Provide the forecast for a run, from the recorded run of --baseline or from a simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import ProgressForecast
 
-#: Keys of the problem that must agree if one run forecasts another; the ranks must agree as well.
+#: Settings that must agree if the forecast of a run comes from another run; the number of ranks must also agree.
 SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
@@ -34,7 +34,7 @@ def simulated(
 ) -> Callable[[Any], ProgressForecast | None]:
     """Return a function that forecasts a case if `mxpeak tune` has measured this machine with these ranks and threads.
 
-    Collective; only rank 0 uses the function, and it reports errors in the measurements.
+    Only rank 0 uses the function, and it reports errors in the measurements. Collective.
     """
     from mxpeak.bench.expected import measured_layouts, progress_of
     from mxpeak.perf.simulation.machines import find_machine
@@ -77,7 +77,7 @@ def _is_valid(result: Mapping[str, Any], benchmark: str) -> bool:
 
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results in the file of --baseline."""
+    """Read the results in the file of --baseline."""
     try:
         return recorded(read_text(path))
     except OSError as error:
@@ -112,7 +112,9 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
-    """Return the differences as text, for example: n is 1000 in the file and 2000 in this run."""
+    """Return the differences between a result and a case as texts, such as: n is 1000 in the file and 2000 in this
+    run.
+    """
     sections = (result.get(name) for name in ("problem", "launch"))
     problem, launch = (section if isinstance(section, dict) else {} for section in sections)
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}

@@ -1,4 +1,4 @@
-"""`mxpeak completion SHELL`: a script that completes verbs, benchmarks and flags without starting Python."""
+"""`mxpeak completion SHELL`: print a script that completes verbs, benchmarks and flags without starting Python."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def completion(args: argparse.Namespace, argv: list[str], session: Session) -> i
 
 
 def words_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each beginning of a command line with the words that may follow, the longest beginnings first."""
+    """Yield each possible start of a command line with the words that may follow it, the longest starts first."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():

@@ -1,4 +1,4 @@
-"""The file of --config: TOML settings, or the result of a run to repeat."""
+"""Read the file of --config: TOML settings, or the result of a run to repeat."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, fields_without_flag, options, recordable
 
-#: Settings of a recorded run that are left out: they belong to a path, or name the file of a report.
+#: Settings of a recorded run that are ignored: they belong to a path, or name the file of a report.
 WITH_A_PATH = ("every", "output_file", "device_out")
-#: Settings that define the size of a problem; a local grid that a run chooses has the same size in all directions.
+#: Settings that define the size of a problem. A local grid that a run chooses has the same size in all directions.
 SIZES = ("n", "nx")
 
 
@@ -26,7 +26,9 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a --config file: TOML, or a result, which a name such as `last` may also select."""
+    """Return the settings of a --config file: TOML or a result. The name of a past run such as `last` selects its
+    result.
+    """
     if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
@@ -53,9 +55,9 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a user had set in a recorded run, and its size, without paths.
+    """Return the settings that the user of a recorded run had set, and the size of its problem, without paths.
 
-    The file may come from another person, so it cannot decide which files this run writes.
+    The file may come from another person, so it must not decide which files this run writes.
     """
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
     # a value has a source, or an input file under its own name, such as hpcg.dat
@@ -77,9 +79,9 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size_of(result: Mapping[str, Any], values: Mapping[str, Any], benchmark: Benchmark | None) -> dict[str, Any]:
-    """Return the size that a run chose, so that its repetition has the same problem on any day and machine.
+    """Return the size that a recorded run chose, so that its repetition has the same problem on any day and machine.
 
-    A series over counts of ranks derives its sizes from the first, and a file holds its own.
+    The result is empty for a scaling study, which derives its sizes from the first run, and for a matrix from a file.
     """
     if benchmark is None or {"study", "matrix", *SIZES} & set(values):
         return {}
@@ -96,7 +98,7 @@ def _grids(value: Any) -> Any:
 
 
 def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
-    """Return the content of a TOML file, whose tables belong to benchmarks and to `scan`."""
+    """Return the content of a TOML file, whose tables are settings of benchmarks and of `scan`."""
     import tomllib
 
     try:

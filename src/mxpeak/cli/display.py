@@ -1,4 +1,4 @@
-"""Show the cases of a run on rank 0 as they end: the benchmark's own report, the verdict and the warnings."""
+"""Show each case on rank 0 when it ends: the benchmark's own report, the verdict and the warnings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mxpeak.watch.step_table import StepTable
 
 
 class PlainProgress(Progress):
-    """Progress of work that is not counted in flops: the completed share and the remaining time."""
+    """Shows the progress of work that is not counted in flops: the completed share and the remaining time."""
 
     def _parts(self, step: Step) -> list[str]:
         return [*how_far(step), since(step)]
 
 
 def progress_of(benchmark: Benchmark, mode: str) -> Progress:
-    """Return the progress on stderr of a benchmark; benchmarks that do not count flops have no table of steps."""
+    """Return the progress display of a benchmark on stderr; without a flop count, there is no table of steps."""
     if not benchmark.in_flops:
         return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
     if mode == "table":
@@ -40,7 +40,7 @@ def progress_of(benchmark: Benchmark, mode: str) -> Progress:
 
 
 def judge(result: Result, config: RunConfig) -> None:
-    """Change the status of a valid result to slow, with the reason, if it misses a requested rate or share."""
+    """Change the status of a valid result to slow, with the reason, if it does not reach a requested rate or share."""
     rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
     lines = []
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
@@ -56,7 +56,7 @@ def judge(result: Result, config: RunConfig) -> None:
 
 @dataclass
 class Display:
-    """Shows one benchmark's run on rank 0; `on_case` is called as each case ends."""
+    """Shows the run of one benchmark on rank 0; `on_case` is called at the end of each case."""
 
     request: RunRequest
     ranks: int
@@ -78,7 +78,7 @@ class Display:
         return self._report.getvalue()
 
     def on_case(self, case: Any, result: Result | None) -> None:
-        """Show a case that has just ended, or that was skipped because it did not fit into memory."""
+        """Show a case that has just ended, or a case that was skipped because it did not fit into memory."""
         self.progress.close()  # the progress line would overwrite the result on a terminal
         if not self._texts:
             self._open_texts(case)

@@ -1,4 +1,4 @@
-"""`mxpeak doctor`: report the components of this machine, and the commands that install the missing ones."""
+"""`mxpeak doctor`: report which components this machine has, and the commands that install the missing ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Examine each part, print the verdict first, and return 0 if a run on the CPU is possible."""
+    """Examine each component, print the verdict first, and return 0 if a run on the CPU is possible."""
     from mxpeak.cli.output import show
 
     if session.rank != 0:
@@ -73,7 +73,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
-    """Return each part's title, the function that finds its facts, and the fix if that function fails."""
+    """Return the title of each component, the function that finds its facts, and the fix if that function fails."""
     from mxpeak.runtime.launch import mpi_facts
 
     return [
@@ -87,7 +87,7 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
 
 
 def _part_text(title: str, facts: Mapping[str, Any]) -> str:
-    """Return one part with a label and a value per line, or the reason why it is missing."""
+    """Return the text about one component: a label and a value per line, or the reason why it is missing."""
     if "missing" in facts:
         mark, remedy = ("–", "to use it") if title in OPTIONAL else ("✗", "fix")
         return f"{mark} {title}\n  missing: {facts['missing']}\n  {remedy}: {facts['fix']}"
@@ -97,7 +97,7 @@ def _part_text(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the conclusion as text and for programs; `to_do` lists the fixes that a CPU run needs."""
+    """Return the verdict as text and in a form for programs; `to_do` lists the fixes that a CPU run needs."""
     able = {name: "missing" not in sections[name] for name in sections}
     cpu = able["host"] and able["BLAS"]
     where = "on the CPU and on GPUs" if able["GPU"] else "on the CPU"
@@ -140,7 +140,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _unit_facts() -> Mapping[str, Any]:
-    """Return the hardware units that multiply 16-bit operands, and the units that a run does not use."""
+    """Return the hardware units that multiply 16-bit operands, and those of them that a run does not use."""
     from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
@@ -151,7 +151,7 @@ def _unit_facts() -> Mapping[str, Any]:
 
 
 def _gpu_facts() -> Mapping[str, Any]:
-    """Return the GPUs that torch can use, their NUMA nodes, and the NUMA nodes of the network adapters."""
+    """Return the GPUs that torch can use and their NUMA nodes, and the NUMA nodes of the network adapters."""
     from mxpeak.kernels.choose import gpu_driver
     from mxpeak.perf.devices import gpu_location, nics
 
@@ -169,7 +169,7 @@ def _gpu_facts() -> Mapping[str, Any]:
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:
-    """Return the cores of each local rank."""
+    """Return the cores to which each local rank is bound."""
     from mxpeak.layout.cores import core_masks, short_list
     from mxpeak.perf.host import one_core_each
 

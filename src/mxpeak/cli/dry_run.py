@@ -1,4 +1,4 @@
-"""`mxpeak run --dry-run`, which shows settings, memory and expected time, and --print-dat."""
+"""`mxpeak run --dry-run` and --print-dat: show settings, memory and expected time, or print an input file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
 
-#: The largest number of ranks of a node that are listed individually.
+#: The largest number of ranks per node that are listed individually.
 MOST_RANKS = 16
 
 
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
-    """Show what a run would do; the exit code is not 0 if the run needs too much memory. Collective."""
+    """Describe a run without running it; the exit code is not 0 if the run needs too much memory. Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: requested_problem(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
@@ -48,7 +48,7 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
 
 
 def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:
-    """Return the line with the expected time of the timed part."""
+    """Return a line with the expected time of the timed part."""
     from mxpeak.watch.progress import duration
 
     if plan.time_s is not None:

@@ -49,13 +49,13 @@ TOPICS = ("exit-codes", "settings", "submit")
 
 
 class HelpAction(argparse.Action):
-    """Print the short help for -h, and the complete help for --help."""
+    """Prints the short help for -h, and the complete help for --help."""
 
     def __init__(self, option_strings: list[str], dest: str = argparse.SUPPRESS, **settings: Any):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **settings)
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
-        """Print the help and end."""
+        """Print the help and exit."""
         parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help(), sys.stdout)
         raise SystemExit(0)
 
@@ -67,7 +67,7 @@ def usage(parser: argparse.ArgumentParser) -> str:
 
 
 def short_help(parser: argparse.ArgumentParser) -> str:
-    """Return at most 25 lines: usage, purpose, the common flags and an example."""
+    """Return help of at most 25 lines: usage, purpose, the common flags and an example."""
     if commands := commands_of(parser):
         return _commands(parser, commands, "\n".join((parser.epilog or "").rstrip().splitlines()[:3]))
     flags = [action for action in parser._actions if action.option_strings and not isinstance(action, HelpAction)]
@@ -93,21 +93,21 @@ def _place(action: argparse.Action) -> int:
 
 
 def _spelled(action: argparse.Action) -> str:
-    """Return the spellings of a flag with the name of its value, once."""
+    """Return the spellings of a flag, followed by the placeholder of its value."""
     value = str(action.metavar or action.dest)
     value = action.dest.upper() if value.startswith("{") else value
     return ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "")
 
 
 def _short(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """Return the help of a flag without its default and without a list of its values."""
+    """Return the help of a flag without its default and its list of values."""
     text = parser._get_formatter()._expand_help(action) if action.help else ""
     text = re.sub(r"\s*\(default.*\)$", "", text)
     return re.sub(r":(?: [^ ,]+,){3,}.*$", "", text)
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return the help of each command below a parser, by name."""
+    """Return the help of each subcommand of a parser, by name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return {str(choice.dest): choice.help or "" for choice in action._choices_actions}
@@ -115,7 +115,7 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
-    """Return the help of mxpeak itself."""
+    """Return the complete help of mxpeak itself."""
     return _commands(parser, commands_of(parser), epilog.rstrip())
 
 
@@ -140,14 +140,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print a topic, or the help of a command, on rank 0."""
+    """Print a help topic, or the help of a command, on rank 0."""
     if session.rank == 0:
         print(_topic(args.full_parser(), args.topic), end="")
     return ExitCode.VALID
 
 
 def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
-    """Return the text of a topic."""
+    """Return the text of a help topic."""
     if words == ["exit-codes"]:
         return EXIT_CODES
     if words == ["submit"]:
@@ -166,7 +166,7 @@ def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
 
 
 def _settings() -> str:
-    """Return every setting: flag, variable and key of a file."""
+    """Return a table of all settings with flag, variable and key of a file."""
     from mxpeak.bench.registry import BENCHMARKS
     from mxpeak.options import options
 

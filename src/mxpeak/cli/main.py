@@ -1,6 +1,6 @@
 """Parse the command line, run the verb and return the exit code.
 
-This module imports nothing heavy, so that `--help` is fast even on nine thousand nodes.
+This module does not import large modules, so that `--help` is fast even on nine thousand nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes, restore_signals, write_exit_code
 
-#: Values of flags that begin with a dash: -5%, -1e9, -64,128. No flag begins with a digit.
+#: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -42,7 +42,7 @@ sources of a setting, in order of precedence:
 
 
 def _with_help(message: str, verb: str) -> str:
-    """Return the message with a pointer to the help of the verb."""
+    """Return an error message with a pointer to the help of the verb."""
     return f"{message} See {verb} --help" if message.endswith("?") else f"{message}; see {verb} --help"
 
 
@@ -53,7 +53,7 @@ def _shortened(text: str) -> str:
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageErrors and prints its help only on rank 0.
 
-    Flags cannot be abbreviated, and the examples in the help keep their lines.
+    Flags cannot be abbreviated, and the line breaks of the examples in the help are kept.
     """
 
     def __init__(self, **settings: Any):
@@ -64,21 +64,21 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=help.HelpAction, help="show the common flags (-h) or all (--help)")
 
     def format_help(self) -> str:
-        """Return all flags in groups, without a usage block that would list the flags again."""
+        """Return the help with all flags in groups, without a usage block that would list the flags again."""
         if self.prog == "mxpeak":
             return help.full_overview(self, EPILOG + help.EXIT_CODES)
         self.usage = help.usage(self)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError; if an argument is missing, list its values."""
+        """Raise a UsageError. If an argument is missing, the error lists its values."""
         for action in self._actions:
             if action.choices and message == f"the following arguments are required: {action.metavar}":
                 message = f"{action.metavar} is missing; use one of {', '.join(map(str, action.choices))}"
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Parse a value, and name the flag in errors: argparse has only one text for every ValueError."""
+        """Parse a value, and name the flag in errors, because argparse has only one text for every ValueError."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise for an unknown verb or benchmark, with the one that was probably meant."""
+        """Raise a UsageError for an unknown verb or benchmark, with a suggestion."""
         if action.choices is not None and value not in action.choices:
             from mxpeak.bench.registry import BENCHMARKS
 
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; with a verb, only this verb has its flags."""
+    """Return the parser of the whole command line. If `verb` is given, only this verb has its flags."""
     selected = tuple(VERBS) if verb is None else (verb,) if verb in VERBS else ()
     benchmarks = sys.modules.get("mxpeak.bench.registry")
     return _parser_of(selected, tuple(VERBS.values()), tuple(benchmarks.BENCHMARKS.values()) if benchmarks else ())
@@ -110,7 +110,7 @@ def parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 @cache
 def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> argparse.ArgumentParser:
-    """Build the parser once for the verbs and benchmarks that are registered."""
+    """Build the parser, once for each selection of verbs and benchmarks that are registered."""
     top = Parser(
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
@@ -127,7 +127,7 @@ def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> ar
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
-    """Return the command line as values; raise for unknown arguments, with a pointer to the help of the verb."""
+    """Parse the command line; raise a UsageError for unknown arguments, with a pointer to the help of the verb."""
     cut = argv.index("--") if "--" in argv else len(argv)
     top = parser(argv[0] if argv else "")
     args, unknown = top.parse_known_args(argv[:cut])
@@ -146,7 +146,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def completed(argv: list[str]) -> list[str]:
-    """Return the command line with the arguments that `mxpeak` without a verb implies."""
+    """Return the command line, completed by the arguments that `mxpeak` without a verb implies."""
     if not argv:
         return NO_ARGUMENTS
     if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
@@ -155,7 +155,7 @@ def completed(argv: list[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None, session: Session | None = None) -> int:
-    """Run one command line and return its exit code, the same on every rank."""
+    """Run a command line and return its exit code, which is the same on every rank."""
     argv = completed(sys.argv[1:] if argv is None else argv)
     session = Session() if session is None else session
     try:
@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
 
 
 def entry() -> None:
-    """Run the console script, also if a daemon has closed the standard streams."""
+    """Run the console script, even if a daemon has closed the standard streams."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)

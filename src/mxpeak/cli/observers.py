@@ -1,4 +1,4 @@
-"""Observers of a run on rank 0: its event file, its metrics file, its progress and its guard."""
+"""Observe a run on rank 0: its event file, its metrics file, its progress and its guard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Simulated = Callable[[Any], ProgressForecast | None]
 
 
 class RunObservers:
-    """The files that follow a run; only rank 0 has any."""
+    """Writes the event file and the metrics file of a run; only rank 0 has these files."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
         self.forecasts: Mapping[str, Mapping[Any, ProgressForecast]] = {}
@@ -53,7 +53,7 @@ class RunObservers:
         return Watched(self, request.benchmark.name, progress, guard, simulated)
 
     def end(self, result: Result | None) -> None:
-        """Record the end of a case; None: it did not fit into memory."""
+        """Record the end of a case; `result` is None if the case did not fit into memory."""
         if self.log:
             event, about = ("case skipped", {}) if result is None else ("case finished", _finished_event(result))
             self.log.write(event, **about)
@@ -61,7 +61,7 @@ class RunObservers:
             self.metrics.case(result, case_text(result))
 
     def trouble(self, session: Session) -> int:
-        """Print the errors of the files and return the exit code."""
+        """Print the errors of the event and metrics files and return the exit code."""
         code = ExitCode.VALID
         for flag, file in (("--events", self.log), ("--prometheus", self.metrics)):
             if file and file.error is not None:
@@ -80,7 +80,7 @@ class RunObservers:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The observers of one benchmark."""
+    """The observers of a run of one benchmark."""
 
     files: RunObservers
     benchmark: str
@@ -95,7 +95,7 @@ class Watched:
         return [observer for observer in candidates if observer is not None]
 
     def begin(self, case: Any) -> None:
-        """Record the beginning of a case, and set its forecast."""
+        """Record the beginning of a case, and select its forecast."""
         recorded = self.files.forecasts.get(self.benchmark, {}).get(case)
         self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
@@ -111,7 +111,9 @@ class Watched:
 
 @contextmanager
 def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Watchdog | None]:
-    """End the run if this rank stalls, or if another rank of its node is stopped. Collective over all ranks."""
+    """End the run if this rank makes no progress, or if another rank of its node is stopped. Collective over all
+    ranks.
+    """
     if limits is None:
         yield None
         return
@@ -127,7 +129,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
 
 
 def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
-    """Return the processes of the other ranks of this node, and whether there is no other node. Collective."""
+    """Return the processes of the other ranks on this node, and whether it is the only node. Collective."""
     comm = session.comm
     if comm is None or comm.size == 1:
         return {}, True
@@ -137,7 +139,7 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
 
 
 def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
-    """Return the processes that a signal or a debugger has stopped, as Linux reports."""
+    """Return the processes that Linux reports as stopped by a signal or a debugger."""
     names = []
     for name, pid in processes.items():
         with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -148,7 +150,7 @@ def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
 
 @contextmanager
 def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[RunObservers]:
-    """Yield the observers of a run, which also record an error or a signal that ends it."""
+    """Yield the observers of a run; they also record an error or a signal that ends the run."""
     observers = RunObservers(output, benchmark, argv, session)
     try:
         yield observers
@@ -159,7 +161,7 @@ def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session
 
 
 def status_of(code: int) -> str:
-    """Return the status of a run with an exit code; `error` if it has no result."""
+    """Return the status of a run for an exit code; the status is `error` if there is no result."""
     if code > 128 or code == ExitCode.GUARD:
         return "aborted"
     statuses = {int(ExitCode.VALID): "valid", int(ExitCode.FAILED): "invalid", int(ExitCode.BELOW_TARGET): "slow"}
@@ -167,7 +169,7 @@ def status_of(code: int) -> str:
 
 
 def _finished_event(result: Result) -> dict[str, Any]:
-    """Return the event of a finished case, with its measurements and its validation."""
+    """Return the event for the end of a case, with its measurements and its validation."""
     figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
     checks = ("passed", "residual", "threshold", "iterations")
     return {

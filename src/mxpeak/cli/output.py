@@ -1,4 +1,4 @@
-"""The folder of results, whose files are written completely or not at all, and streams that tolerate errors."""
+"""Write the folder of results, in which every file is complete or absent, and streams that tolerate errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mxpeak.runtime.folder_lock import LOCK, check_unlocked
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
-    """Return the folder `out`, or a new one in mxpeak-out/, that can contain files with these names."""
+    """Return the folder `out`, or a new one in mxpeak-out/, in which files with these names can be created."""
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
@@ -29,7 +29,7 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
 
 
 def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
-    """Return the folder of the results, or one that stores nothing if only --json names a target."""
+    """Return the folder of the results; if only --json names a target, the folder stores nothing."""
     try:
         return new_folder(out, benchmark, names)
     except UsageError as error:
@@ -39,9 +39,9 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
 
 
 def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folder:
-    """Return the folder of a flag, which must be new or empty, and differ from the folder of results.
+    """Return the folder that a flag names. It must be new or empty, and must not be the folder of the results.
 
-    A file with the name `allowed` may exist.
+    The folder may contain a file with the name `allowed`.
     """
     path = Path(name)
     if path.absolute() == not_in.absolute():
@@ -54,7 +54,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
 
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
-    """Return the folder of --checkpoint, which must be new, or empty except for an old lock."""
+    """Return the folder of --checkpoint. It must be new, or empty except for an old lock."""
     path = Path(name)
     if os.path.isdir(name):
         check_unlocked(path)
@@ -66,7 +66,7 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
 
 
 def _writable_folder(name: str, flag: str) -> Folder:
-    """Return a folder that exists and can be written to; create it if necessary."""
+    """Return a folder in which files can be written; create it if it does not exist."""
     path = Path(name)
     folder = Folder(path, tuple(p for p in (path, *path.parents) if not os.path.exists(p)))
     try:
@@ -81,7 +81,7 @@ def _writable_folder(name: str, flag: str) -> Folder:
 
 
 def refuse_existing(paths: Iterable[Path], instead: str) -> None:
-    """Raise an error if one of the files exists, because results are never overwritten."""
+    """Raise an error if one of the files exists, because mxpeak never overwrites results."""
     for path in paths:
         if os.path.lexists(path):
             raise UsageError(f"{path} already exists, and mxpeak never overwrites results; use another {instead}")
@@ -90,7 +90,7 @@ def refuse_existing(paths: Iterable[Path], instead: str) -> None:
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
     """Raise an error if `path` cannot be created, or if another result will be written to the same path.
 
-    `replaced`: an existing file may be replaced.
+    If `replaced`, an existing file is allowed.
     """
     if not replaced:
         refuse_existing([path], f"{flag} FILE")
@@ -130,7 +130,8 @@ def show(body: Mapping[str, Any], text: str, target: str | None) -> None:
 def write_new(path: Path, text: str) -> None:
     """Write a new file completely or not at all.
 
-    If the name exists by then, the file gets the next one, such as result-2.json, and a message on stderr names it.
+    If a file with this name has been created meanwhile, the next free name is used, such as result-2.json, and a
+    message on stderr shows it.
     """
     part = _part_of(path)
     try:
@@ -146,12 +147,12 @@ def write_new(path: Path, text: str) -> None:
 
 
 def _part_of(path: Path) -> Path:
-    """Return a temporary name for an incomplete file, which is short because file names have a maximum length."""
+    """Return a temporary name for an incomplete file. The name is short because file names have a maximum length."""
     return path.with_name(f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}.part")
 
 
 def _write_out(part: Path, text: str) -> None:
-    """Write a new file and flush it to the disk; backslashes escape bytes that are not UTF-8."""
+    """Write a new file and flush it to the disk; bytes that are not UTF-8 are escaped by backslashes."""
     with part.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(text)
         file.flush()
@@ -159,7 +160,7 @@ def _write_out(part: Path, text: str) -> None:
 
 
 def _taken(part: Path, name: Path) -> bool:
-    """Rename a file to this name if the name is free, and return whether the rename succeeded."""
+    """Rename a file to `name` unless another file has this name, and return whether the rename succeeded."""
     try:
         os.link(part, name)  # unlike a rename, a link replaces no file
     except FileExistsError:
@@ -173,9 +174,9 @@ def _taken(part: Path, name: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of results, and the folders on its path that were created for it.
+    """A folder of results, and the parent folders that were created for it.
 
-    missing    reason why there is no folder; then nothing is written
+    missing    the reason why there is no folder; no file is written then
     """
 
     path: Path
@@ -183,12 +184,12 @@ class Folder:
     missing: str = ""
 
     def write(self, name: str, text: str) -> None:
-        """Write one new file."""
+        """Write a new file in the folder."""
         if not self.missing:
             write_new(self.path / name, text)
 
     def replace(self, name: str, text: str) -> None:
-        """Write or replace a file; readers always find a complete one."""
+        """Write or replace a file atomically, so that readers always find a complete file."""
         if self.missing:
             return
         part = _part_of(self.path / name)
@@ -204,13 +205,13 @@ class Folder:
             (self.path / name).unlink(missing_ok=True)
 
     def location(self, json: str) -> str:
-        """Return the line with the folder of the results; it depends on the target of --json."""
+        """Return a line with the folder of the results; its text depends on the target of --json."""
         if not self.missing:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"
 
     def remove_if_empty(self) -> None:
-        """Remove the folder, and the folders created for it, if they contain nothing."""
+        """Remove the folder, and the parent folders created for it, if they are empty."""
         for path in self.created:
             with suppress(OSError):
                 path.rmdir()
@@ -245,7 +246,7 @@ class FaultTolerantStream:
         self.flush()
 
     def exit_code(self, log: Callable[[str], None], instead: str = "") -> int:
-        """Return the exit code for the first error, and log the error unless the reader has closed the pipe."""
+        """Return the exit code for the first error. Log the error unless the reader has closed the pipe."""
         if self.error is None or isinstance(self.error, BrokenPipeError):
             return ExitCode.VALID
         log(f"mxpeak: error: cannot write to stdout: {self.error.strerror}{instead}")

@@ -1,4 +1,4 @@
-"""Write the results so far to a file, because SIGKILL or a power failure leaves no time for it."""
+"""Write the results so far to a file during a run, because they would be lost after SIGKILL or a power failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY_S = 10.0
 
 
 class PartialResultsFile:
-    """Keep the ended cases and the completed solves of the current case, as `aborted`, in a file on rank 0.
+    """Writes the completed cases and the completed solves of the current case, as `aborted`, to a file on rank 0.
 
     The file is in the results folder until the results are written.
     """
@@ -29,7 +29,7 @@ class PartialResultsFile:
         self._written_s, self._able = time.monotonic(), True
 
     def keep(self, ended: Sequence[Result], under_way: Callable[[], Result] | None = None) -> None:
-        """Write the results so far, unless the last write is less than EVERY_S ago."""
+        """Write the results so far, unless the previous write was less than EVERY_S ago."""
         now = time.monotonic()
         if not self._able or now - self._written_s < EVERY_S:
             return

@@ -41,7 +41,7 @@ def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
-    """Return the config from the command line, after a check of the file of --json."""
+    """Return the configuration from the command line, after a check of the file of --json."""
     from mxpeak.cli.output import check_file
 
     if args.json not in (None, "-"):
@@ -51,7 +51,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 
 def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Measure, and print or write the rates on rank 0."""
+    """Measure the rates, and print or write them on rank 0."""
     from mxpeak.bench.peak.run import run
     from mxpeak.cli.output import show
 
@@ -63,7 +63,7 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """Return the sustained rates and their bursts, one per line, and the balance."""
+    """Return the sustained rates and their bursts, one per line, and the balance as text."""
     lines = []
     for rate in body["rates"]:
         burst = {"rate_bytes" if "rate_bytes" in rate else "rate_flops": rate["burst"]}

@@ -1,4 +1,4 @@
-"""The ranks of a command line: those that a launcher started, those that mxpeak starts, or this process alone."""
+"""Set up the ranks of a command line: ranks of a launcher, ranks that mxpeak starts, or this process alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHY: dict[int, str] = {
 
 
 def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], T]) -> T:
-    """Join the ranks of a launcher, if there is one, and read on rank 0, whose errors all ranks raise."""
+    """Join the ranks if a launcher started them, and read on rank 0; errors are raised on all ranks."""
     from mxpeak.runtime.launch import launched, start
 
     if not launched():
@@ -43,10 +43,11 @@ def join_ranks(
     local_ranks: Callable[[PlaceConfig], int] | None = None,
     dry_ranks: int = 0,
 ) -> int | None:
-    """Join the ranks of a run and return None, or start them on this host and return their exit code.
+    """Join the ranks of a run and return None, or start the ranks on this host and return their exit code.
 
-    `local_ranks` returns how many to start if neither a launcher nor --ranks did (default: 1). `dry_ranks` is the
-    number of ranks that a dry run plans (0: this is no dry run). A dry run starts no ranks, and needs no MPI.
+    `local_ranks` returns the number of ranks to start if neither a launcher nor --ranks sets it (default: 1).
+    `dry_ranks` is the number of ranks that a dry run plans, or 0 without a dry run. A dry run starts no ranks and
+    needs no MPI.
     """
     from mxpeak.runtime.launch import confirm, launcher, start
 
@@ -66,7 +67,7 @@ def join_ranks(
 
 
 def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -> int:
-    """Run the command line on local ranks and return their exit code."""
+    """Run the command line on ranks on this host and return their exit code."""
     from mxpeak.runtime.launch import respawn
 
     try:

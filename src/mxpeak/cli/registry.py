@@ -1,4 +1,4 @@
-"""The verbs by name. The module of a verb is imported only when a command line needs its flags."""
+"""The verbs by name. The module of a verb is imported only if a command line needs its flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 
 from mxpeak.errors import UsageError
 
-#: The groups of the help, in its order. A group of an extension follows them.
+#: The groups of the help, in the order of printing. Groups of extensions follow.
 GROUPS = ("Run", "Results", "Machine", "Plan", "Other")
 
 

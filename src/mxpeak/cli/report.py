@@ -1,4 +1,4 @@
-"""mxpeak report FILE…: results of one run or of several as one page, or as a table."""
+"""mxpeak report FILE…: write the results of one or several runs as one page or as a table."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the native report of these results of one benchmark, as `mxpeak run --format` prints it."""
+    """Return the native report of these results of one benchmark, as `mxpeak run --format` would print it."""
     names = dict.fromkeys(str(result.get("benchmark")) for result in results)
     benchmark = BENCHMARKS.get(next(iter(names), ""))
     if benchmark is None or benchmark.report is None or len(names) > 1 or benchmark.report.format != form:
@@ -102,7 +102,7 @@ def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -> str:
-    """Return the report of a benchmark in the format of its community."""
+    """Return the results as a report in the format of the benchmark's original code."""
     values = {o.name: cases[0].config.get(o.name, {}).get("value") for o in options(benchmark.config)}
     config = benchmark.config(**{name: _frozen(value) for name, value in values.items() if value is not None})
     settings = config.as_run(SimpleNamespace(**cases[0].problem), cases[0].launch.get("ranks", 1))
@@ -116,10 +116,10 @@ def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -
 
 
 def _frozen(value: Any) -> Any:
-    """Return a JSON value with its lists converted to tuples, as a configuration has them."""
+    """Return a JSON value in which lists are replaced by tuples, as in a configuration."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _name(path: Path) -> str:
-    """Return the name of a run: its folder, or its file if the file has a name of its own."""
+    """Return the name of a run: the name of its folder, or of its file if the file has a name of its own."""
     return path.parent.name if path.name == "result.json" and path.parent.name else str(path)

@@ -1,4 +1,4 @@
-"""The request of a benchmark from flags, MXPEAK_* variables, --config and --dat, with the origin of each value."""
+"""Read a benchmark's settings from flags, MXPEAK_* variables, --config and --dat, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RunRequest(Run[RunConfig]):
 
     from_dat   whether an input file was read
     begun      the time at which the command line was read
-    among      whether this is one of all benchmarks
+    among      whether the command line runs all benchmarks
     notes      notes that are printed before the run
-    of_ranks   number of ranks, in a scaling study
+    of_ranks   the number of ranks in a scaling study; None otherwise
     """
 
     benchmark: Benchmark
@@ -46,7 +46,7 @@ class RunRequest(Run[RunConfig]):
 
     @property
     def own_format(self) -> str:
-        """Return the name of the benchmark's own report for --format; empty if it has none."""
+        """Return the value of --format for the benchmark's own report; empty if it has no such report."""
         return self.benchmark.report.format if self.benchmark.report else ""
 
     @property
@@ -58,7 +58,7 @@ class RunRequest(Run[RunConfig]):
 
     @property
     def report_name(self) -> str:
-        """Return the file name of the benchmark's own report; empty if it has none."""
+        """Return the file name of the benchmark's own report; empty if it has no such report."""
         if self.benchmark.report is None:
             return ""
         given = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
@@ -67,7 +67,7 @@ class RunRequest(Run[RunConfig]):
 
 
 def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping[str, str] | None = None) -> None:
-    """Add a flag for each option of a config class to the groups of the help; `metavars` replaces placeholders."""
+    """Add a flag for each option of a config class to its group in the help; `metavars` replaces placeholders."""
     groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping
 
 
 def _help(o: Option) -> str:
-    """Return the help of an option with its default; an option without help is not shown."""
+    """Return the help of an option with its default. Options without help text are hidden."""
     if not o.help:
         return argparse.SUPPRESS
     if o.default is None or isinstance(o.default, bool) or "(default" in o.help:
@@ -90,7 +90,7 @@ def _help(o: Option) -> str:
 
 
 def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRequest]:
-    """Return the requests of a command line, one per benchmark; the files are read here."""
+    """Read the files that a command line names, and return its requests, one per benchmark."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
@@ -161,7 +161,7 @@ def _with_counts(request: RunRequest) -> RunRequest:
 
 
 def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
-    """Return the request with tuned values instead of defaults; `alone`: also ranks and threads, if both are open."""
+    """Return the request with tuned values instead of defaults; `alone`: also ranks and threads, if neither is set."""
     if request.output.tuned == "no":
         return request
     from mxpeak.runtime.tuned import with_tuned
@@ -172,7 +172,7 @@ def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
 
 
 def _check(name: str, wanted: Sequence[RunRequest]) -> None:
-    """Raise a UsageError for outputs and limits that conflict, or that a benchmark does not have."""
+    """Raise a UsageError for outputs and limits that conflict, or that a benchmark does not support."""
     output = wanted[0].output
     if output.dry_run and output.json is not None:
         raise UsageError("--dry-run does not produce a result to write; remove --json")
@@ -202,5 +202,5 @@ def settings_table(run: Run[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text, the items of a list separated by commas."""
+    """Return a value as text; the items of a list are separated by commas."""
     return ", ".join(map(_shown, value)) if isinstance(value, tuple) else str(value)

@@ -54,7 +54,7 @@ def _with_checkpoints() -> list[Benchmark]:
 
 
 def _paths(benchmark: Benchmark) -> list[Option]:
-    """Return the options of a benchmark that name files of the user, which its checkpoints do not record."""
+    """Return the options of a benchmark that name user files, which its checkpoints do not record."""
     return [o for o in options(benchmark.config) if o.users_path and o.name != "checkpoint"]
 
 
@@ -66,7 +66,7 @@ def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def wanted(args: argparse.Namespace) -> RunRequest:
-    """Return the run that a folder of checkpoints describes; the command line sets its files."""
+    """Return the request of the run that a folder of checkpoints describes; the command line names its user files."""
     from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launch import launched

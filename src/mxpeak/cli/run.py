@@ -74,7 +74,7 @@ def _add_benchmark(choices: Any, benchmark: Benchmark) -> None:
 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the benchmarks that the command line names, on its ranks, and return the exit code. Collective."""
+    """Run the benchmarks that the command line names on its ranks, and return the exit code. Collective."""
     if getattr(args, "print_dat", False):
         from mxpeak.cli.dry_run import print_dat
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], session: Session) -> int:
-    """Run the requests on the ranks that have joined, and return the exit code. Collective."""
+    """Run the requests on the joined ranks, and return the exit code. Collective."""
     from mxpeak.cli.observers import observing, stalls_noticed
     from mxpeak.options import stall_limits
 
@@ -109,7 +109,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
 
 
 def _forecasts(wanted: list[RunRequest], session: Session) -> dict[str, Any]:
-    """Return the expected progress of every case with a --baseline, by benchmark."""
+    """Return the expected progress of every case by benchmark, if --baseline is given."""
     compared = [request for request in wanted if getattr(request.config, "baseline", None) is not None]
     if not compared:
         return {}
@@ -120,7 +120,7 @@ def _forecasts(wanted: list[RunRequest], session: Session) -> dict[str, Any]:
 
 
 def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
-    """Create the folders of results and of a submission, and check that every file of the run can be written."""
+    """Create the folders of the results and of a submission, and check that every file of the run can be written."""
     from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, results_folder
 
     output = wanted[0].output
@@ -156,13 +156,13 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
 
 
 def _remove_if_empty(folders: list[Folder]) -> None:
-    """Remove the folders that contain nothing."""
+    """Remove those of the folders that are empty."""
     for folder in reversed(folders):  # a folder may contain the next one
         folder.remove_if_empty()
 
 
 class Execution:
-    """The benchmarks of one command line, running on the ranks that are there, with their results and files."""
+    """Runs the benchmarks of a command line on the joined ranks, and keeps their results and files."""
 
     def __init__(
         self,
@@ -216,7 +216,9 @@ class Execution:
         return [result for display in self.displays for result in display.results]
 
     def _run_benchmark(self, request: RunRequest, comm: Communicator) -> int:
-        """Run one benchmark with a display of its own and return its code; errors of all ranks end only it."""
+        """Run one benchmark with its own display and return its exit code. An error on all ranks ends only this
+        benchmark.
+        """
         display, progress = self._new_display(request, comm.size)
         watched = self.observers.of_benchmark(request, progress, self._simulated(request, comm))
         session, config = self.session, request.config
@@ -291,7 +293,7 @@ class Execution:
             self.session.log(f"note: {line}")
 
     def _finish(self) -> int:
-        """Show all results and write the files; if they cannot be written, the result is on stdout."""
+        """Show all results and write the files. If the files cannot be written, print the result on stdout."""
         from mxpeak.report.html import html_report
 
         displays, results = self.displays, self.results
@@ -322,7 +324,7 @@ class Execution:
         return code
 
     def _study(self) -> dict[str, Any]:
-        """Return the section of a scaling study; empty if there is none."""
+        """Return the section about a scaling study; empty if there is none."""
         request = self.displays[0].request
         if request.of_ranks is None:
             return {}
@@ -427,7 +429,7 @@ class Execution:
 
 
 def _verdict_code(results: list[Result], skipped: int) -> int:
-    """Return the exit code of a benchmark from the results on rank 0; one case that is fast enough suffices."""
+    """Return the exit code of a benchmark from the results on rank 0. One case that is fast enough suffices."""
     if any(r.status == "invalid" for r in results):
         return ExitCode.FAILED
     if any(r.status == "aborted" for r in results):
@@ -438,6 +440,6 @@ def _verdict_code(results: list[Result], skipped: int) -> int:
 
 
 def _worst(codes: list[int]) -> int:
-    """Return the code of several runs: a bug or a usage error before a failed check, a slow run and a valid run."""
+    """Return the most severe exit code: a bug or a usage error, a failed check, a slow run, a valid run."""
     order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
     return next((code for code in order if code in codes), ExitCode.VALID)

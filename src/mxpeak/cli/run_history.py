@@ -58,7 +58,7 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
 
 def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """Check results against the result schema and that of their benchmark; raise a ValueError for a mismatch."""
+    """Check results against the result schema and the schema of their benchmark; raise a ValueError for a mismatch."""
     for k, result in enumerate(results):
         benchmark = BENCHMARKS.get(str(result.get("benchmark")))
         wrong = mismatch(result, "result", complete=False)
@@ -77,7 +77,7 @@ def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def run_file(name: str) -> Path:
-    """Return the file for the name or path of a run."""
+    """Return the result file for the name or the path of a run."""
     if name == "last":
         return _last()
     if name == "previous":
@@ -91,13 +91,13 @@ def run_file(name: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Return the result file of a folder, or the results so far of an interrupted run."""
+    """Return the result file in a folder, or the file with the results so far if the run was interrupted."""
     whole, so_far = folder / RESULT, folder / PARTIAL
     return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 
 def _last() -> Path:
-    """Return the newest run that has ended, or the newest interrupted one if none has."""
+    """Return the file of the newest run that has ended, otherwise of the newest interrupted run."""
     files = result_files()
     if not files:
         raise UsageError(
@@ -107,7 +107,7 @@ def _last() -> Path:
 
 
 def _previous(last: Path) -> Path:
-    """Return the newest earlier run that has a case in common with the last run."""
+    """Return the file of the newest earlier run that has a case in common with the last run."""
     from mxpeak.report.compare import pairs
 
     own = read_results(last)
@@ -140,7 +140,7 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
-    """Return the rate of the newest valid result with this many ranks and an order of at least n/4."""
+    """Return the rate of the newest valid result with the same number of ranks and an order of at least n/4."""
     for _, result in past_results():
         if result.get("benchmark") == benchmark and result.get("status") in PASSED:
             rate = result.get("result", {}).get("rate_flops")

@@ -1,7 +1,7 @@
 """`mxpeak run BENCHMARK --scaling-study`: run a benchmark on several rank counts with the same processes.
 
-All ranks are started once. For R of them the first R form a group. The others sleep: they look for a message 50 times
-per second, and use no core of a rank that computes.
+All ranks are started once. For a run on R ranks, the first R ranks form a group. The other ranks sleep: they look for
+a message 50 times per second, so they use no core of a rank that computes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def parts(request: RunRequest, session: Session) -> list[RunRequest]:
-    """Return a request per rank count of a scaling study, all with the same number of threads. Collective."""
+    """Return a request per rank count of a scaling study, all with the same number of threads per rank. Collective."""
     from mxpeak.runtime.placement import on_device, threads_of
 
     if request.config.study is None:
@@ -33,9 +33,9 @@ def parts(request: RunRequest, session: Session) -> list[RunRequest]:
 def turns(
     requests: Sequence[RunRequest], session: Session, first: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Yield each request with the communicator of its ranks, on these ranks; the others sleep. Collective.
+    """Yield each request, with the communicator of its ranks, on these ranks. The other ranks sleep. Collective.
 
-    `first` returns the problem on the fewest ranks on rank 0, once it has run; None if it is not valid.
+    `first` returns the problem on the fewest ranks on rank 0 after its run, or None if the result is not valid.
     """
     assert session.comm is not None
     counts = [request.of_ranks for request in requests if request.of_ranks is not None]
@@ -53,7 +53,7 @@ def turns(
 def _turn(
     request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Yield the request of one rank count with its size, on its ranks; the others sleep."""
+    """Yield the request of one rank count with its problem size, on its ranks. The other ranks sleep."""
     from mxpeak.bench import scaling
     from mxpeak.comm.base import meet_asleep
 
@@ -71,12 +71,12 @@ def _turn(
 
 
 def _ranks(count: int) -> str:
-    """Return a number of ranks as text."""
+    """Return a number of ranks as text, such as "4 ranks"."""
     return f"{count} rank{'s' * (count > 1)}"
 
 
 def requested_problem(request: RunRequest) -> dict[str, Any]:
-    """Return the problem on the fewest ranks, as far as the request sets it, for a dry run."""
+    """Return the settings of the problem on the fewest ranks that the request determines, for a dry run."""
     config: Any = request.config
     if hasattr(config, "nx"):
         return {}

@@ -1,4 +1,4 @@
-"""Manage the session of one process: print on rank 0, raise an error of one rank on all, and handle signals."""
+"""Manage the session of a process: print on rank 0, raise an error of one rank on all ranks, and handle signals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
-#: Seconds in which rank 0 must write the results after a run was ended, and seconds in which a rank must end.
+#: Seconds that rank 0 has to write the results after a run was ended, and seconds after which a rank must have ended.
 LEAVE_S, LAST_S = 5.0, 10.0
 #: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
@@ -44,7 +44,7 @@ AGAIN_S = 0.05
 
 
 class Interrupted(BaseException):
-    """A signal that asks this process to end; a BaseException, so that no handler treats it as an error."""
+    """A signal that ends this process; a BaseException, so that no handler treats it as an error."""
 
     def __init__(self, number: int):
         super().__init__(f"ended by signal {number}")
@@ -52,7 +52,7 @@ class Interrupted(BaseException):
 
 
 class StalledError(Interrupted):
-    """The end of this rank, because the watchdog found that it makes no progress."""
+    """Ends this rank because the watchdog found that it makes no progress."""
 
     def __init__(self, text: str):
         BaseException.__init__(self, text)
@@ -61,12 +61,12 @@ class StalledError(Interrupted):
 
 @contextmanager
 def interruptible(session: Session) -> Iterator[None]:
-    """Raise Interrupted for the signals that ask a process to end, so that `finally` blocks run.
+    """Raise Interrupted for the signals that end a process, so that `finally` blocks run.
 
-    A main thread that waits inside a library does not notice a signal; another thread ends the process after LAST_S.
-    Python drops an exception that is raised while it deletes an object; the signal is then sent again. Inside an import
-    or __set_name__, Python or a library may replace the exception by its own; therefore every exception that leaves the
-    block after a signal counts as that signal.
+    A main thread that waits inside a library does not notice a signal. Another thread therefore ends the process after
+    LAST_S. Python drops an exception that is raised while it deletes an object; the signal is then sent again. Inside
+    an import or __set_name__, Python or a library may replace the exception by another one. Therefore, every exception
+    that leaves the block after a signal counts as that signal.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -116,7 +116,7 @@ def interruptible(session: Session) -> Iterator[None]:
 
 
 def _insist(session: Session, heard: int) -> None:
-    """End the process after a signal, if the main thread has not ended it."""
+    """End the process after a signal if the main thread does not end it in time."""
     while number := os.read(heard, 1):
         if number[0] not in ENDING:
             continue
@@ -140,7 +140,7 @@ class Session:
     """The session of this process, before and after it has a communicator.
 
     stalled   message of the watchdog
-    ending    whether a signal has asked for the end, and a last checkpoint may come first
+    ending    whether a signal has requested the end, and a last checkpoint may be written before
     grace_s   seconds that the last checkpoint may take
     heard     event that is set when the process must end
     failed    error from the time before the ranks have connected, which this rank still has to print
@@ -157,7 +157,9 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Return the rank in the communicator, or before it exists, the rank in the launcher's variables."""
+        """Return the rank in the communicator, or the rank in the launcher's variables if there is no communicator
+        yet.
+        """
         if self.comm is not None:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher
@@ -177,14 +179,16 @@ class Session:
                 print(folded(printable(text), terminal_width(sys.stderr)).rstrip("\n"), file=sys.stderr, flush=True)
 
     def on_root(self, action: Callable[[], T]) -> T:
-        """Run an action on rank 0 and return its result, or raise its error, on all ranks. Collective."""
+        """Run an action on rank 0, and return its result or raise its error on all ranks. Collective."""
         from mxpeak.comm.collectives import run_on_root
 
         assert self.comm is not None
         return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
-        """End all ranks with `code`, without a message to the other ranks, which may be anywhere in the program."""
+        """End all ranks with `code`, without a message to the other ranks, because they may be anywhere in the
+        program.
+        """
         flush()
         if self.comm is None:
             self.failed = self.failed or ""
@@ -195,14 +199,17 @@ class Session:
         return code
 
     def refuse(self, text: str, code: int) -> int:
-        """Print an error that all ranks have; `abort_unjoined` handles a rank that fails before it has connected."""
+        """Print an error that all ranks have, and return the exit code.
+
+        `abort_unjoined` handles a rank that fails before it has connected.
+        """
         self.log(text)
         if self.comm is None:
             self.failed = text if self.rank else ""
         return code
 
     def abort_unjoined(self, code: int) -> None:
-        """End the ranks that wait for this one, if this rank has failed before the ranks have connected.
+        """End the ranks that wait for this rank, if this rank has failed before the ranks have connected.
 
         Usually all ranks fail with the same error, which rank 0 prints. Another rank prints its own error only after a
         pause.
@@ -216,8 +223,8 @@ class Session:
         abort_mpiexec(code)
 
     def end_with_grace(self, code: int) -> int:
-        """End all ranks like `end`, after time for rank 0 to write results and for all ranks to print where they
-        stall.
+        """End all ranks like `end`, after a pause in which rank 0 writes results and stalled ranks print their
+        position.
 
         Before MPI has started, the launcher notices the end of a rank only if a signal ended that rank.
         """
@@ -237,7 +244,7 @@ class Session:
             self.heard.set()
 
     def abort_stalled(self, text: str) -> None:
-        """Print why this rank makes no progress, and end the rank. The watchdog's thread calls this method."""
+        """Print why this rank makes no progress, and end the rank. The watchdog thread calls this method."""
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
@@ -247,7 +254,7 @@ class Session:
             os._exit(ExitCode.GUARD)
 
     def parent_died(self, pid: int) -> None:
-        """End this rank because its parent process has ended. A thread that waits for the parent calls this."""
+        """End this rank because its parent process has ended. The thread that waits for the parent calls it."""
         self.alone = True
         self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)

@@ -11,9 +11,9 @@ from mxpeak.foreign import one_line
 def table(
     rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = (), left: bool = True
 ) -> str:
-    """Return rows with aligned columns, the first column left-aligned if `left`, and all other columns right-aligned.
+    """Return rows as a table: the first column is left-aligned if `left`, and all other columns are right-aligned.
 
-    If the table is wider than `width`, columns of `least` are omitted in this order.
+    If the table is wider than `width`, the columns in `least` are omitted one after the other, in this order.
     """
     drop: list[int] = []
     rows = [[one_line(cell) for cell in row] for row in rows]
@@ -35,7 +35,7 @@ def _lines(rows: Sequence[Sequence[str]], *, left: bool) -> list[str]:
 
 
 def folded(text: str, width: int | None) -> str:
-    """Wrap lines that are longer than `width` between words, with an indentation of four spaces, except table rows."""
+    """Wrap lines longer than `width` between words and indent the rest by four spaces, except for table rows."""
     if width is None:
         return text
     return "".join(

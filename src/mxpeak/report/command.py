@@ -27,7 +27,7 @@ ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
 
 
 def launched(result: Mapping[str, Any]) -> list[str]:
-    """Return the command up to the verb: mxpeak, preceded by the launcher of the ranks."""
+    """Return the start of the command, up to the verb: mxpeak, preceded by the launcher of the ranks."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
     if name in (None, "shell") or any(str(word).partition("=")[0] == "--ranks" for word in argv):
@@ -38,7 +38,7 @@ def launched(result: Mapping[str, Any]) -> list[str]:
 
 
 def repeat(result: Result, names: Iterable[str]) -> str:
-    """Return the command that runs one case of a sweep alone, with its number of ranks and its grid."""
+    """Return the command that runs only one case of a sweep, with its number of ranks and its grid."""
     values = values_of(result)
     swept = {name: OPTIONS[name] for name in names}
     gone = {*swept.values(), *(alias for flag in swept.values() for alias in ALIASES.get(flag, ())), *FILES}
@@ -70,5 +70,5 @@ def values_of(result: Result) -> dict[str, Any]:
 
 
 def flag_value(value: Any) -> str:
-    """Return a value as the argument of a flag; `-` for None."""
+    """Return a value as the argument of a flag, or `-` for None."""
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -28,7 +28,7 @@ WAY = (
 )  # fmt: skip
 #: Facts of a machine on which a rate depends.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings of files, minimum rates and repetitions, which do not change how a case runs.
+#: Settings of output files, minimum rates and repetitions, which do not change how a case runs.
 ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
 
 
@@ -69,12 +69,12 @@ class Skipped:
 
     @property
     def text(self) -> str:
-        """Return the difference, and both cases."""
+        """Return the reason for the difference, and the names of both cases."""
         return f"{self.reason}: {self.before} and {self.after}"
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
-    """Return the change of every case that both runs contain; changes below `tolerance` or noise count as unchanged."""
+    """Return the change of every case in both runs. A change below `tolerance` or noise counts as no change."""
     return [judged(*pair, tolerance, _noise_of(*pair)) for pair in pairs(before, after)]
 
 
@@ -90,7 +90,7 @@ def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body,
 
 
 def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], list[str]]:
-    """Return the names of the cases that only the first or only the second run has."""
+    """Return the names of the cases that only the first run has, and of those that only the second run has."""
     paired = list(pairs(before, after))
     return (
         [_name(body) for body in before if not any(body is pair[0] for pair in paired)],
@@ -135,7 +135,7 @@ def _differing_names(first: Body, second: Body) -> list[str]:
 
 
 def _reason(first: Body, second: Body) -> str:
-    """Return the difference between two problems, such as `N differs (9600 and 9408)`."""
+    """Return the difference between two problems as text, such as `N differs (9600 and 9408)`."""
     this, that = (body.get("problem") or {} for body in (first, second))
     names = _differing_names(first, second)
     return ", ".join(f"{CALLED.get(n, n)} differs ({_value_text(this[n])} and {_value_text(that[n])})" for n in names)
@@ -147,7 +147,7 @@ def _name(body: Body) -> str:
 
 
 def _pair_name(before: Body, after: Body) -> str:
-    """Return the name of a case, with differing settings such as `NB=128->64`."""
+    """Return the name of a case with its differing settings, such as `NB=128->64`."""
     first, second = _name(before).split(), _name(after).split()
     if len(first) != len(second):
         return _name(after)
@@ -155,7 +155,7 @@ def _pair_name(before: Body, after: Body) -> str:
 
 
 def _agree(first: Body, second: Body, names: Sequence[str]) -> bool:
-    """Return whether two results are of one benchmark and agree in these settings, if both have them."""
+    """Return whether two results are of one benchmark and agree in those of the named settings that both have."""
     this, that = (body.get("problem") or {} for body in (first, second))
     both = [name for name in names if this.get(name) is not None and that.get(name) is not None]
     return first.get("benchmark") == second.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
@@ -208,7 +208,7 @@ def _noise_of(before: Body, after: Body) -> float | None:
 
 
 def _drift(body: Body) -> float:
-    """Return the change of the machine's speed during a run; 0 if the share of the limit is certain."""
+    """Return the change of the machine's speed during a run, or 0 if the share of the limit is certain."""
     figures = body.get("result") or {}
     return float(figures["limit"].get("drift") or 0.0) if drifted(figures) else 0.0
 
@@ -222,7 +222,7 @@ def _noise(body: Body) -> float | None:
 
 
 def _why(before: Body, after: Body, change: float | None, least: float) -> str:
-    """Return whether the machine or the software caused a change, from the limits that each run measured."""
+    """Return the cause of a change, machine or software, as text, from the limits that each run measured."""
     different = differences(before, after)
     changed = [name for name in ("settings", "software") if name in different]
     own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
@@ -292,7 +292,7 @@ def body_of(
     only: tuple[Sequence[str], Sequence[str]] = ((), ()),
     skipped: Sequence[Skipped] = (),
 ) -> dict[str, Any]:
-    """Return the comparison as JSON."""
+    """Return the comparison as a dict for JSON."""
     return {
         "schema": "mxpeak.compare/1",
         "before": names[0],

@@ -1,8 +1,8 @@
-"""Write HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value with the names of the reference.
+"""Write HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value with the names of the reference code.
 
-A template names each value by its path in a result, or below `own` if the report derives it. Values that mxpeak does
-not measure have no line. Numbers have all their digits; G is 10^9. An additional last section names the author of the
-file, and the rules that the run breaks.
+A template names each value by its path in a result, or below `own` if the report derives the value. Values that mxpeak
+does not measure have no line. Numbers have all their digits; G is 10^9. An additional last section names the author of
+the file and the rules that the run breaks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Multigrid Information::Coarse Grids::Number of Nonzero Terms={nnz}
 Multigrid Information::Coarse Grids::Number of Presmoother Steps={smoother_steps}
 Multigrid Information::Coarse Grids::Number of Postsmoother Steps={smoother_steps}
 """
-#: The memory by the reference's formula, which counts every number as fp64.
+#: The memory by the formula of the reference code, which counts every number as fp64.
 MEMORY = """\
 Memory Use Information::Total memory used for data (Gbytes)={own.memory}
 Memory Use Information::Bytes per equation (Total memory / Number of Equations)={own.bytes_per_row}
@@ -106,7 +106,7 @@ SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
 class HpcgText(OwnReport):
-    """HPCG's report, which is written with its single result."""
+    """Writes HPCG's report after its single result."""
 
     def case(self, result: Result) -> None:
         """Write HPCG's report of a result."""
@@ -120,7 +120,7 @@ def hpcg_report(result: Result, now: datetime) -> str:
 
 
 def filled(template: str, values: Section) -> str:
-    """Return a template with the value that each line names; lines with unknown values are omitted."""
+    """Fill in a template, and omit the lines whose values are unknown."""
     lines = []
     for line in template.splitlines():
         key, _, path = line.rstrip("}").rpartition("={")
@@ -132,7 +132,7 @@ def filled(template: str, values: Section) -> str:
 
 
 def values_of(result: Result, own: Section) -> dict[str, Section]:
-    """Return the values that a template can name; `own` are those that the report derives."""
+    """Return the values that a template can name; `own` contains those that the report derives."""
     time_s, passed = result.result.get("time_s"), result.passed
     short = passed and time_s is not None and time_s < OFFICIAL_S
     ending = {
@@ -174,7 +174,7 @@ def written_by(result: Result, now: datetime) -> str:
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
-    """Return the total seconds of some phases, mean over the ranks; None if none of them was measured."""
+    """Return the total seconds of some phases, as the mean over the ranks; None if none of them was measured."""
     times = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
     return sum(times) if times else None
 
@@ -185,15 +185,15 @@ def giga(amount: float | None) -> float | None:
 
 
 def ratio(amount: float | None, of: float | None) -> float | None:
-    """Return the quotient of two numbers; None if one of them is unknown."""
+    """Return the quotient of two numbers, or None if one of them is unknown."""
     return amount / of if amount is not None and of else None
 
 
 def _derived(result: Result) -> dict[str, Any]:
-    """Return the values that HPCG's report derives.
+    """Return the values that HPCG's report derives from the result.
 
-    The bytes per second are those of the reference's algorithm, also scaled by the ratio of rating to raw rate. They
-    can exceed the memory bandwidth, because the code moves fewer bytes.
+    The bytes per second are those of the reference algorithm, also scaled by the ratio of rating to raw rate. They can
+    exceed the memory bandwidth, because mxpeak moves fewer bytes.
     """
     figures, check = result.result, result.validation
     raw, moved, time_s = figures.get("raw") or {}, figures.get("bytes") or {}, figures.get("time_s")
@@ -226,5 +226,5 @@ def _derived(result: Result) -> dict[str, Any]:
 
 
 def product(amount: float | None, factor: float | None) -> float | None:
-    """Return the product of two numbers; None if one of them is unknown."""
+    """Return the product of two numbers, or None if one of them is unknown."""
     return None if amount is None or factor is None else amount * factor

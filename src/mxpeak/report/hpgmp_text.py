@@ -1,8 +1,8 @@
-"""Write HPGMP-Benchmark_0.1_<date>.txt with the names of the reference, including misspelled ones.
+"""Write HPGMP-Benchmark_0.1_<date>.txt with the names of the reference code, including misspelled ones.
 
-`(benchmark)` is the rated mixed solver, `(reference)` the double solver. The flops are those of the reference's
-counting; additional sections contain both countings and the precisions. The type and the penalty of the validation are
-written as in ORNL's code. The rest is as in `hpcg_text`.
+`(benchmark)` is the rated mixed solver, and `(reference)` is the double solver. The flops are counted as in the
+reference code; additional sections contain both flop counts and the precisions. The type and the penalty of the
+validation are written as in ORNL's code. Everything else is as in `hpcg_text`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ Counting (mxpeak)::Raw Total in the counting of ORNL={own.rates.raw_rate_flops_o
 
 
 class HpgMpText(OwnReport):
-    """HPG-MxP's report, which is written with its single result."""
+    """Writes HPG-MxP's report after its single result."""
 
     def case(self, result: Result) -> None:
         """Write HPG-MxP's report of a result."""
@@ -96,7 +96,9 @@ def hpgmp_report(result: Result, now: datetime) -> str:
 
 
 def _derived(result: Result) -> dict[str, Any]:
-    """Return the values that the report derives; the recorded residuals are relative to the initial ones."""
+    """Return the values that the report derives from the result; the recorded residuals are relative to the initial
+    ones.
+    """
     problem, figures, check = result.problem, result.result, result.validation
     mixed, double = _motif_times(result.phases, problem), dict[str, Any]()
     measured = figures.get("double_time_s") is not None
@@ -125,7 +127,7 @@ def _derived(result: Result) -> dict[str, Any]:
 
 
 def _motif_times(phases: Mapping[str, Mapping[str, Any]], problem: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of each motif, and the number of products of one rank."""
+    """Return the seconds of each motif, and the number of matrix-vector products per rank."""
     calls, ranks = (phases.get("spmv") or {}).get("calls"), problem.get("ranks")  # the calls of all ranks
     times = {name: time_of(phases, name) for name in ("ortho", "spmv", *MULTIGRID, "update")}
     return {

@@ -73,17 +73,17 @@ NORMS = (
 
 
 class HplText(OwnReport):
-    """HPL's report; with a threshold of 0 or less, solutions are not checked."""
+    """Writes HPL's report. With a threshold of 0 or less, the report does not check solutions."""
 
     _headed = False
 
     @property
     def checks(self) -> bool:
-        """Return whether solutions are checked."""
+        """Return whether the report checks solutions."""
         return bool(self._settings["threshold"] > 0)
 
     def header(self) -> None:
-        """Write the lists of the configuration, with default orders and grids."""
+        """Write the lists of the configuration, including default orders and grids."""
         self._write(HEAD + _parameters(self._settings) + "\n")
         if self.checks:
             self._write(
@@ -97,7 +97,7 @@ class HplText(OwnReport):
             )
 
     def case(self, result: Result) -> None:
-        """Write the block of one case: rate, times of day, time by phase, residual."""
+        """Write the block of a case: rate, times of day, time by phase, residual."""
         block = CASE_HEAD if self.checks or not self._headed else ""
         self._headed = True
         block += _result_line(result) + _phase_lines(result)
@@ -111,7 +111,9 @@ class HplText(OwnReport):
         )
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """Write the numbers of passed, failed and skipped cases; without checks, the first two are one number."""
+        """Write the numbers of passed, failed and skipped cases. Without checks, passed and failed cases are one
+        number.
+        """
         lines = [f"\nFinished {passed + failed + skipped:6d} tests with the following results:"]
         if self.checks:
             lines.insert(0, DOUBLE_RULE)
@@ -152,7 +154,7 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _wrapped(cells: Sequence[str]) -> str:
-    """Return lines of eight cells; as in HPL, there is no line break after the sixteenth cell."""
+    """Return the cells in lines of eight. As in HPL, there is no line break after the sixteenth cell."""
     lines = [cells[:8], cells[8:16], cells[16:]]
     return "\n        ".join("".join(line) for line in lines if line)
 
@@ -188,5 +190,5 @@ def _residual_lines(result: Result) -> str:
 
 
 def number_or_nan(value: Any) -> float:
-    """Return a number as C prints it; nan if it is unknown."""
+    """Return a number for C's print formats; NaN if it is unknown."""
     return math.nan if value is None else float(value)

@@ -1,6 +1,6 @@
 """Write results as one self-contained HTML page with style, plots and JSON.
 
-The input is the content of a result file, so that any result.json, also an old one, can be shown.
+The input is the content of a result file, so that any result.json can be shown, also an old one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_OPEN = 2
 
 
 def html_report(document: Body, runs: Sequence[str] = ()) -> str:
-    """Return the page of a result file's content; `runs` has the name of each result's run."""
+    """Return the page for the content of a result file; `runs` contains the name of each result's run."""
     results = results_of(document)
     runs = runs or [""] * len(results)
     names = list(dict.fromkeys(str(result.get("benchmark")) for result in results))
@@ -61,7 +61,7 @@ def _figures(*drawn: str) -> str:
 
 
 class _Sections:
-    """The sections of a page, with the facts that all results share."""
+    """Builds the sections of a page, and keeps the facts that all results share."""
 
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
@@ -70,12 +70,12 @@ class _Sections:
         self._roofs: dict[Any, Roofs] = {}
 
     def roofs(self, result: Body) -> Roofs:
-        """Return the limits that were measured on the machine of a result."""
+        """Return the measured limits of the machine that produced a result."""
         where = str(measured_on(result))
         return self._roofs.get(where) or self._roofs.setdefault(where, roofs_of(self.results, result))
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
-        """Return the common plots of a benchmark's results, and each result."""
+        """Return the plots that a benchmark's results share, and the section of each result."""
         over_ranks = "" if self.study else ranks_figures(name, group)  # a study has its own plot
         runs = {str(part(result, "problem").get("precision")): part(result, "validation") for result in group}
         history = convergence_figure(*lines_of(name).history, list(runs.items())) if len(runs) > 1 else ""
@@ -132,7 +132,7 @@ def _name(result: Body) -> str:
 
 
 def _headline(result: Body) -> str:
-    """Return the rate, and the share of its limit."""
+    """Return the rate of a result and its share of the limit."""
     figures = part(result, "result")
     limit = figures.get("limit")
     limit_text = "no limit was measured"
@@ -146,7 +146,7 @@ def _headline(result: Body) -> str:
 
 
 def _readings(limit: Body) -> str:
-    """Return the limit before and after the run; empty in files of versions that did not record them."""
+    """Return the limit before and after the run; empty in old files that do not contain it."""
     unit = "rate_bytes" if "rate_bytes" in limit else "rate_flops"
     parts = [f"{when} {figure_text({unit: limit[when]})}" for when in ("before", "after") if limit.get(when)]
     return f" ({', '.join(parts)})" if parts else ""
@@ -221,7 +221,7 @@ def _computations(result: Body) -> dict[str, Mapping[str, Any]]:
 
 
 def _bound(result: Body) -> float | None:
-    """Return the maximum rate of a run if it is known."""
+    """Return the maximum rate of a run, or None if it is unknown."""
     figures = part(result, "result")
     rate, fraction = figures.get("rate_flops"), figures.get("fraction_of_limit")
     return rate / fraction if rate and fraction and "rate_flops" in (figures.get("limit") or {}) else None

@@ -1,7 +1,7 @@
-"""Read reports of HPL (of Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP as results.
+"""Convert reports of HPL (of Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP to results.
 
-Results contain the values of those files: problem, rate, time, residual and whether the check passed. A rate without a
-check, as in a truncated log, has not passed.
+A result contains the values of the report: problem, rate, time, residual and whether the check passed. A rate without
+a check, as in a truncated log, counts as not passed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
 
 
 def results_of_log(text: str) -> list[dict[str, Any]]:
-    """Return the results of a report; none if its format is unknown or its numbers are invalid."""
+    """Return the results of a report, or an empty list if its format is unknown or its numbers are invalid."""
     try:
         return [*_hpl(text), *_hpcg(text)]
     except ValueError:

@@ -21,7 +21,9 @@ class LuLines(Lines):
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return accuracy and size, and for a mixed LU its phases and the difficulty of the system."""
+        """Return lines with the accuracy and the size, and for a mixed LU also its phases and the difficulty of the
+        system.
+        """
         about = [_accuracy(result.validation), _proof(result), problem_line(self, result), *_what_ran(result)]
         return [*about, _stages(result.result), _difficulty(result.problem)]
 
@@ -85,13 +87,15 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
 
 
 def depth_text(problem: Mapping[str, Any]) -> str:
-    """Return the look-ahead depth that ran if it differs from the requested one, except for the default."""
+    """Return the look-ahead depth that ran as text; empty if it is the requested depth or if the default was
+    requested.
+    """
     depth, ran = problem.get("depth"), problem.get("lookahead")
     return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
 
 def _what_ran(result: Result) -> list[str]:
-    """Return the lines on settings that differ from the options: look-ahead, library panels and panel solves."""
+    """Return lines about settings that differ from the options: look-ahead, library panels and panel solves."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
     notes = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
@@ -99,7 +103,9 @@ def _what_ran(result: Result) -> list[str]:
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:
-    """Return how the matrix of `ddd` was derived; empty for the other generators, whose formulas are published."""
+    """Return a text about the definition of the `ddd` matrix; empty for other generators, whose formulas are
+    published.
+    """
     if problem.get("generator") != "ddd":
         return ""
     theta = three_digits(problem.get("diagonal_scale"))
@@ -110,7 +116,7 @@ def generator_text(problem: Mapping[str, Any]) -> str:
 
 
 def solves_text(result: Result) -> str:
-    """Return the method of HPL-MxP's panel solves; empty if the result does not contain it."""
+    """Return the method of HPL-MxP's panel solves as text; empty if the result does not contain it."""
     solves = result.result.get("panel_solves")
     if not solves:
         return ""
@@ -134,7 +140,7 @@ def _stages(figures: Mapping[str, Any]) -> str:
 
 
 def _difficulty(problem: Mapping[str, Any]) -> str:
-    """Return the difficulty of the system: convergence of GMRES without the factors, growth and condition."""
+    """Return a text about the difficulty of the system: convergence without the factors, growth and condition."""
     parts, steps = [], problem.get("predicted_unpreconditioned_steps")
     if (factor := problem.get("unpreconditioned_factor")) is not None:
         needed = "" if steps is None else f", and about {steps:.0f} steps are needed"

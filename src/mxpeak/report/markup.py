@@ -1,4 +1,4 @@
-"""Build the parts of pages: escaped text, tables and bars, and read sections of results."""
+"""Build parts of pages (escaped text, tables and bars), and read sections of results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def text(value: Any) -> str:
 
 
 def part(result: Body, name: str) -> Body:
-    """Return a section of a result, or an empty one."""
+    """Return a section of a result, or an empty dict if it has none."""
     return result.get(name) or {}
 
 
 def read(result: Body) -> Result:
-    """Return a result from a file, also from an older version."""
+    """Convert a result from a file to a Result, also a result of an older version."""
     return Result.from_dict(result)
 
 
@@ -40,7 +40,9 @@ def status(result: Body) -> str:
 
 
 def share(result: Body) -> str:
-    """Return the share of the limit, with a star if the machine's speed changed; a dash if it is unknown."""
+    """Return the share of the limit, or a dash if it is unknown. A star marks a share during which the machine's speed
+    changed.
+    """
     return share_text(read(result)) or "–"
 
 
@@ -51,7 +53,7 @@ def rate_of(result: Body) -> float:
 
 
 def meter(fraction: float | None, tooltip: str = "") -> str:
-    """Return a bar that is filled to a share of its width; a line at its end shows a share above 100 %."""
+    """Return a bar that shows a share; a line at its end shows a share above 100 %."""
     if fraction is None:
         return ""
     width = 100 * min(1.0, max(0.0, fraction))
@@ -60,12 +62,12 @@ def meter(fraction: float | None, tooltip: str = "") -> str:
 
 
 def titled(title: str, content: str) -> str:
-    """Return content under its title; empty without content."""
+    """Return content under its title, or an empty string if there is no content."""
     return f"<h3>{text(title)}</h3>{content}" if content else ""
 
 
 def folded(title: str, content: str) -> str:
-    """Return collapsed content that a click on its title shows; empty without content."""
+    """Return content that a click on its title expands, or an empty string if there is no content."""
     return f"<details><summary>{text(title)}</summary>{content}</details>" if content else ""
 
 

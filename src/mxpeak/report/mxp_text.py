@@ -24,7 +24,7 @@ Rate: 2/3 N^3 + 3/2 N^2 over the time of making A, balancing it if asked, LU and
 
 
 class MxpText(OwnReport):
-    """HPL-MxP's report: a head, one block per case, and a last line."""
+    """Writes HPL-MxP's report: a header, one block per case, and a last line."""
 
     _cases = 0
 
@@ -55,7 +55,7 @@ class MxpText(OwnReport):
 
 
 def _settings(result: Result) -> str:
-    """Return the settings of a case, and the derivation of its matrix."""
+    """Return the lines with the settings of a case and the derivation of its matrix."""
     of = result.problem
     emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
     settings = [
@@ -67,7 +67,7 @@ def _settings(result: Result) -> str:
 
 
 def _seconds(result: Result) -> str:
-    """Return the seconds of the slowest rank by phase."""
+    """Return a line with the seconds of the slowest rank in each phase."""
     rows = (
         ("RNG", result.problem.get("generate_time_s")),
         ("LU", result.result.get("lu_time_s")),

@@ -21,9 +21,10 @@ class Stream(Protocol):
 
 
 class OwnReport:
-    """A report on `stream`; each format overrides the parts that it writes.
+    """Writes a report to `stream`; each format overrides the parts that it writes.
 
-    `settings` are the values of the configuration by name, with the sizes and grids of the run; `begun` is its date.
+    `settings` are the values of the configuration by name, with the sizes and grids of the run. `begun` is the start
+    time of the run.
     """
 
     def __init__(self, stream: Stream, settings: Mapping[str, Any], begun: datetime):

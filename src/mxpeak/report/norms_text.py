@@ -15,11 +15,13 @@ class NormsLines(Lines):
     together = True
 
     def name(self, result: Result) -> str:
-        """Return the name of a result in a scoreboard, with its kind of norm."""
+        """Return the name of a result in a scoreboard, including its kind of norm."""
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """Return a case such as one general float64 C 10240x10240, with grid and block size if there are several."""
+        """Return a case as text, such as one general float64 C 10240x10240, with grid and block size if there are
+        several.
+        """
         return " ".join(_parts(problem, "x"))
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
@@ -46,7 +48,7 @@ class NormsLines(Lines):
 
 
 def _norm_error(result: Result) -> str:
-    """Return the scaled error of a norm."""
+    """Return the scaled error of a norm as text."""
     check = result.validation
     residual, threshold = check.get("residual"), check.get("threshold")
     passes = residual is not None and threshold is not None and residual <= threshold

@@ -53,7 +53,7 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
 
 
 def _footnotes(results: Sequence[Body]) -> str:
-    """Return the notes on rows with a star, and on rows above 100 %."""
+    """Return the footnotes for rows with a star and for rows above 100 %."""
     figures, notes = [part(result, "result") for result in results], []
     if changes := [float((each["limit"] or {}).get("drift") or 0.0) for each in figures if drifted(each)]:
         notes.append(

@@ -1,4 +1,4 @@
-"""Draw plots as SVG inside a page: curves and markers on two axes, and times stacked step by step.
+"""Draw plots as SVG inside a page: curves and markers on two axes, and stacked bars of times per step.
 
 Every plot names its axes and their units, has a text legend, and shows values when the pointer is over a marker.
 """
@@ -18,7 +18,7 @@ DRAWN = (1e-60, 1e60)
 
 
 def drawable(values: Iterable[float | None]) -> bool:
-    """Return whether all values are zero or in the range of numbers in plots."""
+    """Return whether all values are zero or within the range of numbers that plots support."""
     return all(value is not None and (value == 0 or DRAWN[0] <= abs(value) <= DRAWN[1]) for value in values)
 
 
@@ -33,14 +33,14 @@ class Axis:
 
     @classmethod
     def through(cls, ticks: Sequence[tuple[float, str]]) -> Axis:
-        """Return a linear axis with these ticks and a margin."""
+        """Return a linear axis with these ticks and a margin at each end."""
         low, high = min(at for at, _ in ticks), max(at for at, _ in ticks)
         margin = 0.05 * (high - low) or 0.5
         return cls(low - margin, high + margin, ticks)
 
     @classmethod
     def from_zero(cls, high: float, *, whole: bool = False) -> Axis:
-        """Return a linear axis from zero to slightly above `high`; if `whole`, all ticks are integers."""
+        """Return a linear axis from zero to slightly above `high`. If `whole`, all ticks are integers."""
         high = high if high > 0 else 1.0
         decade = 10.0 ** floor(log10(high / TICKS))
         step = next(m * decade for m in (1, 2, 5, 10) if m * decade * TICKS >= high)
@@ -51,14 +51,14 @@ class Axis:
 
     @classmethod
     def decades(cls, values: Sequence[float]) -> Axis:
-        """Return a logarithmic axis for these values with a margin."""
+        """Return a logarithmic axis for these values with a margin at each end."""
         low, high = log10(min(values)), log10(max(values))
         margin = 0.04 * (high - low) or 0.2
         ends = 10 ** (low - margin), 10 ** (high + margin)
         return cls(*ends, [(tick, number(tick)) for tick in round_numbers(*ends)], logarithmic=True)
 
     def place(self, value: float, begin: float, end: float) -> float:
-        """Return the coordinate of a value between the coordinates of the ends."""
+        """Return the coordinate of a value, given the coordinates of the axis ends."""
         low, high = self.low, self.high
         if self.logarithmic:
             low, high, value = log10(low), log10(high), log10(value)
@@ -89,7 +89,7 @@ def number(value: float) -> str:
 
 
 def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
-    """Return a factor and a unit for rates, chosen for the largest rate."""
+    """Return a factor and a unit in which the largest rate is readable."""
     name = "FLOP/s" if unit == "flop/s" else "B/s"
     for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
         if max(rates) >= size:
@@ -148,7 +148,7 @@ def _drawn(curve: PlotCurve, places: Sequence[tuple[float, float]]) -> Iterator[
 
 
 def _mark(kind: str, look: str, x: float, y: float, title: str) -> str:
-    """Return a marker, or an invisible circle that shows the tooltip."""
+    """Return a marker with a tooltip; if no shape is given, the marker is an invisible circle."""
     if kind in ("triangle", "diamond"):
         corners = ((0, -5), (5, 4), (-5, 4)) if kind == "triangle" else ((0, -5), (5, 0), (0, 5), (-5, 0))
         at = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
@@ -170,7 +170,7 @@ class Series:
 def loglog(
     title: str, x_label: str, y_label: str, series: Sequence[Series], y_values: Sequence[float] = (), caption: str = ""
 ) -> str:
-    """Draw points and curves on two logarithmic axes; the y axis also contains `y_values`."""
+    """Draw points and curves on two logarithmic axes; the range of the y axis also includes `y_values`."""
     shown = []
     for k, each in enumerate(series):
         visible = [(x, y) for x, y in each.points if y is not None and isfinite(x) and isfinite(y) and x > 0 and y > 0]

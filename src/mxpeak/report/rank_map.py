@@ -1,4 +1,4 @@
-"""Draw the process grid as a map, colored by node, with the host and cores of each rank as a tooltip."""
+"""Draw the process grid as a map, colored by node. The tooltip of each rank shows its host and cores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _cell(bound: Mapping[str, Any] | None, rank: int, hosts: Mapping[str, int]) 
 
 
 def _layers(problem: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, list[Sequence[int]]]]:
-    """Yield the title and the rows of each layer: of the P×Q grid, or of the box of ranks; otherwise one row."""
+    """Yield the title and the rows of each layer of the P×Q grid or of the box of ranks; without a grid, one row."""
     P, Q = problem.get("P"), problem.get("Q")
     if P and Q and ranks == P * Q:
         node_grid = problem.get("node_grid")

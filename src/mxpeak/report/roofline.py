@@ -1,7 +1,7 @@
 """Plot the roofline: the rate of each phase over its flops per byte, below the limits of memory and arithmetic.
 
-As figure 8 of the HPG-MxP paper: I = flops / bytes, and the rate is at most min(peak, I·bandwidth). The roofs are the
-limits that were measured in the processes of the results on the page.
+As in figure 8 of the HPG-MxP paper, I = flops / bytes, and the rate is at most min(peak, I·bandwidth). The roofs are
+the limits that were measured in the processes of the results on the page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Roofs:
 
 
 def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Roofs:
-    """Return the highest limit of each name in the results of the same machine and number of ranks as `run`."""
+    """Return the highest limit of each name among the results with the same machine and number of ranks as `run`."""
     peaks: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
     for result in results:
@@ -46,7 +46,7 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
 
 
 def measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the processors, the host and the number of ranks for which a limit is valid."""
+    """Return the facts on which a limit depends: processor, device, host and number of ranks."""
     machine, launch = result.get("machine") or {}, result.get("launch") or {}
     return machine.get("cpu_model"), machine.get("device_name"), machine.get("hostname"), launch.get("ranks")
 
@@ -87,7 +87,7 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
 
 
 def _points(phases: Phases) -> list[tuple[str, float, float]]:
-    """Return the name, the flops per byte and the rate of each phase with flops and bytes."""
+    """Return the name, the flops per byte and the rate of each phase whose flops and bytes are known."""
     points = []
     for name, phase in phases.items():
         flops, moved, time_s = (float(phase.get(key) or 0.0) for key in ("flops", "bytes", "time_s"))
@@ -99,7 +99,7 @@ def _points(phases: Phases) -> list[tuple[str, float, float]]:
 def _roof_lines(
     name: str, bandwidth: float, peaks: Mapping[str, float], x: Axis
 ) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return the label and the points of each roof; the memory roof ends at the lowest flat roof."""
+    """Return the label and the points of each roof; the memory roof ends at the lowest arithmetic roof."""
     below = {peak: rate for peak, rate in peaks.items() if rate < x.high * bandwidth}
     end = min([x.high, *(rate / bandwidth for rate in below.values())])
     memory = f"{name} {bytes_rate_text(bandwidth)}", [(x.low, x.low * bandwidth), (end, end * bandwidth)]

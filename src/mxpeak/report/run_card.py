@@ -20,7 +20,7 @@ VERSIONS = ("mxpeak", "python", "numpy", "scipy", "numba", "torch", "mpi4py")
 
 
 def card(results: Sequence[Body], names: Sequence[str]) -> str:
-    """Return the card: common facts of all runs, those of each run, and the collapsed facts of all results."""
+    """Return the card: facts that all runs share, facts of each run, and the collapsed facts of all results."""
     if not results:
         return ""
     runs: dict[tuple[str, ...], list[Body]] = {}
@@ -38,7 +38,7 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
 
 
 def _rows(group: Sequence[Body]) -> dict[str, str]:
-    """Return the facts of one run, those of its first result except for the ranks."""
+    """Return the facts of one run. They are those of its first result, except for the ranks."""
     first = group[0]
     return {
         "machine": _machine(first),

@@ -1,7 +1,7 @@
 """Plot a run: the time of each step, the rate with its forecast, the residual by step, and the repeated runs.
 
-The time of each step by component is as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper: early steps
-are limited by computation, late steps by communication.
+The plot of the steps shows the time by component as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper:
+early steps are limited by computation, late steps by communication.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mxpeak.report.summaries import lines_of
 
 #: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
 REST = "other"
-#: Maximum number of layers in a plot; smaller ones are added to the rest.
+#: Maximum number of layers in a plot; smaller layers are added to the rest.
 MOST_LAYERS = 8
 #: Minimum share of the total time that a layer needs.
 LEAST_SHARE = 0.002
@@ -63,7 +63,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
-    """Return the first and the last row of each bar, with about the same number of steps per bar."""
+    """Return the first and the last row of each bar; all bars contain about the same number of steps."""
     rows = [k for k in range(len(index)) if index[k] > (index[k - 1] if k else 0)]
     stride = -(-len(rows) // bars)
     parts = [rows[k : k + stride] for k in range(0, len(rows), stride or 1)]
@@ -71,7 +71,7 @@ def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
 
 
 def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tuple[str, list[float]]]:
-    """Return the components by size, and the remaining time."""
+    """Return the times of the components, the largest first, and the remaining time."""
     total = sum(whole)
     kept = sorted((name for name in spent if sum(spent[name]) > LEAST_SHARE * total), key=lambda n: -sum(spent[n]))
     layers = [(name, spent[name]) for name in kept[: MOST_LAYERS - 1]]
@@ -80,7 +80,7 @@ def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tu
 
 
 def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
-    """Return the caption on phases after the last step."""
+    """Return a caption with the time of the phases after the last step."""
     last = rows[-1][1]
     after = {name: sum(column[last + 1 :]) for name, column in phases.items()}
     parts = [f"{name} {three_digits(time_s)} s" for name, time_s in after.items() if time_s > 0.0]
@@ -128,7 +128,7 @@ def _positive(*values: float | None) -> bool:
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return samples with a minimum distance, because the last two samples are often too close to compute a rate."""
+    """Return samples with a minimum distance, because the last two samples are often too close for a rate."""
     least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:

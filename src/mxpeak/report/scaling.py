@@ -16,7 +16,7 @@ Point = Mapping[str, Any]
 
 
 def study_table(study: Study) -> str:
-    """Return a table with one row per number of ranks, and the expectation."""
+    """Return a table with one row per number of ranks, followed by a description of the expected rates."""
     head = ["ranks", "problem", "per rank", "time", "rate", "efficiency", "expected", ""]
     rows = table([head, *(_row(study, point) for point in study["points"])], left=False)
     what = "constant memory per rank" if study["kind"] == "weak" else "the same problem"
@@ -103,7 +103,7 @@ def _from_zero(series: Sequence[PlotCurve]) -> Axis:
 
 
 def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Plot the rate over the ranks for each processor and precision with several numbers of ranks."""
+    """Plot the rate over the ranks for each processor and precision that has results with several numbers of ranks."""
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for result in results:
         machine, problem = result.get("machine") or {}, result.get("problem") or {}
@@ -138,6 +138,6 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
-    """Return the tooltip of a number of ranks."""
+    """Return the tooltip of a point: ranks, case, rate and share of linear scaling."""
     shown_rate = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
     return f"{ranks} ranks, {case}: {shown_rate}, {100 * rate / ranks / first:.1f} % of linear scaling"

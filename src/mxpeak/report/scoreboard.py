@@ -80,7 +80,7 @@ def _folded(text: str) -> list[str]:
 
 
 def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
-    """Return the results of each row: one result, or all of a benchmark that shows them in one row unless `verbose`."""
+    """Return the results of each row: one result, or all results of a benchmark that uses one row unless `verbose`."""
     rows: dict[object, list[Result]] = {}
     for k, result in enumerate(results):
         together = lines_of(result.benchmark).together and not verbose
@@ -106,12 +106,12 @@ def _row(group: Sequence[Result], rates: Mapping[str, float]) -> ScoreRow:
 
 
 def _span(texts: Sequence[str]) -> str:
-    """Return the first and the last of sorted numbers, or one number if they are equal."""
+    """Return the first and the last of sorted texts, or one text if they are equal."""
     return "–".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 
 def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
-    """Return a rate, or the lowest and the highest of several rates in the unit of the highest."""
+    """Return one rate as text, or the lowest and the highest of several rates in the unit of the highest."""
     key = "rate_bytes" if any("rate_bytes" in each for each in figures) else "rate_flops"
     rates = sorted(float(each[key]) for each in figures if each.get(key))
     texts = [figure_text({key: rate}) for rate in (rates[0], rates[-1])] if rates else [figure_text(figures[0])]
@@ -160,7 +160,7 @@ def _drift(results: Sequence[Result]) -> list[str]:
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
-    """Return the reason why HPL's share is low at a quick size; empty if it is not low."""
+    """Return the reason for a low share of HPL at a quick size, or an empty list if the share is not low."""
     shares = [r.result.get("fraction_of_limit") for r in results if r.benchmark == "hpl" and r.passed]
     measured = [share for share in shares if share is not None]
     if not quick or not measured or min(measured) >= LOW:
@@ -175,7 +175,7 @@ def _emulation(result: Result) -> list[str]:
 
 
 def _limits(results: Sequence[Result]) -> list[str]:
-    """Return an explanation of the limits in the rows."""
+    """Return a sentence that explains the limits of the rows."""
     limits = [r.result.get("limit") or {} for r in results]
     names = [str(limit.get("name", "")) for limit in limits]
     parts = ["matrix products (GEMM)"] * any("GEMM" in name for name in names)
@@ -189,7 +189,7 @@ def _limits(results: Sequence[Result]) -> list[str]:
 
 
 def _machine(results: Sequence[Result], sizes: Sequence[str]) -> str:
-    """Return version, processor, cores, memory, sizes and the time of all benchmarks."""
+    """Return a line with version, processor, cores, memory, sizes and the time of all benchmarks."""
     machine: Mapping[str, Any] = results[0].machine if results else {}
     facts = [short_name(str(machine["cpu_model"]))] if machine.get("cpu_model") else []
     nodes = machine.get("nodes") or 1
@@ -215,14 +215,14 @@ def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
 
 
 def count_text(valid: int, count: int) -> str:
-    """Return how many results are valid, as a sentence."""
+    """Return a sentence with the number of valid results."""
     if count == 1:
         return "The result is valid." if valid else "The result is not valid."
     return f"All {count} results are valid." if valid == count else f"{valid} of {count} results are valid."
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[str]:
-    """Return the results that the official lists reject, with the reasons; one line if all are only too small."""
+    """Return lines about results that the official lists reject and the reasons; one line if all are only too small."""
     lines: list[str] = []
     small: dict[str, list[str]] = {}
     for result in results:
@@ -237,14 +237,14 @@ def _off_the_lists(results: Iterable[Result]) -> list[str]:
 
 
 def _required(result: Result) -> str:
-    """Return the requirements of the lists that a short or small run misses."""
+    """Return a text with the list's requirements that a short or small run does not meet."""
     broken = {str(each.get("rule")) for each in result.rules.get("violations") or ()}
     parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
     return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the titles of benchmarks as one phrase: HPCG and HPG-MxP."""
+    """Return the titles of benchmarks as a phrase, such as "HPCG and HPG-MxP"."""
     shown = sorted({title_of(name) for name in names})
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
@@ -258,7 +258,7 @@ def _why_off(result: Result) -> str:
 
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
-    """Return one row per case and one column per swept option; the best case is marked, with its command."""
+    """Return a table with a row per case and a column per swept option. The best case is marked, with its command."""
     cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):

@@ -46,13 +46,13 @@ def _shared(first: Body, *others: Body) -> Body:
 
 
 def facts(result: Body, shared: Mapping[str, Body]) -> str:
-    """Return the facts of a result on machine, software and launch that not all results of the page share."""
+    """Return those facts of a result about machine, software and launch that not all results of the page share."""
     own = {name: {key: value for key, value in part(result, name).items() if key not in shared[name]} for name in FACTS}
     return _folded(own, "Machine, software and launch of this result")
 
 
 def common_facts(results: Sequence[Body]) -> str:
-    """Return the facts on machine, software and launch that all results share."""
+    """Return the facts about machine, software and launch that all results share."""
     return _folded(shared_facts(results), "Machine, software and launch")
 
 

@@ -1,4 +1,4 @@
-"""Describe the results of HPG-MxP and HPCG: the problem, its validation, and the rates in all countings."""
+"""Describe the results of HPG-MxP and HPCG: the problem, its validation, and the rates by all flop counts."""
 
 from __future__ import annotations
 
@@ -62,24 +62,26 @@ class SparseLines(Lines, ABC):
 
     @abstractmethod
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the lines with the rates in other countings and storage formats."""
+        """Return the lines with the rates by other flop counts and in other storage formats."""
 
 
 class HpgMxpLines(SparseLines):
     """The text lines of HPG-MxP."""
 
     def checks(self, check: Section) -> list[str]:
-        """Return the iterations of both solvers, and the penalty."""
+        """Return a line with the iterations of both solvers and the penalty."""
         return [_solvers(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return both countings and the speed-up; if `verbose`, also its share by precision, and other storages."""
+        """Return the rates by both flop counts and the speed-up. If `verbose`, also return its parts and other storage
+        formats.
+        """
         figures = result.result
         more = [_between(figures), *_beside(figures)] if verbose else []
         return [line for line in (_countings(figures), _speedup(result), *more) if line]
 
     def notes(self, result: Result) -> list[str]:
-        """Return the lines on both countings, and on the precisions of the mixed solver."""
+        """Return notes about both flop counts and about the precisions of the mixed solver."""
         together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
         precisions = precision_text(result.problem.get("precision"))
         precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
@@ -96,11 +98,11 @@ class HpcgLines(SparseLines):
     """The text lines of HPCG."""
 
     def checks(self, check: Section) -> list[str]:
-        """Return the residual, and the outcome of HPCG's tests."""
+        """Return lines with the residual and the outcome of HPCG's tests."""
         return [_cg_sets(check), _tests(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the other ratings and the rates of other storages if `verbose`."""
+        """If `verbose`, return lines with the other ratings and the rates of other storage formats."""
         figures = result.result
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
@@ -113,7 +115,7 @@ def sparse_case_text(problem: Section) -> str:
 
 
 def problem_text(problem: Section, time_s: float | None) -> str:
-    """Return a case as a phrase, with the number of rows and the measured time."""
+    """Return a case as a phrase with the number of rows and the measured time."""
     local, grid = _box(problem, "n"), _box(problem, "np")
     mesh = [f"{local} per rank" if local else "", f"{grid} ranks" if grid else ""]
     parts = [problem["matrix"]] if problem.get("matrix") else mesh
@@ -132,7 +134,7 @@ def rows_text(rows: int) -> str:
 
 
 def _distinct(problem: Section) -> str:
-    """Return the formats of all parts, each once: bf16/fp32."""
+    """Return the formats of all parts without repetition, such as bf16/fp32."""
     formats = _formats(problem.get("precision"))
     return "/".join(dict.fromkeys(name for names in formats.values() for name in names))
 
@@ -142,7 +144,7 @@ PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
 
 
 def precision_text(precision: Any) -> str:
-    """Return the formats by part, such as: values bf16, vectors fp32; one word if all are the same."""
+    """Return the formats by part, such as "values bf16, vectors fp32", or one format if all parts have the same."""
     formats = {part: "/".join(names) for part, names in _formats(precision).items()}
     if len(set(formats.values())) == 1:
         return next(iter(formats.values()))
@@ -152,14 +154,16 @@ def precision_text(precision: Any) -> str:
 
 
 def _formats(precision: Any) -> dict[str, list[str]]:
-    """Return the distinct formats of each part; a precision of one word has the part ""."""
+    """Return the distinct formats of each part. If the precision is one word, its part is ""."""
     parts = precision if isinstance(precision, Mapping) else {"": precision}
     lists = {part: [names] if isinstance(names, str) else names or [] for part, names in parts.items()}
     return {part: list(dict.fromkeys(names)) for part, names in lists.items() if names}
 
 
 def memory_text(problem: Section) -> str:
-    """Return the memory of the mixed solver, and the cube that the double solver fits into it; empty if unknown."""
+    """Return a text with the memory of the mixed solver and the cube that the double solver fits into it; empty if
+    unknown.
+    """
     mixed, side = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
@@ -262,7 +266,9 @@ def _speedup(result: Result) -> str:
 
 
 def compresses(result: Result) -> bool:
-    """Return whether values are stored in fewer bits than fp32, and no run with fp32 values separates the gains."""
+    """Return whether values have fewer bits than fp32 and no run with fp32 values separates precision from
+    compression.
+    """
     formats = _formats(result.problem.get("precision"))
     values = {name for part in PARTS for name in formats.get(part, [])}
     between = result.result.get("between") or {}
@@ -270,7 +276,7 @@ def compresses(result: Result) -> bool:
 
 
 def _between(figures: Section) -> str:
-    """Return the effects of precision and of compressed values on the speed-up; empty if they were not measured."""
+    """Return the effects of precision and of compressed values on the speed-up as text; empty if not measured."""
     between = figures.get("between") or {}
     parts = []
     if (double := between.get("compressed double")) and double.get("speedup") is not None:
@@ -283,9 +289,9 @@ def _between(figures: Section) -> str:
 
 
 def _countings(figures: Section, *, raw: bool = True) -> str:
-    """Return the rate in both countings: the reference code counts about 1.85 times ORNL's flops in multigrid.
+    """Return the rate by both flop counts: the reference code counts about 1.85 times ORNL's flops in multigrid.
 
-    raw: with the rates before the penalty
+    If `raw`, the rates before the penalty are included.
     """
     names = (
         ("of the reference code", "rate_flops_reference", "raw_rate_flops"),
@@ -301,7 +307,7 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
 
 
 def _ratings(figures: Section) -> str:
-    """Return HPCG's other ratings: raw, with convergence overhead, and without the set-up."""
+    """Return HPCG's other ratings as text: raw, with convergence overhead, and without the set-up."""
     names = (
         ("raw", "raw_rate_flops"),
         ("with convergence overhead", "rate_flops_with_convergence"),

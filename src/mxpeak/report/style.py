@@ -1,4 +1,4 @@
-"""Style and script of pages in light and dark mode, on phones, screens and paper."""
+"""Style and script of pages, in light and dark mode, on phones, screens and paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fill the upload form of the HPL-MxP list (hpl-mxp.org) from a result; fields that only people know remain null.
+"""Fill in the upload form of the HPL-MxP list (hpl-mxp.org) from a result. Fields that only the user knows remain
+null.
 
 The keys are the names of the form's fields.
 """
@@ -21,7 +22,7 @@ JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of the form: its name, its label, and a function that fills it from a result."""
+    """A field of the form: its name, its label, and a function that computes its value from a result."""
 
     name: str
     label: str
@@ -59,7 +60,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
 
 
 def submission_text(body: dict[str, Any]) -> str:
-    """Return a submission as text: whether the list accepts it, its fields, missing fields, and the algorithm."""
+    """Return a submission as text: whether the list accepts it, its fields, the missing fields, and the algorithm."""
     admissible = body["admissible"]
     emulated = ["  EMULATED: the precision was rounded in software; the score is not that of the precision"]
     lines = [
@@ -97,7 +98,7 @@ def _clock_ghz(result: Result) -> float | None:
 
 
 def _each(count: str, of: str) -> Callable[[Result], int | None]:
-    """Return a function that divides a number of the machine by another one; None without an equal number in each."""
+    """Return a function that divides one count of the machine by another; the function returns None for a remainder."""
 
     def divide(result: Result) -> int | None:
         total, parts = result.machine.get(count), result.machine.get(of)
@@ -129,7 +130,7 @@ def _mpi_library(result: Result) -> str | None:
 
 
 def _algorithm(result: Result) -> str:
-    """Return the description of the algorithm that the rules require: how the factors were computed and used."""
+    """Describe how the factors were computed and used, as the rules require."""
     problem, low = result.problem, result.problem.get("precision", "fp32")
     rounded = ", rounded in software and multiplied in fp32" if result.result.get("emulated") else ""
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")

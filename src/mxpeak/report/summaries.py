@@ -1,4 +1,4 @@
-"""Describe the results of each benchmark in text lines, with defaults for benchmarks that register none.
+"""Describe the results of each benchmark in text lines, with defaults for benchmarks without their own lines.
 
 Reports call `lines_of` instead of testing the name of a benchmark, so that plug-in benchmarks can register their
 lines.
@@ -19,11 +19,11 @@ SWEPT = ("bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "split")
 
 
 class Lines:
-    """The text lines of a benchmark about a result.
+    """The text lines that describe a benchmark's results.
 
     nested    phases that are part of other phases
     undrawn   phases that the plot of the steps omits: parts of other phases, and phases whose parts it draws
-    history   quantity and steps of the validation's history
+    history   names of the quantity and of the iteration in the validation's history
     together  whether the scoreboard shows all results of the benchmark in one row
     """
 
@@ -59,17 +59,17 @@ class Lines:
         return [shown, problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """Return the lines of a page about the validation and other rates."""
+        """Return the lines about the validation and other rates for a page."""
         check = result.validation
         return [f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"]
 
     def details(self, result: Result) -> list[str]:
-        """Return the formula of the validation for a collapsed part of a page."""
+        """Return the lines of a collapsed part of a page, such as the formula of the validation."""
         formula = result.validation.get("formula")
         return [f"residual = {formula}"] if formula else []
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the ratio of the result's rate to another rate of the result or of `others`; may be empty."""
+        """Return the ratio of the result's rate to another rate of the result or in `others` as text; may be empty."""
         return ""
 
     def notes(self, result: Result) -> list[str]:
@@ -77,7 +77,7 @@ class Lines:
         return []
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
-        """Return the head and the rows of a comparison by motif; may be empty."""
+        """Return the header and the rows of a comparison by motif; may be empty."""
         return []
 
     def memory(self, problem: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def title_of(benchmark: str) -> str:
 
 
 def lines_of(benchmark: str) -> Lines:
-    """Return the texts of a benchmark, or general ones if it has none or is not registered."""
+    """Return the text lines of a benchmark, or general ones if it has none or is not registered."""
     name = BENCHMARKS[benchmark].lines if benchmark in BENCHMARKS else ""
     return load(name)() if name else Lines()
 
@@ -103,20 +103,20 @@ def case_text(result: Result) -> str:
 
 
 def problem_parts(result: Result) -> list[str]:
-    """Return the parts of a case, with the options that distinguish it from the other cases of its sweep."""
+    """Return the parts of a case, including the options that distinguish it from the other cases of its sweep."""
     swept = (f"{name} {result.problem[name]}" for name in _swept(result))
     return [*lines_of(result.benchmark).parts(result.problem), *swept]
 
 
 def _swept(result: Result) -> list[str]:
-    """Return the options of a result that have several values in its run."""
+    """Return the names of the options that have several values in the run of a result."""
     settings = ((name, result.config.get(name)) for name in SWEPT if name in result.problem)
     values = {name: each.get("value") for name, each in settings if isinstance(each, Mapping)}
     return [name for name, value in values.items() if isinstance(value, list | tuple) and len(value) > 1]
 
 
 def problem_line(lines: Lines, result: Result) -> str:
-    """Return the line with the problem of a result and its time."""
+    """Return a line with the problem and the time of a result."""
     time_s = result.result.get("time_s")
     parts = [case_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
     return ", ".join(part for part in parts if part)

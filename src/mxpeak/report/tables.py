@@ -44,7 +44,7 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a Markdown cell without markup, HTML and links."""
+    """Escape a text for a Markdown cell, so that it contains no markup, HTML or links."""
     return re.sub(r"[\\`*_{}\[\]<>|~&$!#]", r"\\\g<0>", one_line(text))
 
 
@@ -64,7 +64,7 @@ FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet evaluates, with an apostrophe before a text that begins as a formula."""
+    """Return a cell that no spreadsheet evaluates: a text that begins like a formula gets an apostrophe before it."""
     if isinstance(cell, int | float | None):
         return cell
     text = str(cell)

@@ -15,7 +15,9 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
-    """Return the status, rate, share of the limit and accuracy of a result; if `verbose`, also phases and placement."""
+    """Return the status, rate, share of the limit and accuracy of a result. If `verbose`, also return phases and
+    placement.
+    """
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
@@ -29,7 +31,7 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
 
 
 def _repeats(result: Result) -> str:
-    """Return the best, the median and the spread of the runs of a case with --repeat."""
+    """Return the best, median and spread of the times of a case with --repeat as text."""
     repeat, samples = result.config.get("repeat"), result.samples_s
     if not isinstance(repeat, Mapping) or repeat.get("value", 1) < 2 or len(samples) < 2:
         return ""
@@ -48,7 +50,7 @@ def _soak(result: Result) -> str:
 
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
-    """Return the energy and power of the timed work, and the phases with most energy; empty if it is unknown."""
+    """Return a line with the energy and power of the timed work and the phases with most energy; empty if unknown."""
     energy = telemetry.get("energy")
     if not energy or energy["joules"] is None:
         return ""
@@ -70,7 +72,7 @@ def _tuned(result: Result) -> str:
 
 
 def _setting_text(value: Any) -> str:
-    """Return the value of a setting; a list separated by commas, a grid as PxQ."""
+    """Return the value of a setting as text: a list separated by commas, a grid as PxQ."""
     if isinstance(value, list | tuple):
         pairs = [v if isinstance(v, list | tuple) else (v,) for v in value]
         return ",".join("x".join(map(str, pair)) for pair in pairs)
@@ -88,7 +90,7 @@ def _progress_when_aborted(result: Result) -> str:
 
 
 def _finished(solves: Mapping[str, Any]) -> str:
-    """Return the rate of the solves that had finished before the abort."""
+    """Return the rate of the solves that had finished before the abort as text."""
     count, seconds = solves["solves"], three_digits(solves["time_s"])
     so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(solves['rate_flops'])}"
     validated = "the validation passed" if solves["passed"] else "the validation FAILED"
@@ -96,7 +98,7 @@ def _finished(solves: Mapping[str, Any]) -> str:
 
 
 def headline(result: Result, *, color: bool = False) -> str:
-    """Return the status, the rate, the share of the limit and the list status in one line."""
+    """Return a line with the status, the rate, the share of the limit and the list status."""
     words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
     if share := share_text(result):
         limit = result.result.get("limit") or {}
@@ -124,12 +126,12 @@ def rules_text(result: Result, short: Mapping[str, str] = SHORT) -> str:
 
 
 def failed_tests(result: Result) -> list[str]:
-    """Return the names of mxpeak's own tests that a result fails, each once."""
+    """Return the names of mxpeak's own tests that a result fails, without repetition."""
     return list(dict.fromkeys(str(each["rule"]) for each in result.rules.get("violations") or () if own_test(each)))
 
 
 def own_test(violation: Mapping[str, Any]) -> bool:
-    """Return whether a violation is of one of mxpeak's own tests; older results contain only published rules."""
+    """Return whether a violation is of mxpeak's own tests; older results contain only published rules."""
     return violation.get("source") == "mxpeak"
 
 
@@ -187,7 +189,7 @@ def blas_text(blas: Mapping[str, Any]) -> str:
 
 
 def violation_text(violation: Mapping[str, Any]) -> str:
-    """Return a violated rule with its text, marked if it is one of mxpeak's own tests."""
+    """Return a violated rule with its explanation; mxpeak's own tests are marked as such."""
     return f"{'own test ' if own_test(violation) else ''}{violation.get('rule')}: {violation.get('text')}"
 
 
@@ -224,7 +226,7 @@ def cautions(warnings: Iterable[Caution]) -> str:
 
 
 def painted(mark: str, color: bool) -> str:
-    """Return the word for a status, in green or red if `color`."""
+    """Return the word for a status, colored green or red if `color`."""
     return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
 
 

@@ -13,7 +13,7 @@ GAP_S = 1e-3
 
 
 def chrome_trace(cases: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
-    """Return the events of all ranks as JSON, with times in microseconds and the cases one after the other."""
+    """Return the events of all ranks as JSON, with times in microseconds and the cases in sequence."""
     ranks = sorted({event["rank"] for _, events in cases for event in events})
     lanes = [lane for lane in LANES if any(event["lane"] == lane for _, events in cases for event in events)]
     events_json = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]
