@@ -246,8 +246,8 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 @jit()
 def find_partners(tid, threads, rows, at, columns):
-    """Advance at[j] for each entry (i, j) without a partner (j, i); store columns[at[j]] = i unless `columns` is
-    empty.
+    """Advance at[j] for each entry (i, j) without a partner (j, i); if `columns` is not empty, store columns[at[j]] =
+    i.
     """
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):

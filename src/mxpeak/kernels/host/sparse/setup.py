@@ -161,8 +161,8 @@ class HostSparseSetup:
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, *parts)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
-        """Return whether a matrix of this order and format has the columns of `like`, and values derived from those of
-        `like`.
+        """Return whether a matrix of this order and format has the columns of `like`, and values derived from its
+        values.
         """
         derivable = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
         if like.pattern.storage != storage or not derivable:
@@ -249,7 +249,7 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, storage, slotted, ends[units], cost, in_lower), entries
 
     def _number_slots(self, table: Array) -> tuple[int, int]:
-        """Store the positions of the slots of L and U of each chunk; return the numbers of slots and of slots of
+        """Store the positions of each chunk's slots of L and U; return the numbers of all slots and of slots of
         columns.
         """
         totals = []

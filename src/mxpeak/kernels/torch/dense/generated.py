@@ -118,8 +118,9 @@ def _low(x: Tensor) -> Tensor:
 
 
 def _normal(x: Tensor) -> Tensor:
-    """Apply `layout.entries.normal` to mixed words. Masks remove the ones that a right shift of signed words
-    inserts.
+    """Apply `layout.entries.normal` to mixed words.
+
+    A right shift of a signed word inserts copies of the sign bit, which masks remove.
     """
     z = (x ^ ((x >> 32) & 0xFFFFFFFF)) * (MIX - 2**64)
     z = z ^ ((z >> 29) & (2**35 - 1))

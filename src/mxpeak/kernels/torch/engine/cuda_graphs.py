@@ -25,9 +25,7 @@ class Recorder(Protocol):
     """An object that records graphs."""
 
     def is_busy(self) -> bool:
-        """Return whether recording is impossible, because another graph is being recorded or kernels are being
-        compiled.
-        """
+        """Return whether recording is impossible, because another graph is being recorded or a rehearsal is running."""
 
     def record(self, work: Work) -> Work:
         """Record the launches of `work` without running them, and return a function that runs them."""

@@ -70,10 +70,10 @@ def array_of(A: torch.Tensor) -> Any:
 
 
 def tensor_of(A: Any) -> torch.Tensor:
-    """Return an array as a tensor over the same memory, or a copy if strides are negative or the byte order is
-    foreign.
+    """Return an array as a tensor over the same memory, or as a copy if torch cannot represent the array.
 
-    Inputs are never written to, so torch's warning about read-only arrays is suppressed.
+    torch supports neither negative strides nor a foreign byte order. Inputs are never written to, so torch's warning
+    about read-only arrays is suppressed.
     """
     if any(stride < 0 for stride in A.strides) or not A.dtype.isnative:
         A = np.array(A, A.dtype.newbyteorder("="))

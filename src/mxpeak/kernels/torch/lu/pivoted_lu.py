@@ -5,8 +5,8 @@
     U12 = L11^-1 A12
     A22 = A22 - L21 U12                  operands in the low precision, sums in FP32
 
-The columns of the next panel are updated first, and that panel is factored during the rest of the update. Pivots stay
-on the device, so the host waits only at the end.
+The columns of the next panel are updated first. The device then factors that panel while it updates the other columns.
+Pivots stay on the device, so the host waits only at the end.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
 def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
     """Combine the swaps of row k with row p_k >= k (k = 0, 1, ...) into one move: A[targets] = A[sources].
 
-    The indices p count from 1. If an earlier swap k' has p_k' = k, row k contains, before its own swap, the content
-    that row k' had before swap k', and so on. The swaps form a forest, whose roots are found by doubling. Targets may
-    be repeated, always with the same source.
+    The indices p count from 1. If an earlier swap k' has p_k' = k, then row k contains, before its own swap, the
+    content that row k' had before swap k'. The same argument applies to row k'. The swaps form a forest, whose roots
+    are found by doubling. Targets may be repeated, always with the same source.
     """
     count = len(pivots)
     k = torch.arange(count, device=pivots.device)
-    # With NaN a library may return any pivot; an index outside of A would stop the device.
+    # If the matrix contains NaN, a library may return any pivot. An index outside of A would stop the device.
     p = torch.maximum(pivots.to(torch.int64) - 1, k).clamp(max=height - 1)
     source = _last_before(p, k)
     for _ in range(count.bit_length()):
@@ -93,7 +93,7 @@ def _last_before(p: Tensor, k: Tensor) -> Tensor:
 
 
 class _Lu:
-    """State of one factorization."""
+    """The state of one factorization."""
 
     def __init__(self, device: Device, A: Tensor, precision: str, width: int):
         n = A.shape[0]
@@ -139,9 +139,7 @@ class _Lu:
             torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
 
     def _move_rows(self, j0: int, j1: int) -> None:
-        """Move A's rows by the panel's pivots on both sides of the panel, and copy the factored panel into its
-        columns.
-        """
+        """Move A's rows in all columns by the panel's pivots, and copy the factored panel to its columns."""
         panel, pivots = self._panel_of(j0)
         targets, sources = moves(pivots, panel.shape[0])
         for begin in range(0, self.A.shape[1], STRIP):
@@ -152,7 +150,7 @@ class _Lu:
         self._copy(panel, self.A[j0:, j0:j1])
 
     def _eliminate(self, j0: int, j1: int, j2: int) -> None:
-        """Compute U12 and A22 -= L21 U12, and factor the next panel meanwhile."""
+        """Compute U12 and A22 -= L21 U12, and factor the next panel during the update."""
         A, device = self.A, self.device
         blas.solve_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
         L, U = self._rounded(A[j1:, j0:j1], A[j0:j1, j1:])
@@ -165,7 +163,7 @@ class _Lu:
         device.join()
 
     def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
-        """Round the operands: L21 row-major and U12 column-major, as products read them."""
+        """Round the operands of the update; products read a row-major L21 and a column-major U12."""
         if self._operands is None:
             return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
         (m, k), columns = L21.shape, U12.shape[1]

@@ -1,14 +1,15 @@
 """Solve with a panel's diagonal block for many right-hand sides, by products and inverted diagonal blocks.
 
-On an H100 the library solves for L21 at a quarter of the rate of its fp32 products, and for U12 at a third; fp16
-products are nine times as fast. The solves use blocks of 256: columns for X = B U^-1, rows for X = L^-1 B:
+On an H100, the library solves for L21 at a quarter of the rate of its fp32 products, and for U12 at a third. fp16
+products are nine times as fast as fp32 products. The solves use blocks of 256: columns for X = B U^-1, rows for X =
+L^-1 B:
 
     X_j = (B_j - Σ_(i<j) X_i U_ij) U_jj^-1                X_j = L_jj^-1 (B_j - Σ_(i<j) L_ji X_i)
 
 The sums are products of the LU's operands, which round X_i and U_ij. An LU with blocks of 256 rounds in the same way
 in its trailing updates, so the error bound of the LU is unchanged. Products with the inverses are in full fp32. In
-TF32 they are four times as fast, and round like fp16, but the error is multiplied by the condition of U_jj, and the
-proof of the LU then fails.
+TF32 they would be four times as fast, with rounding errors like those of fp16. However, the error would be multiplied
+by the condition of U_jj, and the proof of the LU's error bound would fail.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
 
 
 def _done(nb: int, low: str) -> PanelSolve:
-    """Return the description of these solves; a single block needs only one product with its fp32 inverse."""
+    """Return the description of these solves. A solve with a single block is one product with its fp32 inverse."""
     return PanelSolve(low if nb > BLOCK else "fp32", BLOCKED_INVERSE)
 
 
@@ -105,8 +106,9 @@ def _padded(T: Tensor, n: int) -> Tensor:
 
 
 def _inverses(T: Tensor, size: int, *, upper: bool) -> Tensor:
-    """Return [k, size, size] inverses from those of half the size: [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0,
-    D^-1]].
+    """Return [k, size, size] inverses, computed from inverses of half the size.
+
+    [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0, D^-1]]
     """
     blocks = [T[j0 : j0 + size, j0 : j0 + size] for j0 in range(0, len(T), size)]
     diagonal = torch.stack(blocks) if blocks else T.new_empty(0, size, size)

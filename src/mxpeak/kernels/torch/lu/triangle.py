@@ -30,7 +30,7 @@ class TorchProducts:
 
     @property
     def _triton(self) -> Any:
-        """Return the module of the Triton kernels."""
+        """Return the module of the Triton kernels for matrices and triangles."""
         from mxpeak.kernels.torch.triton import triangle
 
         return triangle
@@ -71,7 +71,7 @@ class TorchProducts:
         x.copy_(torch.linalg.solve_triangular(U.to(torch.float64), x[:, None], upper=True)[:, 0])
 
     def block_solver(self, T: Tensor, part: str) -> BlockSolver:
-        """Return products with the inverse of T: a product needs one launch, but a solve needs one step per row."""
+        """Return a solver that multiplies by the inverse of T: a product needs one launch, a solve one step per row."""
         inverse = solves.inverse(T.to(torch.float64), upper=part == "upper")
 
         def solve(x: Tensor, *, transposed: bool = False) -> None:
@@ -118,7 +118,7 @@ class TorchProducts:
             torch.maximum(by_column, A[strip].abs().amax(dim=0).to(torch.float64), out=by_column)
 
     def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-        """Pass over A twice with Triton, because the summation orders of rows and columns differ."""
+        """Compute both sums, with Triton in two passes, because the summation orders of rows and columns differ."""
         by_row.zero_()
         by_column.zero_()
         if A.numel() == 0:

@@ -21,7 +21,7 @@ Tensor = Any
 class TorchNorms:
     """Norms of matrices whose tiles are on one or several devices, with all vectors on the first device.
 
-    All devices start before the host waits for the first result.
+    All devices start to compute before the host waits for the first result.
     """
 
     def __init__(self, *devices: Device):
@@ -121,7 +121,7 @@ class TorchNorms:
         return check.paired_sum(terms)
 
     def _shares(self, tiles: Sequence[Tile]) -> Iterator[tuple[Device, Any, Sequence[Tile]]]:
-        """Yield each device, with the module that passes over its tiles, and its tiles."""
+        """Yield each device with its tiles and with the module whose functions read them."""
         for device in self._devices:
             share = tiles if len(self._devices) == 1 else [tile for tile in tiles if device.has(tile.A)]
             yield device, slots if device.triton else plain, share

@@ -55,7 +55,7 @@ def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
 
 
 def root(x: torch.Tensor) -> torch.Tensor:
-    """Return sqrt(x), correctly rounded; torch's vectorized CPU version is not."""
+    """Return sqrt(x), correctly rounded; torch's vectorized CPU version is not correctly rounded."""
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 

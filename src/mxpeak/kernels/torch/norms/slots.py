@@ -1,4 +1,4 @@
-"""Pass over tiles with Triton: one launch per batch, then sums over the slots of its partial sums."""
+"""Compute norms with Triton: one launch per batch of tiles, then sums over the slots of its partial sums."""
 
 from __future__ import annotations
 
@@ -112,14 +112,17 @@ def _by_lines(batch: Batch, values: Pair) -> Pair:
 
 
 def _wanted(batch: Batch, wants: Collection[str]) -> tuple[bool, bool]:
-    """Return whether sums along lines and sums across lines are wanted."""
+    """Return whether sums along lines are wanted, and whether sums across lines are wanted."""
     return _by_lines(batch, ("rows" in wants, "columns" in wants))
 
 
 def _slots(
     batch: Batch, wants: Collection[str], folds: tuple[int, ...], dtype: torch.dtype, where: torch.device
 ) -> Pair:
-    """Return zeroed slots for the partial sums along and across lines: [slots, size], or this for each fold."""
+    """Return zeroed slots for the partial sums along lines and across lines.
+
+    The shape is [slots, size], or [folds, slots, size] if `folds` is (folds,).
+    """
     shapes = (
         (count, end - first) if wanted else (1, 1)
         for wanted, (first, end, count) in zip(_wanted(batch, wants), (batch.by_line, batch.by_position))
@@ -129,7 +132,7 @@ def _slots(
 
 
 def _targets(batch: Batch, wants: Collection[str], slots: Pair, sums: Pair) -> Iterator[Pair]:
-    """Yield the part of the wanted sums to which a batch adds, and the partial sums of the batch."""
+    """Yield the part of each wanted sum to which a batch adds, with the partial sums of the batch."""
     spans = batch.by_line, batch.by_position
     for wanted, total, partial, (first, end, _) in zip(_wanted(batch, wants), _by_lines(batch, sums), slots, spans):
         if wanted:

@@ -1,9 +1,8 @@
-"""Divide rows into chunks and pack their entries on a device, as `kernels/host/sparse/chunk_format.py` does on the
-host.
+"""Divide rows into chunks and pack their entries on a device, as `kernels.host.sparse.chunk_format` on the host.
 
-The chunks, slots and values are identical to those of the host. All entries of a piece of the rows are processed at
-once instead of serially. Sorting finds equal differences column - row, and the least place among them is the first
-appearance. The host waits only for the numbers of entries.
+The chunks, slots and values are identical to those of the host. The host processes entries serially; the device
+processes all entries of a piece of the rows at once. Sorting finds equal differences column - row, and the least place
+among equal differences is the first appearance. The host waits only for the numbers of entries.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 PIECE = 2**22
 #: Maximum number of near entries in a row; further entries that belong to no run are far.
 MOST_NEAR = 4 * pack.MOST
-#: Upper bound of differences column - row and of places in a piece: a key is one number times this bound plus another.
+#: Upper bound of differences column - row and of places in a piece. A sort key is one such number times SPAN plus
+#: another number.
 SPAN = 2**32
 
 
@@ -69,11 +69,11 @@ class DeviceRows:
         return torch.searchsorted(self.starts, r, right=True) - 1
 
     def end_of_group(self, r: Tensor) -> Tensor:
-        """Return the end of the group of each row."""
+        """Return, for each row, the end of its group."""
         return self.starts[self.group_of(r) + 1]
 
     def data(self, k: Tensor) -> Tensor:
-        """Return the values at places k in the data."""
+        """Return the values at positions k in the data."""
         return self._rows.data[k]
 
     def surface(self) -> Tensor:
@@ -82,7 +82,7 @@ class DeviceRows:
 
 
 def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
-    """Return the diagonal."""
+    """Return the diagonal in the new order."""
     diagonal = torch.zeros(rows.n, dtype=dtype, device=rows.old.device)
     for r in _pieces(rows):
         of, j, k = rows.entries(r)
@@ -92,7 +92,7 @@ def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
 
 
 def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the rows of H, the first place of each row's entries, their columns counted from 0, and their values."""
+    """Return the rows of H, the index of each row's first entry, and the entries' columns from 0 and values."""
     halo_rows = rows.surface()
     of, j, k = rows.entries(halo_rows)
     there = j >= rows.n
@@ -108,7 +108,7 @@ def _pieces(rows: DeviceRows) -> Sequence[Tensor]:
 
 
 def _cut(ends: Tensor) -> list[int]:
-    """Return the boundaries of pieces of about PIECE entries; `ends` has the cumulative numbers of entries."""
+    """Return the boundaries of pieces of about PIECE entries; `ends` contains the cumulative numbers of entries."""
     total = int(ends[-1]) if len(ends) else 0
     every = PIECE * torch.arange(1, max(1, -(-total // PIECE)), device=ends.device)
     bounds: list[int] = torch.searchsorted(ends, every).unique().tolist()
@@ -124,12 +124,12 @@ def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
 
 
 def _adaptive_chunks(rows: DeviceRows) -> Tensor:
-    """Return the first row of each chunk; a chunk ends after LANES rows or, from LEAST rows on, at a row with new
-    differences.
+    """Return the first row of each chunk.
 
-    The end of a chunk depends on its first row, and so on all earlier chunks. Ends are therefore computed for all rows
-    at which a chunk may begin: first for every LANES-th row of a group, then for these ends and every LANES-th row
-    after them, until no new row appears. The chunks are those that can be reached from the first rows of the groups.
+    A chunk ends after LANES rows or, if it has at least LEAST rows, at a row with new differences. Its end depends on
+    its first row, and therefore on all earlier chunks. Ends are therefore computed for all rows at which a chunk may
+    begin: first for every LANES-th row of a group, then for these ends and every LANES-th row after them, until no new
+    row appears. The chunks are those that can be reached from the first rows of the groups.
     """
     first, end = rows.starts[:-1], rows.starts[1:]
     k, of = ranges(torch.zeros_like(first), (end - first + LANES - 1).div(LANES, rounding_mode="floor"))
@@ -168,7 +168,7 @@ def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
 
 
 def _reached(begin: Tensor, follower: Tensor) -> Tensor:
-    """Return the rows that can be reached from some rows by following `follower`, with pointer doubling."""
+    """Return the rows that can be reached from the rows `begin` by following `follower`, with pointer doubling."""
     starts = (follower >= 0).nonzero().view(-1)
     jump, last = torch.searchsorted(starts, follower[starts]), len(starts) - 1
     reached = torch.zeros(len(starts), dtype=torch.bool, device=starts.device)
@@ -180,7 +180,7 @@ def _reached(begin: Tensor, follower: Tensor) -> Tensor:
 
 
 def _counts(of: Tensor, size: int) -> Tensor:
-    """Return how often each number occurs."""
+    """Return how often each number below `size` occurs."""
     return torch.zeros(size, dtype=torch.int64, device=of.device).index_add_(0, of, torch.ones_like(of))
 
 
@@ -199,7 +199,7 @@ def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
-    """Return for each item the number of items of the same part with an earlier place; places are below SPAN."""
+    """Return for each item the number of items of the same part that precede it; places are below SPAN."""
     sequence = torch.sort(part * SPAN + place).indices
     rank = torch.empty_like(place)
     rank[sequence] = torch.arange(len(place), device=place.device)
@@ -208,8 +208,9 @@ def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RunSlots:
-    """Runs, which are differences column - row with their own slots: the part and number of each, and their count per
-    part.
+    """Runs, which are differences column - row with their own slots.
+
+    Each run has a part and a number in this part; `counts` contains the number of runs in each part.
     """
 
     part: Tensor
@@ -231,7 +232,7 @@ class OtherSlots:
 
 
 def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> PackedChunks:
-    """Pack all chunks, with values in a format."""
+    """Pack the entries of all chunks, with values rounded to a format."""
     begins = chunks_of(rows, starts, storage)
     ends = torch.cat([begins, begins.new_full((1,), rows.n)])[1:]
     group = rows.group_of(begins)
@@ -312,7 +313,8 @@ def _runs(
     kinds, place, count, which = _distinct(part * SPAN + difference + SPAN // 2)
     p, d = kinds // SPAN, kinds % SPAN - SPAN // 2
     c = p // 2
-    # rows without the entry also read there, so it must exist; x has LANES numbers beyond its last
+    # Lanes of rows without the entry also read x at this column, so it must exist. x has LANES numbers beyond its last
+    # entry.
     exists = (begins[c] + d >= 0) & (begins[c] + d <= columns)
     kept = (_rank(p, place, parts) < pack.MOST) & (pack.SHARE * count >= (ends - begins)[c]) & exists
     number = torch.full_like(kinds, -1)
@@ -321,7 +323,7 @@ def _runs(
 
 
 def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, OtherSlots]:
-    """Return the slot of each entry outside of runs, and these slots; slot s has the s-th such entry of each row."""
+    """Return the slot of each entry outside of runs, and these slots; slot s holds the s-th such entry of each row."""
     places = torch.arange(len(part), device=part.device)
     rows = int(row[-1]) + 1 if len(row) else 0
     s = _rank(2 * row + part % 2, places, 2 * rows)

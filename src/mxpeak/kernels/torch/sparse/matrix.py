@@ -44,7 +44,7 @@ class StepChunks:
 class SweepSteps:
     """Chunks in the order of a sweep: step s has the lines bounds[s] … bounds[s+1]-1 of the table.
 
-    `chunks` contains the chunks of every step if no Triton kernel reads the table.
+    `chunks` contains the chunks of every step for torch operations; it is empty if a Triton kernel reads the table.
     """
 
     table: Tensor
@@ -66,11 +66,11 @@ class TorchPattern:
     """The pattern of a matrix.
 
     steps                the steps of a sweep, by `Part`
-    from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY has the rows that need the halo, and the
-                         rows that these need
+    from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY contains the chunks with entries in the
+                         halo, and the chunks that these need
     in_turn              the chunks in the natural order of their rows, so that a product reads x once
     kinds                the kinds of slots that occur: RUNS, NEARS, FARS
-    columns              the columns of every slot, if no Triton kernel computes them from bases, near and far
+    columns              the columns of every slot, or None if Triton kernels compute them from bases, near and far
     """
 
     storage: str
@@ -104,7 +104,7 @@ class TorchPattern:
 
 
 class Surface(NamedTuple):
-    """Selected rows of H: their numbers in H, and the places at which their products with the halo are stored."""
+    """Selected rows of H: their numbers in H, and the positions at which their products with the halo are stored."""
 
     numbers: Tensor
     targets: Tensor
@@ -112,7 +112,7 @@ class Surface(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coarse:
-    """Data for residuals at selected rows: the place of each residual, or -1, and the chunks with these rows."""
+    """Data for residuals at selected rows: the position of each residual, or -1, and the chunks with these rows."""
 
     rows: Tensor
     targets: Tensor
@@ -135,7 +135,10 @@ class SweepTask(NamedTuple):
 
 
 class ResidualTask(NamedTuple):
-    """A residual r = b - (L + D + U) x at selected rows; -U x if `parts` is UPPER, b - keep - L x if it is LOWER."""
+    """A residual r = b - (L + D + U) x at selected rows.
+
+    If `parts` is UPPER, the residual is -U x. If it is LOWER, the residual is b - keep - L x.
+    """
 
     coarse: Coarse
     b: Tensor

@@ -1,6 +1,6 @@
 """Compute sums over chunks of a sparse matrix with torch operations: gathers, products, and sums of segments.
 
-These functions pass over memory several times, and the functions of `triton.sparse` only once.
+These functions read memory several times; the functions of `triton.sparse` read it once.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rows are compressed (indptr, indices, data); column n + h is entry h of the halo. Orders depend only on the entries. On
 a GPU, `triton.sparse_rows` generates rows in one pass, and computes colors and levels without waiting for each front.
 During a rehearsal, Triton kernels compute nothing. torch operations then generate the rows, because later kernels
-depend on them.
+depend on the contents of the rows.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
 
 
 def halo_of(box: Box) -> np.ndarray:
-    """Return offset in the halo, first point x, y, z, width and height for each direction (dx+1) + 3(dy+1) +
-    9(dz+1).
+    """Return the geometry of the halo, one row per direction (dx+1) + 3(dy+1) + 9(dz+1).
+
+    A row contains the offset in the halo, the first point x, y, z, the width and the height.
     """
     halo = np.zeros((STENCIL, 6), np.int64)
     for neighbor in box.neighbors():
@@ -86,8 +87,9 @@ def _neighbors_in_box(device: Device, box: Box, halo: Tensor, i: Tensor) -> tupl
 
 
 def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return counts_k numbers first_k, first_k + 1, … for each k, and the k of each number; wait for the total
-    count.
+    """Return counts_k numbers first_k, first_k + 1, … for each k, and the k of each number.
+
+    The host waits for the total count.
     """
     ends = counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
@@ -203,10 +205,10 @@ def _least_free(taken: Tensor) -> Tensor:
 
 
 def _jpl_colors(rows: Rows) -> Tensor:
-    """Color rows by the algorithm of Jones, Plassmann and Luby. In each round, rows with a larger weight than all
-    uncolored neighbors get the least free color.
+    """Color rows by the algorithm of Jones, Plassmann and Luby.
 
-    The host waits once per round, for the number of uncolored rows.
+    In each round, the rows with a larger weight than all of their uncolored neighbors get the least free color. The
+    host waits once per round, for the number of uncolored rows.
     """
     neighbors, every = RowNeighbors(rows), torch.arange(rows.n, device=rows.indptr.device)
     weight = _weights(every)

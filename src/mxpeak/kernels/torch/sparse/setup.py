@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class TorchSparseSetup:
-    """The set-up before a solve; the host's kernels are created only for the rows of a user."""
+    """The operations before a solve; the host's kernels are created only for the rows of a user's matrix."""
 
     chunk_rows = LANES
 

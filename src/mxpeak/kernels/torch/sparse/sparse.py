@@ -31,7 +31,7 @@ from mxpeak.layout.index_map import consecutive
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
-#: The stride of the vectors of a basis is a multiple of this, so that each is aligned for vector loads.
+#: The stride of the vectors of a basis is a multiple of this number, so that each vector is aligned for vector loads.
 APART = 64
 #: Numbers per line in `read_values`.
 READ = 4096
@@ -119,14 +119,14 @@ class TorchSparse(TorchSparseSetup):
         self._replay_sweep(A, SweepTask(A.pattern.steps[part], keep, x, None, UPPER))
 
     def _replay_sweep(self, A: TorchMatrix, task: SweepTask, *, meets_halo: bool = False) -> None:
-        """Run a sweep, as a graph if graphs are available."""
+        """Run a sweep, or replay its graph if graphs are available."""
         steps, b, x, keep, parts = task
         if steps.count:
             key = ("sweep", id(steps), meets_halo, parts, *_addresses(b, x, keep))
             A.replay(key, partial(self._sweep, A, task, meets_halo))
 
     def _sweep(self, A: TorchMatrix, task: SweepTask, meets_halo: bool) -> None:
-        """Compute H x if the rows meet the halo, and run a sweep."""
+        """Compute H x if the rows have entries in the halo, and run a sweep."""
         Hx = None
         if meets_halo:
             if A.Hx is None:
@@ -192,5 +192,5 @@ def _forms(device: Device) -> tuple[Any, Any]:
 
 
 def _addresses(*vectors: Tensor | None) -> tuple[int | None, ...]:
-    """Return the addresses of vectors, because a graph depends only on these and on the matrix."""
+    """Return the addresses of vectors, because a graph depends only on these addresses and on the matrix."""
     return tuple(None if vector is None else vector.data_ptr() for vector in vectors)

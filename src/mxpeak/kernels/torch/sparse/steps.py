@@ -1,7 +1,8 @@
 """Define the order in which a device's sweeps visit the chunks of a matrix: one launch per color.
 
-A launch visits all chunks of a group, which are independent. The host's windows, which keep x in the cache, would only
-make launches shorter. Each launch has a separate table of its chunks, so that kernels do not look up chunks.
+A launch processes all chunks of a group, which are independent. The host divides groups into windows, to keep x in the
+cache. On a device, windows would only make launches smaller. Each launch has a separate table of its chunks, so that
+kernels do not look up chunks.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
 
 
 def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[PartSlots]:
-    """Return the slots of each step; each chunk has its number in `counts` of slots, beginning at its number in
-    `first`.
+    """Return the slots of each step.
+
+    Chunk c has counts[c] slots, beginning at slot first[c].
     """
     steps = [end - begin for begin, end in pairwise(bounds)]
     return [PartSlots(*parts) for parts in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]

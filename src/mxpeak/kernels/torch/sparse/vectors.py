@@ -1,6 +1,6 @@
 """Compute operations on vectors and bases of Krylov methods with torch operations, with sums in fp64.
 
-The functions of `triton.vectors` do the same in one pass over memory.
+The functions of `triton.vectors` compute the same results in one pass over memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
-    """Return q_j · w of all rows q_j of Q."""
+    """Return the products q_j · w for all rows q_j of Q."""
     products = device.zeros(len(Q))
     for k in range(0, w.numel(), PIECE):
         products += Q[:, k : k + PIECE].double() @ w[k : k + PIECE].double()
@@ -44,13 +44,13 @@ def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
 
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """Compute w -= Σ h_j q_j and return q_j · w of the new w."""
+    """Compute w -= Σ h_j q_j and return the products q_j · w of the updated w."""
     _subtract(Q, w, h)
     return project(device, Q, w)
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """Compute w -= Σ h_j q_j and return Σ w_i² of the new w."""
+    """Compute w -= Σ h_j q_j and return Σ w_i² of the updated w."""
     _subtract(Q, w, h)
     return dot(device, w, w)
 

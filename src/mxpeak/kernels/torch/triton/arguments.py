@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-#: A tensor or an integer; in a form, its type.
+#: A tensor or an integer; in a `Form`, its type.
 Tensor = Any
 Integer = Any
 #: A kernel, the types of its arguments by name, and its compile-time constants.

@@ -25,9 +25,9 @@ KEEP, FP8, BF16, AS_TF32 = (tl.constexpr(k) for k in range(4))
 def _fp8_bits(x):
     """Return the bits of an fp32 x as an e4m3 number: 1 sign bit, 4 exponent bits (bias 7), 3 fraction bits.
 
-    Integer arithmetic is used because only some devices convert to e4m3, and their conversions saturate. At and above
-    2^-6, 20 bits of the fraction are rounded off and the bias is changed. Below 2^-6, e4m3 numbers are multiples of
-    2^-9, and adding 1.5·2^23 rounds to these multiples.
+    Integer arithmetic is used because only some devices convert to e4m3, and because these conversions saturate. At
+    and above 2^-6, 20 bits of the fraction are rounded off and the bias is changed. Below 2^-6, e4m3 numbers are
+    multiples of 2^-9, and adding 1.5·2^23 rounds to these multiples.
     """
     bits = x.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
@@ -41,7 +41,10 @@ def _fp8_bits(x):
 
 @triton.jit
 def _bf16_bits(x):
-    """Return the bits of an fp32 x rounded to bf16, with integers because Triton's interpreter does not round."""
+    """Return the bits of an fp32 x rounded to bf16.
+
+    Integer arithmetic is used because Triton's interpreter does not round.
+    """
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(x == x, nearest, 0x7FC0).to(tl.int16)

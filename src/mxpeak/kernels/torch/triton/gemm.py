@@ -25,12 +25,12 @@ LARGE, SMALL = (128, 256, 3), (128, 128, 2)
 STAGE_BYTES = 128
 #: Rows of tiles per group, and warps per tile.
 GROUP, WARPS = 8, 8
-#: A tile for tests on the CPU, where the masked part of a full tile would take minutes.
+#: A tile for tests on the CPU. There, the masked part of a full tile would take minutes.
 TINY = 16
 
 
 class Operand(NamedTuple):
-    """B, with the distances of its rows and columns, one of which is 1."""
+    """The operand B, with the strides of its rows and columns, one of which is 1."""
 
     entries: Tensor
     row: Integer
@@ -50,7 +50,8 @@ def gemm_kernel(
     row, column = group * GROUP + member % height, member // height
 
     i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
-    # Beyond the edge the first rows are read again. This needs no mask, and their products are not stored.
+    # Beyond the edge, the first rows are read again. This needs no mask, and the products of these rows are not
+    # stored.
     a_at = A.entries + ((row * BM + i) % m).to(tl.int64)[:, None] * A.ld + inner[None, :]
     b_at = B.entries + ((column * BN + j) % n).to(tl.int64)[None, :] * B.column + inner[:, None] * B.row
     total = tl.zeros((BM, BN), tl.float32)
@@ -92,7 +93,7 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
 
 
 def tile_of(A: Tensor) -> tuple[int, int, int, int]:
-    """Return rows, columns and K of a tile, and its stages, for the device of A."""
+    """Return the numbers of rows, columns, and K of a tile, and the number of stages, for the device of A."""
     if not A.is_cuda:
         return TINY, TINY, TINY, 1
     depth = STAGE_BYTES // A.element_size()
@@ -111,7 +112,7 @@ def _form(operand: str, tile: tuple[int, int, int], depth: int) -> Form:
 
 
 COMPILED = [_form(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
-#: GPUs with FP8 (NVIDIA from sm_89), with the tile that fits on Hopper.
+#: GPUs with FP8 (NVIDIA from sm_89), with the tile that fits into Hopper's shared memory.
 COMPILED_FOR = {
     "sm_90": [_form(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*bf16", LARGE, 64))],
     "gfx942": [_form("*fp8e4nv", SMALL, 64)],

@@ -152,7 +152,7 @@ def launch_row_sums(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tens
 
 
 def _fold(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
-    """Sum each part of the columns, then add the parts in a fixed order, so that sums are reproducible."""
+    """Sum each part of the columns, then add the parts in a fixed order, so that the sums are reproducible."""
     m, n = len(lcg.starts), len(lcg.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
@@ -165,7 +165,7 @@ def _fold(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None,
 def _launch(
     kernel: Any, grid: tuple[int, int], lcg: LcgTables, diagonal: Tensor | None, *args: Any, **others: Any
 ) -> None:
-    """Launch a kernel with the tables of a lcg after its first arguments."""
+    """Launch a kernel with the tables of `lcg` after the arguments `args`."""
     unused = lcg.reals
     tables = Tables(*(lcg.reals, lcg.starts, lcg.a, lcg.c, lcg.i, lcg.j), unused if diagonal is None else diagonal)
     compile_ahead.launch(

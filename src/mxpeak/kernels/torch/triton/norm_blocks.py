@@ -43,7 +43,7 @@ class PartialSums(NamedTuple):
     """Partial sums, [slots, size] or [folds, slots, size], initially zero.
 
     origin   the line or position of the first number of a slot
-    fold     the distance of two folds
+    fold     the distance between two folds
     """
 
     sums: Tensor
@@ -55,7 +55,7 @@ class PartialSums(NamedTuple):
 class EntryForm(NamedTuple):
     """Compile-time properties of the entries of a batch, and of the blocks in which they are read.
 
-    WIDE   whether squares can leave fp64's range: entries are fp64 or complex128
+    WIDE   whether the squares of entries can leave fp64's range, because entries are fp64 or complex128
     """
 
     BANDED: bool
@@ -84,10 +84,9 @@ def _before(ig, size, first, nb, jump):
 
 @triton.jit
 def region(row, programs, ENTRIES: tl.constexpr):
-    """Return the first line, end line and first position of a program, its strip and block, and whether it needs no
-    masks.
+    """Return the region of a program: first line, end line, first position, strip, block, whether it is unmasked.
 
-    A program without work has no lines.
+    If a program has no work, the end line equals the first line.
     """
     C: tl.constexpr = ENTRIES.K * ENTRIES.BP
     strip, wide = programs.strip, programs.wide
@@ -143,7 +142,10 @@ def positions_of(K: tl.constexpr, BP: tl.constexpr):
 
 @triton.jit
 def _narrow(x):
-    """Convert a 16-bit x to fp32; the bits of a bf16 number are the upper half, which preserves subnormal numbers."""
+    """Convert a 16-bit x to fp32.
+
+    The bits of a bf16 number become the upper half of the fp32 number, which preserves subnormal numbers.
+    """
     if x.dtype == tl.bfloat16:
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -212,11 +214,10 @@ def _constants(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bo
 
 
 def forms(kernel: Any, loads: int, first: int, *types: Any, size: int = 4096, **constants: Any) -> list[Form]:
-    """Return a kernel for every type in three alternating layouts: contiguous, banded with arbitrary lines, and
-    strided.
+    """Return forms of a kernel, one per type of entries, with three layouts in alternation.
 
-    Blocks are those of a square matrix of this size. `first` selects the first layout, so that several calls combine
-    each type with each layout.
+    The layouts are contiguous, banded with arbitrary lines, and strided. Blocks are those of a square matrix of this
+    size. `first` selects the first layout, so that several calls combine each type with each layout.
     """
     kernels = []
     for k, dtype in enumerate((*TYPES, torch.complex128, torch.complex64)):

@@ -75,7 +75,7 @@ def fold_kernel(
 
     factors   the factors of lines and of positions
 
-    Launched without FMA contraction, so every operation is rounded.
+    The kernel is launched without FMA contraction, so that every operation is rounded.
     """
     COMPLEX: tl.constexpr = ENTRIES.COMPLEX
     SQUARED: tl.constexpr = WANTS.SQUARED

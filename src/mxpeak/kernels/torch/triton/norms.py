@@ -43,7 +43,7 @@ POSITIVE, INFINITE = tl.constexpr(2**63 - 1), tl.constexpr(0x7FF << 52)
 
 
 class Wants(NamedTuple):
-    """The results of a pass; sums along and across lines become maxima with LARGEST."""
+    """The results that a pass computes; with LARGEST, the sums along and across lines become maxima."""
 
     MAX: bool = False
     SQUARES: bool = False
@@ -98,7 +98,7 @@ def _size(k, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
-    """Add to Blue's three sums, or only to the first if squares stay within fp64's range."""
+    """Add the squares of x to Blue's three sums, or only to the first sum if squares stay within fp64's range."""
     if WIDE:
         is_large, is_small = x > LARGE, x < SMALL
         middle = tl.where(is_large | is_small, 0.0, x)
@@ -115,7 +115,7 @@ def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
 def pass_kernel(
     table, programs, tops, squares, by_line, by_position, TYPE: tl.constexpr, ENTRIES: tl.constexpr, WANTS: tl.constexpr
 ):
-    """Compute a program's largest |a_ij| and its squares, and sums or maxima of |a_ij| along and across lines.
+    """Compute a program's largest |a_ij|, its squares, and the sums or maxima of |a_ij| along and across lines.
 
     tops, squares   one maximum and three sums per program
     """

@@ -135,8 +135,9 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
 
 @triton.jit
 def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, TASK: tl.constexpr):
-    """Add values · x of `count` slots of one kind to `total`: SLOTS at a time, then the remaining slots by powers of
-    two.
+    """Add values · x of `count` slots of one kind to `total`.
+
+    SLOTS slots are added at a time, and the remaining slots by powers of two.
     """
     E4M3: tl.constexpr = TASK.E4M3
     SLOTS: tl.constexpr = TASK.SLOTS
@@ -185,7 +186,7 @@ def _add_part(total, chunk, x, A, PART: tl.constexpr, TASK: tl.constexpr):
 
 @triton.jit
 def _range_of(chunks):
-    """Return the first and the last + 1 of a program's chunks."""
+    """Return the range of a program's chunks: the first one, and the end."""
     begin = chunks.first + tl.program_id(0) * chunks.each
     return begin, tl.minimum(begin + chunks.each, chunks.end)
 
@@ -378,8 +379,8 @@ def _residual(real: str, kinds: int, parts: int) -> Form:
     return _form(residual_kernel, real, real, real, real, real, "*i32", real, kinds=kinds, parts=parts)
 
 
-#: All kernels and types add slots of a kind with the same code. The samples therefore have all kinds together once,
-#: and each kind with one other type and kernel.
+#: All kernels and types add slots of a kind with the same code. Therefore, the samples contain all kinds together
+#: once, and each kind once with a different type and kernel.
 COMPILED = [
     _sweep("*bf16", "*fp32", EVERY),
     _sweep("*u8", "*fp32", FARS.value),

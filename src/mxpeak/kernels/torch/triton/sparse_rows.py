@@ -19,12 +19,13 @@ Tensor = Any
 STENCIL = tl.constexpr(stencil.STENCIL)
 #: Slots per row of the stencil, and entries per program.
 SLOTS, ENTRIES = tl.constexpr(32), 1024
-#: Warps of a program that generates rows, and of a program that orders rows, which wait for each other.
+#: Warps of a program that generates rows, and of a program that orders rows. Programs that order rows wait for each
+#: other.
 MAKES, WARPS = 4, 1
 #: Rows per ordering program: few, because a program orders its rows serially.
 FEW = 8
-#: Maximum number of entries per row: for colors, because they are bits of a 64-bit number while the least free one is
-#: found, and for levels, because all entries of a row are in registers.
+#: Maximum number of entries per row, for colors and for levels. Colors are bits of a 64-bit number while the least
+#: free color is determined. For levels, all entries of a row are in registers.
 MOST, MOST_OF_LEVELS = 62, 512
 
 
@@ -117,7 +118,7 @@ def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, da
 
 
 def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Tensor:
-    """Return the color or the level of each row, if no row has more than `longest` entries."""
+    """Return the color or the level of each row; no row may have more than `longest` entries."""
     n = len(indptr) - 1
     group = torch.full((n,), -1, dtype=torch.int32, device=indptr.device)
     turn = torch.zeros(1, dtype=torch.int32, device=indptr.device)

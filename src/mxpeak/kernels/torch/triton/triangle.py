@@ -32,7 +32,7 @@ WHOLE, LOWER, UPPER = (tl.constexpr(part) for part in PARTS.values())
 
 
 class FoldTask(NamedTuple):
-    """What a kernel computes: the operation, the part of the matrix, whether to multiply by x, and whether to add."""
+    """The task of a kernel: the operation, the part of the matrix, and whether to multiply by x or add to `out`."""
 
     FORM: int
     PART: int
@@ -160,8 +160,9 @@ def launch_rows(
     *,
     add: bool = False,
 ) -> None:
-    """Compute the sum or maximum of each row; for a triangle, `distribution` is NB, p, P of the rows and of the
-    columns.
+    """Compute the sum or maximum of each row; `distribution` is NB, p, P of the rows and of the columns.
+
+    Only triangles need the distribution.
     """
     task = FoldTask(FORMS[form], PARTS[part], x is not None, add)
     _launch(device, row_kernel, A, x, out, task, distribution)

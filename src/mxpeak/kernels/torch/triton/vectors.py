@@ -24,8 +24,8 @@ Tensor = Any
 BLOCK, WARPS = 2048, 4
 #: Programs per unit of a GPU by bytes per number: as many as registers permit, so that all run at the same time.
 PROGRAMS = {4: 5, 8: 4}
-#: Programs per unit for a basis, and their warps.  On an H200, compared with 4 warps and PROGRAMS, passes over
-#: 6 to 24 vectors reach 0.83 of a copy's rate in fp32 instead of 0.64, and 0.97 in fp64 instead of 0.83.
+#: Programs per unit for a basis, and their warps. On an H200, compared with 4 warps and PROGRAMS, passes over 6 to 24
+#: vectors reach 83 % of a copy's rate in fp32 instead of 64 %, and 97 % in fp64 instead of 83 %.
 BASIS_PROGRAMS, BASIS_WARPS = 16, 2
 #: Minimum and maximum number of vectors of a basis in registers.
 FEWEST, MOST = 8, 64
