@@ -43,7 +43,7 @@ def read_text(path: str | Path, *, errors: str = "strict") -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a regular file, or of a pipe that a program writes to; at most MOST_BYTES.
+    """Return the bytes of a regular file, or of a pipe that a program writes to, if they are at most MOST_BYTES.
 
     Raises an OSError for a pipe without a writer, instead of waiting for one.
     """
@@ -81,7 +81,7 @@ def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
 
 
 def _first(file: int) -> bytes:
-    """Wait up to WRITER_S for the writer of a pipe, and return the first byte, or b"" if none is written yet."""
+    """Wait up to WRITER_S for the writer of a pipe; return the first byte, or b"" if no byte is written yet."""
     until = time.monotonic() + WRITER_S
     while True:
         try:

@@ -60,7 +60,7 @@ def quoted(text: str) -> str:
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Return the name with the most similar spelling, ignoring case, - and _; None if no name is similar."""
+    """Return the name with the most similar spelling, ignoring case, - and _, or None if no name is similar."""
 
     def plain(text: str) -> str:
         return text.lower().replace("_", "-")
@@ -95,7 +95,7 @@ def integer(least: int, most: int = LARGEST_N) -> ValueParser[int]:
 
 
 def count(least: int, most: int = LARGEST_N) -> ValueParser[int]:
-    """Return a parser of sizes in [least, most], in any usual notation: 20000, 20_000, 20k, 2e4."""
+    """Return a parser of sizes in [least, most] in any usual notation, such as 20000, 20_000, 20k or 2e4."""
     whole = integer(least, most)
 
     def parse(text: str) -> int:
@@ -161,12 +161,12 @@ def positive(text: str) -> float:
 
 
 def one_of(*choices: str, digits: bool = False) -> ValueParser[str]:
-    """Return a parser of one word of `choices`; with `digits`, also of its number in HPL.dat (0, 1, …)."""
+    """Return a parser of one word of `choices`; with `digits`, it also accepts the number in HPL.dat (0, 1, …)."""
     return ValueParser(name_in(choices, digits=digits).parse, f"{{{','.join(choices)}}}")
 
 
 def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[str]:
-    """Return a parser of one name from a list that extensions may extend; the help shows NAME."""
+    """Return a parser of one name from a list that extensions may extend; the placeholder in the help is NAME."""
 
     def parse(text: str) -> str:
         if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
@@ -179,7 +179,7 @@ def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[st
 
 
 def boolean(text: str) -> bool:
-    """Parse yes or no, as variables and files contain them."""
+    """Parse the text yes or no of a variable or a file."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off"):
@@ -238,7 +238,7 @@ def duration(text: str) -> str:
 
 
 def stall_limits(text: str) -> tuple[float, float] | None:
-    """Parse the limits for stalled ranks: a multiple of the longest step, and seconds; return None for off."""
+    """Parse the limits for stalled ranks, a multiple of the longest step and a time in seconds; return None for off."""
     if text == "off":
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
@@ -427,7 +427,7 @@ def resolve(
 
 
 def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], dat: Mapping[str, Any]) -> Setting:
-    """Return a setting that only an input file, or the result of a run with such a file, can contain."""
+    """Return the setting of a field without a flag, from an input file, from a recorded run, or its default."""
     if f.name in dat:
         return Setting(dat[f.name], "HPL.dat")
     if f.name not in file:
@@ -442,7 +442,7 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
 
 
 def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any:
-    """Parse a text with the given parser, or return None without a text; errors name the source of the text."""
+    """Parse a text with the given parser, or return None if there is no text; errors name the source of the text."""
     try:
         return None if text is None else parse(text)
     except UsageError as error:

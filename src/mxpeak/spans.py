@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """The state of a computation after a step: time, flops done, and the seconds of each phase so far."""
+    """The state of a computation after a step: the time, the flops done, and the seconds of each phase so far."""
 
     index: int
     elapsed_s: float
@@ -163,7 +163,7 @@ class Span:
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers; also single events if `events` is a list.
+    """Phase totals of one rank, and the observers; if `events` is a list, single spans are recorded as events.
 
     look          called at each step, on every rank; it may raise an error to end the computation
     running       whether a computation has begun and not ended
@@ -301,7 +301,7 @@ class Spans:
         return self.clock() - self.started
 
     def start(self, label: str, total_flops: float) -> None:
-        """Begin a computation of `total_flops`: clear the phases of the previous one and notify the observers."""
+        """Begin a computation of `total_flops`: clear the phases of the previous one, and notify the observers."""
         self._waiting.clear()
         self._begun.clear()
         self.known_phases.clear()

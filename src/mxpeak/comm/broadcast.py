@@ -63,7 +63,7 @@ def one_ring_modified(comm: Communicator, buffer: Buffer, root: int, tag: int = 
 
 
 def two_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast over two concurrent half rings: 0 → 1 → … → Q/2-1 and 0 → Q/2 → … → Q-1."""
+    """Broadcast over two concurrent half rings, 0 → 1 → … → Q/2-1 and 0 → Q/2 → … → Q-1."""
     middle = (comm.size + 1) // 2
     yield from _both(comm, buffer, root, [0, *range(1, middle)], [0, *range(middle, comm.size)])
 
@@ -76,7 +76,7 @@ def two_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], second: list[int]) -> Steps:
-    """Broadcast over two chains that start at the root concurrently; every other rank belongs to one of the chains."""
+    """Broadcast over two concurrent chains that start at the root; every other rank belongs to one of the chains."""
     if comm.rank != root:
         yield from chain(comm, buffer, root, first)
         yield from chain(comm, buffer, root, second)
@@ -93,13 +93,13 @@ def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast 0 → 1 whole, then by spread and roll among all other ranks."""
+    """Send the whole buffer from 0 to 1, then broadcast by spread and roll among all other ranks."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     yield from _spread_and_roll(comm, buffer, root, [r for r in range(comm.size) if r != 1])
 
 
 def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
-    """Send piece i from the root to order[i], and then complete all buffers by len(order)-1 rolls to the right.
+    """Send piece i from the root to order[i], and complete all buffers by len(order)-1 rolls to the right.
 
     The next receive is always posted in advance, because a long message starts only after its receive is posted.
     """

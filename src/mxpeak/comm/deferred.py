@@ -44,7 +44,7 @@ class _Later:
         return self.request is not None and self.request.test()
 
     def wait(self) -> None:
-        """Start the message after earlier ones of its channel, and wait for it."""
+        """Start the message after the earlier messages of its channel, and wait until it is complete."""
         WAITED_FOR.append(self)
         while self.request is None:
             self._posts.drive()

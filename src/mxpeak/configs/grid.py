@@ -65,7 +65,7 @@ class GridConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """Return the number of ranks that the largest given grid needs, or the given side or node grid."""
+        """Return the number of ranks that the largest given process grid needs, or the given side or node grid."""
         if self.grid is not None:
             return max(P * Q for P, Q in self.grid)
         if self.P is not None and self.Q is not None:
@@ -78,9 +78,10 @@ class GridConfig(RunConfig):
         return [{"P": P, "Q": Q} for P, Q in self.grids(ranks)]
 
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
-        """Return the process grids on `ranks` ranks: the given ones, completed, or the squarest with P <= Q.
+        """Return the process grids on `ranks` ranks: the given grids with missing sides added, or the squarest grid.
 
-        An explicit grid must use all ranks; only the grids of an HPL.dat file may leave ranks idle.
+        The squarest grid has P <= Q. An explicit grid must use all ranks; only the grids of an HPL.dat file may leave
+        ranks idle.
         """
         shapes = self._shapes(ranks)
         for P, Q in shapes:
@@ -123,7 +124,7 @@ def each(name: str, values: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def cases_of(case: type[AnyCase], config: GridConfig, *choices: Iterable[Mapping[str, Any]]) -> Iterator[AnyCase]:
-    """Yield a case for each combination of the choices, the last varying fastest; other fields come from the config."""
+    """Yield a case for each combination of the choices, the last varying fastest; config sets the other fields."""
     for combination in product(*choices):
         chosen = {name: value for choice in combination for name, value in choice.items()}
         shared = {f.name: getattr(config, f.name) for f in fields(case) if f.name not in chosen}

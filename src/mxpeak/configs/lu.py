@@ -84,7 +84,7 @@ class LuConfig(GridConfig):
     device_out: int = 6
 
     def on_chip(self, chip: str) -> dict[str, Any]:
-        """Return the defaults on a GPU with this name; NB is halved if a given N has too few blocks."""
+        """Return the defaults on a GPU with this name; NB is halved if the given N has too few blocks."""
         defaults = super().on_chip(chip)
         for nb in defaults.get("nb", ()):
             while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
@@ -113,7 +113,7 @@ class LuConfig(GridConfig):
 
     @property
     def report_to(self) -> str:
-        """Return the report's target in line 4 of a .dat file: 6 stdout, 7 stderr, otherwise the file of line 3."""
+        """Return the target of the report: stdout, stderr or a file, as in lines 3 and 4 of a .dat file."""
         return {6: "stdout", 7: "stderr"}.get(self.device_out, self.output_file)
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:

@@ -49,7 +49,10 @@ class Exchange:
         self._repeated = comm.repeated(*messages) if partners else None
 
     def begin(self, own: Vector, halo: Vector) -> Request | None:
-        """Start to send entries of x and to receive its halo; return None if there are no neighbors. Collective."""
+        """Start to send entries of x to the other ranks and to receive the halo of x. Collective.
+
+        Return None if there are no neighbors.
+        """
         if not self._partners:
             return None
         self._kernels.gather(own, self._rows, self._buffer)

@@ -74,7 +74,10 @@ class RankGroup:
         return own if self.is_serial else sqrt(self.sum(own * own))
 
     def collectively(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which does not communicate, or raise the error of one rank on all ranks."""
+        """Run `work` and return its result; if a rank fails, raise its error on all ranks.
+
+        `work` must not communicate.
+        """
         return validate_on_all(self.comm, work)
 
     def on_root(self, work: Callable[[], T]) -> T:

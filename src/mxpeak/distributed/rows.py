@@ -45,7 +45,10 @@ class RowBlock:
 
 
 def cuts(indptr: Array, ranks: int) -> list[int]:
-    """Return the first row of each rank, and n, for at least one row and about equal numbers of entries."""
+    """Return the first row of each rank, and n.
+
+    Each rank gets at least one row and about the same number of entries.
+    """
     n, nnz = len(indptr) - 1, int(indptr[-1])
     starts = [0]
     for k, at in enumerate(np.searchsorted(indptr, nnz * np.arange(1, ranks) / ranks), 1):

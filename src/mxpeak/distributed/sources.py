@@ -37,7 +37,7 @@ class GeneratedSystem:
         return self._generator.entries.kind != "unit-factors"
 
     def _make_diagonal(self) -> Vector | None:
-        """Return the diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or None if it is also random."""
+        """Return the diagonal over the rows: a constant, theta · Σ_{j≠i} |a_ij|, or None if the diagonal is random."""
         xp, m, generator = self._kernels.xp, self.rows.local_size, self._generator
         if generator.row_sum is not None:
             return xp.multiply(self._row_sums(xp.zeros(m)), generator.row_sum)
@@ -48,7 +48,7 @@ class GeneratedSystem:
         self._kernels.generate(A.local, self.rows, self.cols, self._generator.entries, self._diagonal)
 
     def store_with_sums(self, A: DistMatrix, W: Matrix) -> Matrix:
-        """Store the generated matrix in A; return A w over this rank's columns for the two rows w of W."""
+        """Store the generated matrix in A; return the products of this rank's columns with the two rows w of W."""
         sums = self._kernels.xp.zeros((2, self.rows.local_size))
         entries, diagonal = self._generator.entries, self._diagonal
         self._kernels.generate_with_sums(A.local, self.rows, self.cols, entries, diagonal, sums, W)
@@ -88,7 +88,7 @@ class Strips(Protocol):
     """Interface of a function that returns some rows of this rank's part of a matrix."""
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Matrix:
-        """Return these local rows in fp64, row-major or column-major; the first row is the first of a block.
+        """Return these local rows in fp64, row-major or column-major; the first of the rows begins a block.
 
         The function never raises an error: missing entries are NaN.
         """

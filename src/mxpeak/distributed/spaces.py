@@ -75,7 +75,7 @@ class Basis:
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2, with three reductions and four reads of Q; return its coefficients and its norm."""
+        """Append w by CGS2, with three reductions and four reads of Q; return the coefficients and the norm of w."""
         space, Q = self._space, self._Q[: self._k]
         h = space.project(Q, w)
         space.add_product(w, Q, -h)

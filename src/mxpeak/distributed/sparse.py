@@ -106,7 +106,7 @@ class SparseMatrix:
                 k.sweep_forward(self.A, b, x, keep=keep, part=Part.BOUNDARY)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
-        """Sweep backward to make a forward sweep symmetric; no halo is needed, because `keep` includes H x."""
+        """Sweep backward to make a forward sweep symmetric; this needs no halo, because `keep` includes H x."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
             return self._sweep_and_send(partial(self._kernels.sweep_backward, self.A, keep, x), x, send=send)
 

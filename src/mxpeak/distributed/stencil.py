@@ -88,7 +88,7 @@ class StencilProblem:
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
-        """Return a section of the result per level of a hierarchy, with global sizes and the bytes on this rank."""
+        """Return a section of the result for each level of a hierarchy: global sizes, and the bytes on this rank."""
         boxes = box.levels(len(self.colors))
         return [
             {
@@ -208,7 +208,7 @@ def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[O
 
 
 def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
-    """Return the fine row (2x, 2y, 2z), in the fine order, of each coarse point in the coarse order."""
+    """Return the row of the fine point (2x, 2y, 2z), in the fine order, for each coarse point in the coarse order."""
     half, point = box.coarser(), coarse.new_to_old
     x, y, z = point % half.nx, point // half.nx % half.ny, point // (half.nx * half.ny)
     return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]

@@ -216,7 +216,8 @@ class MixedSystem(DistributedSystem):
 class CgSystem(DistributedSystem):
     """A system A x = b for conjugate gradients in fp64, with the operations that HPCG counts.
 
-    The spans are ddot, waxpby, spmv and mg. The time of the sweeps is also in mg, and that of reductions in ddot.
+    The spans are ddot, waxpby, spmv and mg. The time of the sweeps is also included in mg, and the time of reductions
+    in ddot.
     """
 
     def __init__(

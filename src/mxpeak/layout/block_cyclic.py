@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def numroc(n: int, nb: int, p: int, P: int) -> int:
-    """Return the number of n entries that process p owns: full rounds of NB, plus its part of the last round.
+    """Return how many of n entries process p owns: full rounds of NB, plus its part of the last round.
 
     The name is that of the ScaLAPACK routine: NUMber of Rows Or Columns.
     """

@@ -11,11 +11,12 @@ from mxpeak.errors import UsageError
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the cores of each local rank: contiguous parts, the first len(cores) mod ranks with one core more.
+    """Return the cores of each local rank as contiguous parts.
 
-    If there are more ranks than cores, each rank has one core and some cores have several ranks (see
-    `oversubscribed`). Cores are then assigned cyclically, with a shift by one core after lcm(Q, C) ranks for C cores,
-    in the squarest grid P x Q. The shift separates ranks of one process column, which factor a panel together.
+    The first len(cores) mod ranks parts have one core more. If there are more ranks than cores, each rank has one core
+    and some cores have several ranks (see `oversubscribed`). Cores are then assigned cyclically, with a shift by one
+    core after lcm(Q, C) ranks for C cores, in the squarest grid P x Q. The shift separates ranks of one process
+    column, which factor a panel together.
     """
     if not cores:
         raise UsageError("the list of cores is empty; use at least one core")
@@ -49,7 +50,7 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
 def split_masks(
     masks: Sequence[Sequence[int]], near: Sequence[Sequence[int]], rows: Sequence[int | None]
 ) -> list[list[int]]:
-    """Return the cores of each local rank, after cores that several ranks may use are divided among these ranks.
+    """Divide cores that several ranks may use among these ranks, and return the cores of each local rank.
 
     masks[rank] are the cores that the launcher allows for a rank, and near[rank] those near its device. rows[rank] is
     its process row if the ranks of a row compute alternately. Only ranks that are not bound by a launcher share the

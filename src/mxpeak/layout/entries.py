@@ -50,6 +50,9 @@ MIX = 0x94D049BB133111EB
 
 
 def normal(z: int) -> float:
-    """Return a standard normal number from 64 random bits: sqrt(-2 ln u)·cos(2 pi v), u and v of 32 bits, never 0."""
+    """Return a standard normal number, sqrt(-2 ln u)·cos(2 pi v), for 64 random bits.
+
+    u and v are in (0, 1), from 32 bits each.
+    """
     u, v = ((half + 0.5) * 2.0**-32 for half in (z >> 32, z & 0xFFFFFFFF))
     return sqrt(-2.0 * log(u)) * cos(2.0 * pi * v)

@@ -66,7 +66,7 @@ def register(name: str, make: Callable[[GeneratorParameters], Generator]) -> Non
 def generator(
     name: str, n: int, *, seed: int = 100, scale: float | None = None, condition: float = 1000.0
 ) -> Generator:
-    """Return the named generator for order n; `scale` is c or theta, `condition` applies to fasi-higham.
+    """Return the named generator for order n; `scale` is c or theta, and `condition` is for fasi-higham.
 
     b is column n of the same sequence. For icl, b has its own sequence; for fasi-higham, b is U[-1, 1].
     """
@@ -81,7 +81,7 @@ def generator(
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
-    """Return the entries of A, U[-1, 1], and those of b, the next column of the sequence."""
+    """Return the entries of A, U[-1, 1], and of b, which is the next column of the same sequence."""
     A = Entries("lcg", n, seed=seed, scale=-2.0, shift=1.0)
     return A, _next_column(A)
 
@@ -168,7 +168,7 @@ MAKERS: dict[str, Callable[[GeneratorParameters], Generator]] = {
 
 
 def unit_factors_beta(n: int, condition: float) -> float:
-    """Return the beta for which cond(A) is `condition`, by bisection: cond is 1 at beta = 0 and grows without bound.
+    """Return the beta for which cond(A) is `condition`, by bisection; cond(A) grows from 1 at beta = 0 without bound.
 
     For n = 1, A is (1) for any beta.
     """

@@ -131,13 +131,13 @@ def _division(whole: int, part: int) -> str:
 
 
 def nearest_node_grids(P: int, Q: int, p: int, q: int) -> list[tuple[int, int]]:
-    """Return the three node grids nearest to p x q that tile P x Q, preferring those with as many ranks per node."""
+    """Return the three node grids nearest to p x q that tile P x Q; those with p*q ranks per node come first."""
     tiling = [(a, b) for a in divisors(P) for b in divisors(Q)]
     return sorted(tiling, key=lambda ab: (ab[0] * ab[1] != p * q, abs(ab[0] - p) + abs(ab[1] - q), ab))[:3]
 
 
 def node_grids(P: int, Q: int, ranks: int) -> list[tuple[int, int]]:
-    """Return all node grids of `ranks` ranks that tile P x Q, in the order of their process rows."""
+    """Return all node grids of `ranks` ranks that tile P x Q, ordered by their number of process rows."""
     return [(p, ranks // p) for p in divisors(P) if ranks % p == 0 and Q % (ranks // p) == 0]
 
 

@@ -218,7 +218,7 @@ class Sections(NamedTuple):
 
 
 def split_steps(steps: Sequence[LuStep], cols: BlockCyclic, split: int) -> int:
-    """Return the number of steps, from the first, whose next panel is within the left section, columns 0:split."""
+    """Return the number of steps with a split update: those whose next panel is within local columns 0:split."""
     for step, following in pairwise(steps):
         if cols.local_start(following.j1) > split:
             return step.k

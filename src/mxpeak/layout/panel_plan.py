@@ -63,7 +63,7 @@ def _factor(c0: int, c1: int, nbmin: int, ndiv: int, rfact: str) -> Iterator[Pan
 
 
 def _parts(c0: int, c1: int, nbmin: int, ndiv: int) -> Iterator[tuple[int, int]]:
-    """Yield c0:c1 in at most NDIV parts, each except the last a multiple of NBMIN columns."""
+    """Divide c0:c1 into at most NDIV parts; each part except the last is a multiple of NBMIN columns."""
     units = -(-(c1 - c0) // nbmin)
     width = -(-units // ndiv) * nbmin
     for cm in range(c0, c1, width):

@@ -84,7 +84,7 @@ class LocalMoves:
 
 
 def local_moves(moves: RowMoves, j0: int, rows: BlockCyclic) -> LocalMoves:
-    """Return the moves by process row, with the local row indices of process row rows.p."""
+    """Return the moves by process row, with local row indices for the process row of `rows`."""
     jb, P, me = len(moves.into_u), rows.P, rows.p
     u_rows: list[list[int]] = [[] for _ in range(P)]
     my_sources: list[int] = []

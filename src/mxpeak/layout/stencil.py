@@ -54,7 +54,7 @@ class Neighbor:
 
     @property
     def first_received(self) -> Triple:
-        """Return the first point that is received, in this box's coordinates: just outside the box."""
+        """Return the first point that is received, which is just outside the box, in this box's coordinates."""
         return _triple(at + d for at, d in zip(self.first, self.direction))
 
 
@@ -156,7 +156,10 @@ class Box:
 
     @property
     def global_coarse_nnz(self) -> int:
-        """Return the number of entries on the next level, which has the even points: Π (3·gn/2 - 1) for even sides."""
+        """Return the number of entries on the next level, Π (3·gn/2 - 1) for even sides.
+
+        The next level has every second point in each dimension.
+        """
         self.coarser()
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 
@@ -235,7 +238,7 @@ def aspect(shape: Triple) -> float:
 
 
 def good_ranks(ranks: int) -> tuple[int, ...]:
-    """Return the nearest rank counts, below and above, for which the process grid satisfies the aspect rule."""
+    """Return the nearest numbers of ranks, below and above, for which the process grid satisfies the aspect rule."""
     if _good(ranks):
         return (ranks,)
     below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))
@@ -248,7 +251,7 @@ def _good(ranks: int) -> bool:
 
 
 def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
-    """Return the nearest sides, below and above n, that can be halved levels - 1 times; n itself if possible."""
+    """Return the nearest sides below and above n that can be halved levels - 1 times; return n itself if it can."""
     step = 2 ** (levels - 1)
     below = n // step * step
     return (n,) if below == n else tuple(size for size in (below, below + step) if size)

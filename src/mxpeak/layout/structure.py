@@ -66,7 +66,7 @@ def _under(m: int, n: int, above: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The structure of an m×n matrix, which defines all entries by those that are read.
+    """The structure of an m×n matrix: the entries that are read, and how they define all other entries.
 
     band       the entries that are read (mirrored: each also defines a_ji)
     mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read separately and counted once

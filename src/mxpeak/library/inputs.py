@@ -136,7 +136,7 @@ def as_tensor(x: Any) -> Any:
 
 
 def device_of(values: Any) -> str | None:
-    """Return the torch name of the device of the values: cpu, cuda:0 ...; None for Python numbers."""
+    """Return the torch name of the device of the values, such as cpu or cuda:0; return None for Python numbers."""
     if is_tensor(values):
         return str(values.device)
     return "cpu" if hasattr(values, "dtype") else None

@@ -67,7 +67,7 @@ class FactorPrecision(NamedTuple):
 def choose_precision(
     n: int, dtype: np.dtype[Any], requested: str, rhs: int, device: Any = None, engine: str = "lapack"
 ) -> FactorPrecision:
-    """Return the precision of the factors; "auto" selects the lowest precision that is faster.
+    """Return the precision of the factors; "auto" selects the lowest precision that is faster than fp64.
 
     On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
     equally fast, only 16-bit formats could be faster, but they are not: on an H100 at n = 24,576, fp16 takes 0.76 s,
@@ -122,7 +122,7 @@ def fp64_refactoring_pays(n: int, rhs: int) -> bool:
 
 
 def max_gmres_steps(n: int, requested: str) -> int:
-    """Return the maximum number of GMRES steps, which must not take longer than fp64 factors if these are allowed."""
+    """Return the maximum number of GMRES steps; with `auto`, they must not take longer than an fp64 factorization."""
     return MOST_STEPS if requested != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
 
 

@@ -232,7 +232,7 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
 
 
 def _output(command: list[str]) -> tuple[str, str, int]:
-    """Run a command and return its output and exit code; the command ends with this process and on Ctrl-C."""
+    """Run a command and return its output and exit code; end the command if this process ends or on Ctrl-C."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # The command has its own process group, so that only this process receives Ctrl-C and forwards it once.
     with subprocess.Popen(command, start_new_session=True, env=child_environment(), **pipes) as process:

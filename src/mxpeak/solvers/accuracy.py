@@ -32,7 +32,7 @@ class Accuracy(NamedTuple):
 
 
 def plain_lu(n: int, rhs: int = 1, *, is_complex: bool) -> float:
-    """Return the backward error that plain LU rarely exceeds: max(4/n, 2^-7), or 2·sqrt(2) times that if complex.
+    """Return the backward error that plain LU rarely exceeds: max(4/n, 2^-7), times 2·sqrt(2) for a complex matrix.
 
     To first order, the rounding error of a complex product is up to 2·sqrt(2)·u and that of a real product u (Higham
     2002, section 3.6). The bound is twice as large for many right-hand sides, because their worst error varies more.

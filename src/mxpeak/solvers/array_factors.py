@@ -47,7 +47,7 @@ SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 
 
 class DenseBackend(NamedTuple):
-    """Kernels, the type of A and the types of its factors; `prepare` compiles products, `check` rejects NaN."""
+    """The kernels, the type of A and the types of its factors; `prepare` compiles products, and `check` rejects NaN."""
 
     kernels: DenseKernels
     own: DType
@@ -228,7 +228,7 @@ class ArrayFactors(Factorization):
         return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
 
     def transposed(self) -> ArrayFactors | None:
-        """Return the factors of A^T, which are the same arrays, or None if they are less accurate than plain LU."""
+        """Return the factors of A^T, which use the same arrays, or None if they are less accurate than plain LU."""
         return ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
 
     @cached_property
@@ -262,7 +262,7 @@ class ArrayFactors(Factorization):
         return finer or any(not eta <= enough for eta in columns.etas)
 
     def least_size(self) -> float:
-        """Return the smallest nonzero |lu_ij| of the eliminated rows, or 1 if none is smaller."""
+        """Return the smallest nonzero |lu_ij| of the eliminated rows, or 1 if it is not smaller."""
         return min(1.0, _least_size(self.xp, self.lu.LU, self.singular))
 
 

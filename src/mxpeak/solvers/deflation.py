@@ -23,7 +23,7 @@ from mxpeak.solvers.refine import refine_columns
 
 
 class DeflatedFactors(ArrayFactors):
-    """Factors of A' = A_s + tau e_i e_j^T that solve systems with A_s, or with A' while rho is zero.
+    """Factors of A' = A_s + tau e_i e_j^T that solve systems with A_s, or with A' until rho is set.
 
     z, rho       A'^-1 e_i in the type of A, and tau / (1 - tau z_j)
     """
@@ -90,7 +90,7 @@ def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
 
 
 def _with_z(factors: DeflatedFactors) -> DeflatedFactors | None:
-    """Return the factors of A' with z and ρ added, or None if z is less accurate than plain LU."""
+    """Compute z and ρ and return factors of A' that contain both; return None if z is less accurate than plain LU."""
     xp, n, matrix = factors.xp, factors.n, factors.matrix
     e = xp.zeros((n, 1), dtype=matrix.A.dtype)
     e[factors.i] = 1.0

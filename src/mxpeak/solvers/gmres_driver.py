@@ -127,12 +127,12 @@ class GmresDriver:
         self._install(setup)
 
     def _formats_for(self, A: Csr, choice: Choice) -> Formats:
-        """Return the formats of the precision; with factors, A is not rounded, because they are very close to A^-1."""
+        """Return the formats for the precision; complete factors are so close to A^-1 that A is not rounded."""
         rows, precision = rows_of(self._kernels, A), self._options.precision
         return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
 
     def _sweep_order(self, choice: Choice) -> str:
-        """Return the order of sweeps: the natural order is best for sweeps that end at the borders of ranks."""
+        """Return the order of sweeps; the natural order is best if each rank sweeps only over its own rows."""
         if self._options.smoother != "auto":
             return self._options.smoother
         return "coloured" if self.group.is_serial or choice.name == "amg" else "natural"
@@ -291,7 +291,7 @@ class GmresDriver:
         return self.plan.scaling.relative(self._matrix.unordered(r), b)
 
     def _promote_to_fp64(self, result: SolveResult, b: Vector) -> bool:
-        """Continue in fp64 from the best x so far, for this and all later right-hand sides; return True."""
+        """Continue in fp64 from the best x so far, for this right-hand side and all later ones; return True."""
         y = self._matrix.unordered(self.problem.system.go_back())
         self.notes.append(
             f"with values in {self._formats.values} and vectors in {self._formats.vectors} GMRES stagnated: after "

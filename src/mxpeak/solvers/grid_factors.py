@@ -116,7 +116,7 @@ class GridFactors(Factorization):
 
     @property
     def usable_for_gmres(self) -> bool:
-        """Return True: GMRES shows whether it converges, at a lower cost than a condition estimate."""
+        """Return True, because trying GMRES costs less than estimating the condition number."""
         return True
 
     def _abs_sums(self) -> tuple[Vector, Vector]:
@@ -141,7 +141,7 @@ class GridFactors(Factorization):
         return bool(balanced((-of_rows_low, of_rows_high), (-low, high)))
 
     def least_size(self) -> float:
-        """Return the smallest nonzero |lu_ij|, or 1 if none is smaller."""
+        """Return the smallest nonzero |lu_ij|, or 1 if it is not smaller."""
         xp, least = self.xp, 1.0
         for row in self.LU.local:
             sizes = xp.abs(row)
@@ -178,7 +178,7 @@ class GridFactors(Factorization):
         return GridEquations(self, scaled=scaled, transposed=transposed)
 
     def scales(self, *, transposed: bool) -> Vector | None:
-        """Return the global vector R, or C for the rows of A^T; return None if A is not scaled."""
+        """Return the global vector R, or C if the system is transposed; return None if A is not scaled."""
         if self.balance is None:
             return None
         return self.gathered(self.balance.C if transposed else self.balance.R, over_rows=not transposed)
@@ -192,7 +192,7 @@ class GridFactors(Factorization):
         return self._permuted(self._solver.solve_transposed(B), self._back)
 
     def _permuted(self, r: Matrix, sources: Vector) -> Matrix:
-        """Return the vector with the entries r[sources[i]]; every rank gathers all of r, 8·N bytes per column."""
+        """Return the vector with the entries r[sources[i]]; every rank gathers r, which takes 8·N bytes per column."""
         return self.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
 
     def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
@@ -228,7 +228,7 @@ class GridEquations(Equations):
         return columns_of(self.xp, V, [j])[:, 0]
 
     def row_errors(self, X: Matrix, R: Matrix, B: Matrix) -> list[float]:
-        """Return the row-wise error of each column of the user's system, in n·u, with one product with |A|."""
+        """Return the row-wise error of each column of the user's system, in n·u; this takes one product with |A|."""
         _, sizes, moduli = self._factors.matrix
         x, r, b = (moduli(V) for V in (X, R, B))
         D = (sizes.multiply_transposed if self._transposed else sizes.multiply)(x) + b

@@ -75,7 +75,7 @@ class Space(Protocol):
 
 
 class LeastSquares:
-    """The problem min || rho e_1 - H t ||, to which each step adds a column of H; R t = g after all rotations."""
+    """The problem min || rho e_1 - H t ||; each step adds a column of H, and after all rotations R t = g."""
 
     def __init__(self, rho: float):
         self.R: list[list[Scalar]] = []  # the columns of R
@@ -103,7 +103,7 @@ class LeastSquares:
         self.g[-1:] = [c * last, -s.conjugate() * last]
 
     def solve(self) -> list[Scalar]:
-        """Return t = R^-1 g, with t_k = 0 if r_kk = 0, as for a singular B with an exhausted Krylov space."""
+        """Return t = R^-1 g; t_k is 0 if r_kk = 0, which occurs for a singular B with an exhausted Krylov space."""
         t: list[Scalar] = []
         for k in reversed(range(len(self.R))):
             above = sum(self.R[k + 1 + i][k] * t_i for i, t_i in enumerate(t))
@@ -169,7 +169,7 @@ class Solve:
     estimates: list[float] = field(default_factory=list)
 
     def by_step(self) -> list[float]:
-        """Return the residual at the start and after each step: computed at the end of a cycle, estimated within it."""
+        """Return the residuals at the start and after each step, computed after each cycle and estimated within it."""
         residuals, first = self.history[:1], 0
         for steps, residual in zip(self.cycles, self.history[1:]):
             residuals += [*self.estimates[first : first + steps - 1], residual]

@@ -135,7 +135,7 @@ def global_indices(index_map: IndexMap, xp: Any) -> Indices:
 
 
 def whole(values: Matrix, index_map: IndexMap, size: int, xp: Any) -> Matrix:
-    """Return a vector of full length with this rank's values at their global indices, and zeros at all others."""
+    """Return a vector of full length with this rank's values at their global indices, and zeros elsewhere."""
     full = xp.zeros((*values.shape[:-1], size), dtype=xp.float64)
     full[..., global_indices(index_map, xp)] = values
     return full

@@ -526,7 +526,10 @@ def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
 def _overwrite(
     xp: Any, blocks: tuple[Block, Block], changed: tuple[Block, Block], which: list[int], better: list[int]
 ) -> None:
-    """Overwrite columns `which` of the blocks with the changed ones that are better."""
+    """Replace columns of both blocks by changed columns.
+
+    Column k of the changed blocks belongs to column which[k]; only the columns k in `better` are used.
+    """
     if better:
         at = xp.asarray([which[k] for k in better])
         for V, v in zip(blocks, changed):

@@ -23,7 +23,7 @@ class ResidualNorms:
     b_inf: float
 
     def scaled(self, n: int, u: float) -> float:
-        """Return ||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N) in the infinity norm, or 0 for N = 0."""
+        """Return ||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N) in the infinity norm, or 0 if N = 0."""
         return backward_error(self.residual, self.A_inf, self.x_inf, self.b_inf, n, u)
 
 

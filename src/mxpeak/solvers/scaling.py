@@ -111,9 +111,9 @@ def equilibration(kernels: DenseKernels, A: Matrix) -> Balance:
 
 
 def balanced_copy(kernels: DenseKernels, A: Matrix, scales: Balance, W: Matrix) -> tuple[Vector, Vector, float]:
-    """Set W = R A C and return what `scaled_copy` returns, even if products of two scales are beyond the range.
+    """Set W = R A C and return the results of `scaled_copy`, even if products of two scales are beyond the range.
 
-    In that case half of the exponents are applied first; the intermediate values are between those of A and W.
+    If they are, half of the exponents are applied first; the intermediate values are between those of A and W.
     """
     (R_min, R_max), (C_min, C_max) = ends(scales.R), ends(scales.C)
     if R_max * C_max < FARTHEST and R_min * C_min > 1.0 / FARTHEST:
@@ -140,7 +140,7 @@ def safe_minimum(xp: Any, dtype: Any) -> float:
 
 
 def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
-    """Return 2^k A and k if all entries of A are tiny, otherwise A and 0; the first row usually decides."""
+    """Return 2^k A and k if all entries of A are tiny, otherwise A and 0; usually only the first row is examined."""
     tiny = safe_minimum(xp, A.dtype)
     if not (max(_largest_of_columns(xp, A[:1])) < tiny and 0.0 < (largest := max(_largest_of_columns(xp, A))) < tiny):
         return A, 0

@@ -113,7 +113,7 @@ _waiting: dict[Channel, None] = {}
 
 
 def begin_all() -> None:
-    """Start all posted messages, channel by channel, in the order of each channel's first message."""
+    """Start all posted messages, one channel after the other, in the order of each channel's first message."""
     while _waiting:
         channel = next(iter(_waiting))
         del _waiting[channel]

@@ -81,7 +81,7 @@ class Mail(Post):
         return False
 
     def close(self) -> None:
-        """Close all connections, so that the other ranks lose this rank."""
+        """Close all connections, so that the other ranks detect the end of this rank."""
         for line in self._lines.values():
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
@@ -165,7 +165,7 @@ def meet(
 
 
 def _remaining_s(until: float) -> float:
-    """Return the remaining seconds until the deadline, at least those of one attempt."""
+    """Return the seconds until the deadline, or the time for one attempt if that is longer."""
     return max(0.01, until - monotonic())
 
 

@@ -123,7 +123,7 @@ class _Receive:
 
 
 def _flat(buffer: Buffer) -> Any:
-    """Return the buffer's memory as a flat view; a non-contiguous buffer is an error, as in MPI."""
+    """Return the buffer's memory as a flat view; as in MPI, raise an error for a non-contiguous buffer."""
     array = np.asarray(buffer)
     flat = array.reshape(-1, order="A")
     assert np.shares_memory(flat, array) or array.size == 0, "a communication buffer must be contiguous"

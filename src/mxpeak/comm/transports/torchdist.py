@@ -67,7 +67,7 @@ class TorchDist(Communicator):
         self.rank, self.size = group.rank, group.size
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group with NCCL between its GPUs, or None without NCCL or if ranks share a GPU."""
+        """Return this group with NCCL between its GPUs; return None if NCCL is missing or ranks share a GPU."""
         location = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
         locations = self._all_objects(location)
         if len({where[:2] for where in locations}) < self.size or not all(has_nccl for *_, has_nccl in locations):
@@ -114,7 +114,7 @@ class TorchDist(Communicator):
         return self._channels.collective
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Reduce in place; results are bitwise identical on all ranks, because one rank or ring adds."""
+        """Reduce the buffer in place; the result is bitwise identical on all ranks, because one rank or ring adds."""
         numbers, land = self.transport.numbers(buffer)
         x = as_tensor(numbers)
         if op == "sum":

@@ -55,9 +55,9 @@ class Ranks:
         return results
 
     def fetch(self) -> Any:
-        """Return a completed future of the solution x that the last call stored on rank 0.
+        """Return a completed future of the solution x that the last call has stored on rank 0.
 
-        The caller must hold the lock from before `call` until after `fetch`.
+        The caller must hold the lock returned by `turn` from before `call` until after `fetch`.
         """
         x = self._submit(0, seats.fetch)
         self._wait([x])

@@ -362,7 +362,7 @@ _kernels: WeakKeyDictionary[Any, Kernels] = WeakKeyDictionary()
 
 @contextmanager
 def computing(comm: Communicator) -> Iterator[Kernels]:
-    """Provide the host's kernels for these ranks, created once, with BLAS on one thread. Collective."""
+    """Provide the host's kernels for these ranks, with BLAS on one thread; create them only once. Collective."""
     with blas.one_thread():
         if comm not in _kernels:
             placement = bind_to_cores(comm, None)

@@ -108,7 +108,7 @@ class Estimates:
         return Estimates.known, (self.values(), self.time_s)
 
     def values(self) -> tuple[Any, ...]:
-        """Return the values, for instance condition number and growth; compute them on first use."""
+        """Return the values, such as condition number and growth; compute them on first use."""
         if self._compute is not None:
             begin = time.perf_counter()
             self._values, self._compute = self._compute(), None

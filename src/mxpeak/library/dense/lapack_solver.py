@@ -206,7 +206,7 @@ def _in_range(x_inf: float, b_inf: float, low: float) -> bool:
 def _sampled_residual(
     W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
 ) -> tuple[Array, float, bool]:
-    """Compute `_residual` for a random combination of the columns, with the largest entries `x_inf` and `b_inf`."""
+    """Compute `_residual` for a random combination of the columns; `x_inf` and `b_inf` are their largest entries."""
     n, k = X.shape
     suits = bool(b_inf.min() > of.low) or bool(((b_inf == 0.0) | (b_inf > of.low)).all())
     suits = suits and bool(b_inf.max() < 1.0 / of.low) and bool(x_inf.max() < inf)

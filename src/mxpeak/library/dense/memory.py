@@ -1,4 +1,4 @@
-"""Estimate the memory per rank of distributed systems, and raise an error before the allocation if it is too large."""
+"""Estimate the memory per rank of distributed systems; raise an error before the allocation if it is too large."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1)
 def check_memory(
     comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, in_use: int = 0, parts: int = 1
 ) -> int:
-    """Return the bytes that a rank needs; raise a ResourceError if a node has fewer beyond those in use. Collective."""
+    """Return the bytes that a rank needs; raise a ResourceError if a node has too little memory. Collective.
+
+    `in_use` are the bytes that this rank already uses, which count as free.
+    """
     ranks_per_node, free = _free_bytes(comm, in_use)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
     if need <= free:

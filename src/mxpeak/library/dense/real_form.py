@@ -23,7 +23,7 @@ def real_form(source: Source) -> Strips:
     """Return the strips of the real form of a complex matrix, in blocks of order 2·NB on the same ranks."""
 
     def strips(rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows in row-major order; they must start with a whole 2×2 block."""
+        """Return the local rows in row-major order; `local` must start with a whole 2×2 block."""
         Z = source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
@@ -50,7 +50,7 @@ def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
 
 
 def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return B (n, k) as right-hand sides of the real system; for a real A, real parts and then imaginary parts.
+    """Return B (n, k) as right-hand sides of the real system; if A is real, real parts precede imaginary parts.
 
     For a complex A, `conjugated` selects conj(B): A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the
     real form solves.

@@ -58,7 +58,7 @@ def _depth(values: Any) -> int:
 def solve_stack(
     A: Input, b: Input, device: str, precision: str, solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve all systems of a stack with NumPy; solve those that fail the check again with `solve_single`.
+    """Solve all systems of a stack with NumPy; solve the systems that fail the check again with `solve_single`.
 
     If a precision is requested, `solve_single` solves all systems.
     """
@@ -118,7 +118,7 @@ def solve_together(A: Array, B: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
-    """Return eta of each system; for many right-hand sides, that of a random combination of their scaled columns."""
+    """Return eta of each system; for many right-hand sides, use a random combination of their scaled columns."""
     n, k = B.shape[-2:]
     A_inf = A_inf[..., None]
     scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
@@ -202,7 +202,7 @@ def _info(
 
 
 def _as_columns(A: tuple[int, ...], b: Array) -> Array:
-    """Return b with the shape (..., n, k), with NumPy's rules: a one-dimensional b is a vector for all systems."""
+    """Return b as (..., n, k) by NumPy's rules: a one-dimensional b is one vector for all systems."""
     n = A[-1]
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:

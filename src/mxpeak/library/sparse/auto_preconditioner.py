@@ -201,7 +201,7 @@ def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
 
 
 def skew(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the sum of |A - A^T| divided by that of |A + A^T|, over the diagonal blocks of all ranks. Collective."""
+    """Return the sum of |A - A^T| divided by the sum of |A + A^T| over the diagonal blocks of all ranks. Collective."""
     A = A if group.is_serial else A[:, : A.shape[0]]
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):

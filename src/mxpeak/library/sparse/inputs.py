@@ -1,4 +1,4 @@
-"""Validate the arguments of `gmres`: options, a square sparse A, and a b with as many rows, finite and real.
+"""Validate the arguments of `gmres`: options, a square sparse A, and a finite real b with as many rows as A.
 
 If ranks share a system, each rank passes some rows of A and the same rows of b.
 """

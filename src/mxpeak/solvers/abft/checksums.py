@@ -235,7 +235,7 @@ class Checks(ABC):
         return [rows[0]] if is_corrected else []
 
     def _column(self, row: int, differing: Differing) -> int | None:
-        """Return the column of a local row's only wrong entry, or None. Collective over the process row."""
+        """Return the column of the only wrong entry in a local row, or None. Collective over the process row."""
         A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
         columns = _marked(odd)
@@ -308,7 +308,7 @@ def checking(checks: Checks | None) -> Iterator[None]:
 
 
 def root_mean_square(xp: Any, size: Vector) -> float:
-    """Return the root mean square of a vector's finite entries, or 0 if there is none or it overflows."""
+    """Return the root mean square of a vector's finite entries, or 0 if no entry is finite or the result overflows."""
     finite = size[xp.isfinite(size)]
     root = float(xp.sqrt(xp.mean(xp.square(finite)))) if len(finite) else 0.0
     return root if isfinite(root) else 0.0

@@ -56,7 +56,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Sums over a rank's rows, the largest difference caused by rounding, and the local rows with larger differences.
+    """The sums over a rank's rows, the limits for the effect of rounding, and the local rows above their limits.
 
     rows    rows with wrong entries
     sums    rows in which only a sum is wrong

@@ -1,4 +1,4 @@
-"""HPL-MxP with checksums: compare the sums of the matrix with those predicted from the factors in memory.
+"""HPL-MxP with checksums: compare the sums of the matrix with sums that are predicted from the factors in memory.
 
 The sums s of the rows at the last check are updated with the operands of the update, L_row = CAST(L21) and U_col =
 CAST(U12), which are computed again from L and U. Here s is either sum, and w is either weight:
@@ -7,8 +7,8 @@ CAST(U12), which are computed again from L and U. Here s is either sum, and w is
     rows of its block              s  = L11 (U11 w + U12 w)
     remaining rows                 s  = A22 w                               is checked, and begins the next sums
 
-L and U are read once for this purpose and rounded at the same time. Therefore, s and A22 differ by no rounding of
-operands. The limit of the difference is, for every row,
+L and U are read once for this purpose and rounded at the same time. Therefore, the rounding of operands causes no
+difference between s and A22. The limit of the difference is, for every row,
 
     limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + EVERY)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
@@ -19,19 +19,19 @@ expression under the root contains:
 - Solves, whose products may have operands of the low precision. Each of the two operands is rounded with a variance of
   u_low²/6. t' is the part of t from the columns that were solved for: U11 for the rows below, and U12 for the rows of
   the block.
-- Sums in FP32. NB products that are added sequentially have a variance of NB/6·u_32²·l²t. The sums of the check over
-  at most N columns with two products each have at most N/6 if the compiler adds in four lanes or more (up to N/2 in
-  rows of a few columns, which 8 sigmas cover). Each of EVERY steps rounds the remaining matrix once, with a square of
-  s_i² and Σ l²t: u_32²/3. Together this is at most (N + EVERY)/3. s_i² represents the squares in a row; it is at least
-  the mean over the rows, because a sum with random signs may be near zero by chance.
+- Sums in FP32. NB products that are added sequentially have a variance of NB/6·u_32²·l²t. The sums of the check run
+  over at most N columns with two products each. They contribute at most N/6 if the compiler adds in four lanes or more
+  (up to N/2 in rows of a few columns, which the factor 8 covers). Each of EVERY steps rounds the remaining matrix once,
+  with a variance of u_32²/3 times s_i² and Σ l²t. Together this is at most (N + EVERY)/3. s_i² represents the squares
+  in a row; it is at least the mean over the rows, because a sum with random signs may be near zero by chance.
 
-l_ik² t_k is computed together with the sums: if entries grow after a small pivot, the terms are much larger than their
-remainder. If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: the errors
-of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
+l_ik² t_k is computed together with the sums, because after a small pivot the terms are much larger than the entries
+that remain. If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: the
+errors of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
-If operands were wrong on some rank (by a cast, a message, or a flip in their buffers), they differ from the operands
-that the check computes, and the difference appears in A22 of that rank. The row sums of L and U at the time of the
-check are kept and compared at the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of the rows.
+If the operands on a rank are wrong (because of a cast, a message, or a flip in their buffers), they differ from the
+operands that the check computes, and the difference appears in A22 of that rank. The row sums of L and U at the time
+of the check are kept and compared at the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of the rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class USums(NamedTuple):
 
 
 class MixedChecks(Checks):
-    """The checks of `lu.factorize`, for update operands of a given precision."""
+    """Checks a factorization by `lu.factorize` with update operands of a given precision."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class MixedChecks(Checks):
         self.check(len(self.steps))
 
     def look_back(self) -> None:
-        """Compare the sums of L and U with those at the time of the check, after refinement has read the factors."""
+        """Compare the sums of L and U with their values at the last check, after refinement has read the factors."""
         for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
             sums, limit = (kept, self.triangle(part)), self._limit(self._norms(part))
             self.judge(len(self.steps), sums, limit, kept, partial(_the_same, sums))
@@ -221,7 +221,7 @@ class MixedChecks(Checks):
         return self.kernels.xp.add(U.U11_w, U.U12_w)
 
     def _variance(self, U: USums, solved: Vector) -> Vector:
-        """Return the rounding variance that an entry 1 of L contributes to a row sum, for each row of U."""
+        """Return the rounding variance that an entry of L equal to 1 adds to a row sum, for each row of U."""
         xp = self.kernels.xp
         stored = xp.multiply(xp.add(U.U11_squared, U.U12_squared), self._stored_variance)
         return xp.add(stored, xp.multiply(solved, self._solved_variance))

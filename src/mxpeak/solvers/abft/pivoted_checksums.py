@@ -38,7 +38,7 @@ def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tup
 
 
 class PivotedChecks(Checks):
-    """The checks of `pivoted_lu.factorize`, which factors the matrix with the two checksum columns."""
+    """Checks a factorization by `pivoted_lu.factorize`, in which the matrix has two checksum columns."""
 
     def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
         super().__init__(A, kernels, spans, keeper)

@@ -202,7 +202,7 @@ class CheckedMixed(MixedSystem):
         self._basis.clear()
 
     def residual(self) -> float:
-        """Compute ||b - A x||, compare it with the prediction of the last cycle, and return it; see `MixedSystem`."""
+        """Compute and return ||b - A x||, and compare it with the prediction of the last cycle; see `MixedSystem`."""
         rho = super().residual()
         if self._basis.t:
             self._compare()

@@ -129,7 +129,7 @@ class SolveChecks:
 
 
 def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield each array of a stored matrix once with its name, for the format of any backend."""
+    """Yield each array of a stored matrix once, with its name; the matrix may have the format of any backend."""
     seen = set[int]()
     for part, array in _arrays(stored, name):
         if id(array) not in seen:

@@ -34,7 +34,7 @@ from mxpeak.spans import Spans
 
 @dataclass(frozen=True, slots=True)
 class MixedLuOptions:
-    """The precision of the update's operands, and options that change the result by no more than rounding.
+    """The precision of the update's operands, and options that change the result only by rounding.
 
     forwards       whether ranks forward panels in this broadcast; if so, updates poll for messages until both panels
                    have arrived, and otherwise until this rank has computed its own part of the panels
@@ -275,7 +275,10 @@ class Panels:
 
     @property
     def computed(self) -> bool:
-        """Return whether this rank's part is computed; all ranks except the owner of D need D for this."""
+        """Return whether this rank has computed its part of the panels.
+
+        All ranks except the owner of D need D for this.
+        """
         return self.block.done or (self.in_row and self.in_column)
 
     def L_row_at(self, rows: slice) -> Matrix:

@@ -45,7 +45,7 @@ from mxpeak.spans import Spans
 
 @dataclass(frozen=True, slots=True)
 class PivotedLuOptions:
-    """Variants, look-ahead (0 or 1) and the split update's fraction; they change the result by no more than rounding.
+    """HPL's variants, look-ahead (0 or 1) and the split update's fraction, which change the result only by rounding.
 
     forwards   whether ranks forward panels to others; if so, an update that overlaps a broadcast is cut into pieces;
                the broadcast continues before each piece, as row swaps always do
@@ -160,7 +160,7 @@ class _PivotedLu(Pipeline):
             self.factor_and_send(self._panels[event.k], poll)
 
     def factor_and_send(self, panel: FactoredPanel, poll: Callable[[], None] | None = None) -> None:
-        """Factor a panel that has been copied (FACT), call `poll` during this, and begin its broadcast (LBCAST)."""
+        """Factor a panel that has been copied (FACT), and begin its broadcast (LBCAST); call `poll` during FACT."""
         step = panel.step
         if self.A.grid.q == step.q:
             panel.factor(self.spans, poll)
@@ -205,7 +205,7 @@ class _PivotedLu(Pipeline):
     def swap_rows(
         self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, before: RowSwap | None = None
     ) -> RowSwap:
-        """Gather the rows that a panel moves in local columns c0:c1, and send them after those of `before`."""
+        """Gather the rows that a panel moves in local columns c0:c1, and send them after the rows of `before`."""
         with self.spans("update"):
             swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
             swap.gather(self.spans)

@@ -46,7 +46,7 @@ GROUP, MEAN_SQUARE = 64, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The comparison of (A - LU) v with the effect of rounding; it fails unless error, worst and spread are in bounds.
+    """The result of comparing (A - LU) v with the effect of rounding; it passes if error, worst and spread are small.
 
     error    ||(A - LU) v||_2 / ||A v||_2 of the worst probe
     bound    SIGMAS·||sigma||_2 / ||A v||_2 of the best probe; if it is 1 or more, the comparison proves nothing
@@ -86,7 +86,7 @@ def prove(
 
 
 class _Prover:
-    """The passes over L and U; vectors are distributed over the rows or over the columns."""
+    """Computes products with L and U; vectors are distributed over the rows or over the columns."""
 
     def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
         self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance

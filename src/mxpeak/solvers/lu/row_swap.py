@@ -122,10 +122,10 @@ class RowSwap:
             self._kernels.gather_rows(source, self._kernels.indices(rows), self._shaped(piece, len(rows)))
 
     def start(self, options: SwapOptions, before: RowSwap | None = None) -> None:
-        """Begin to send the rows, after those of another section have arrived. Collective over the process column.
+        """Begin to send the rows, after the rows of `before` have arrived. Collective over the process column.
 
-        If a stream performs the wait, send immediately, because a message follows all work that is already in its
-        stream.
+        If a device's stream waits for the rows of `before`, send immediately, because the stream already orders the
+        messages.
         """
         if self._buffers is None or self.columns == 0:
             return
@@ -140,7 +140,7 @@ class RowSwap:
         return self._task is None or self._task.test()
 
     def ready(self) -> bool:
-        """Continue the communication; return whether the host no longer has to wait for the rows."""
+        """Continue the communication; return whether the host can continue without waiting for the rows."""
         return self._task is None or self._task.test() or self._task.in_stream
 
     def finish(self, spans: Spans) -> None:

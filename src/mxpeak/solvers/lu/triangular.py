@@ -145,7 +145,7 @@ def _solve(
 
 
 def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool) -> None:
-    """Compute x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j), while each process row prepares its next block row.
+    """Compute x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j); each process row prepares its next block row in advance.
 
     A process row multiplies its next block row by all known blocks of x, at the same time as the other process rows.
     Blocks of x that become known later are added individually.

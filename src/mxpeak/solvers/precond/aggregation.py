@@ -95,7 +95,7 @@ class _FineLevel:
 
 
 def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
-    """Return this rank's part of the levels of A_s = D_r A D_c, or no levels and the reason. Collective.
+    """Build the levels of A_s = D_r A D_c and return this rank's part, or no levels and the reason. Collective.
 
     All levels use B = 2^k A, with entries near 1, which is symmetric if A is symmetric; P becomes D_c^-1 P, and R =
     2^k P^T D_r^-1.
@@ -149,7 +149,7 @@ def _levels(
 
 
 def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGroup) -> _FineLevel | None:
-    """Return the next level distributed over the ranks, or None if it is too small or impossible. Collective."""
+    """Return the next level, distributed over the ranks, or None if it is too small or has a defect. Collective."""
     comm = group.comm
     if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
         return None
@@ -200,7 +200,7 @@ def _aggregates_of_block(block: Any) -> tuple[Array, int]:
 
 
 def smooth(A: Csr, group: RankGroup) -> Array:
-    """Return a smooth vector z, the result of Jacobi sweeps on A z = 0 from ones. Collective."""
+    """Return a smooth vector z, computed by Jacobi sweeps on A z = 0 from a vector of ones. Collective."""
     z, diagonal = np.ones(A.shape[0]), A.diagonal()
     for _ in range(SWEEPS):
         z -= DAMPING * (A @ group.with_halo(z)) / diagonal
@@ -225,7 +225,10 @@ def _tentative(values: Array, of: Array, columns: int) -> Csr:
 
 
 def _gathered_levels(parts: Sequence[tuple[Csr, Array]], depth: int) -> tuple[Levels, str]:
-    """Return level `depth`, which is C from all parts, and the levels below it, or no levels and the reason."""
+    """Build level `depth`, whose matrix C consists of these parts, and the levels below it.
+
+    Return the levels, or no levels and the reason.
+    """
     C = sparse.csr_array(sparse.vstack([rows for rows, _ in parts], format="csr"))
     try:
         levels = [LevelMatrices(C)] if C.shape[0] <= COARSEST else _by_pyamg(C, np.concatenate([z for _, z in parts]))

@@ -43,7 +43,7 @@ MOST_RANGE = 40
 def amg_levels(
     kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Equilibration, *, automatic: bool
 ) -> tuple[Levels, str]:
-    """Build the levels of A below A_s = D_r A D_c by the fastest method that works, or return why all failed.
+    """Build the levels of A below A_s = D_r A D_c by the fastest method that works, or return why all methods failed.
 
     `automatic` rejects levels with too many entries even on one process. Collective.
     """
@@ -259,7 +259,7 @@ def _stored(builder: MatrixBuilder, level: LevelMatrices, vectors: str) -> tuple
 
 
 def _inverse(kernels: SparseKernels, level: LevelMatrices, order: Order, vectors: str) -> Any:
-    """Return the inverse of the coarsest matrix in its order: a pseudo-inverse, because it may be singular."""
+    """Return the pseudo-inverse of the coarsest matrix in its order; the matrix may be singular."""
     if not level.has_inverse:
         return None
     with one_thread() if level.n <= COARSEST else nullcontext():

@@ -57,12 +57,12 @@ class Equilibration:
         return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
 
     def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
-        """Return 2^k D_r b, whose largest entry is in [1/2, 1), and k, for a nonzero b. Collective."""
+        """Return 2^k D_r b and k for a nonzero b; k is such that the largest entry is in [1/2, 1). Collective."""
         k = -self._largest_exponent(b, self.rows)
         return self.xp.ldexp(b, self.rows + k), k
 
     def start(self, x: Vector, k: int) -> Vector:
-        """Return y = 2^k D_c^-1 x, which may overflow; in this case its residual is not finite."""
+        """Return y = 2^k D_c^-1 x, which may overflow; the residual of y is then not finite."""
         with np.errstate(over="ignore"):
             return self.xp.ldexp(x, k - self.columns)
 

@@ -1,4 +1,4 @@
-"""Detect numerically singular matrices from their factors: one solve for random numbers, then an estimate.
+"""Detect numerically singular matrices from their factors by a solve for random numbers and a condition estimate.
 
 fp32 factors cannot distinguish a condition number of 1e8 from infinity. If GMRES with these factors solves for random
 numbers, the size of the solution shows whether the condition number is far below 1/u; otherwise, fp64 factors decide.

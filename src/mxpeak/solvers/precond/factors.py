@@ -56,7 +56,7 @@ MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 @dataclass(frozen=True, slots=True)
 class SparseFactors:
-    """The factors L U = A[rows]; `lu` is None if another rank stores them, and `rows` if none is permuted."""
+    """The factors L U = A[rows]; `lu` is None if another rank stores them, and `rows` is None if no row is permuted."""
 
     lu: Any
     vectors: str
@@ -90,10 +90,10 @@ class SparseFactors:
 def factored(
     A: Csr, vectors: str, group: RankGroup = SERIAL, entries: float | None = None
 ) -> tuple[SparseFactors | None, str]:
-    """Factor A on rank 0; return the factors, or None and the reason, or raise an error if A is singular. Collective.
+    """Factor A on rank 0; return the factors, or None and the reason. Collective.
 
-    If a pivot of fp32 factors is exactly zero, A is factored in fp64. `entries` is an estimate of the number of their
-    entries.
+    Raise an error if A is singular. If a pivot of fp32 factors is exactly zero, A is factored in fp64. `entries` is an
+    estimate of the number of entries of the factors.
     """
     if not group.is_serial:
         n, nnz = group.starts[-1], int(group.sum(A.nnz))
@@ -148,7 +148,10 @@ def _superlu(columns: Any, precision: str) -> Any:
 
 
 def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) -> str:
-    """Return why rank 0 has too little memory for `what`, or an empty string; `ranks` share its memory. Collective."""
+    """Return why `what` does not fit in the memory of rank 0, or an empty string. Collective.
+
+    `ranks` is the number of ranks that share this memory.
+    """
     if nnz > np.iinfo(np.int32).max:
         return f"{what}: {nnz} entries are more than one rank's 32-bit indices count"
     room = group.comm.bcast_object(int(MARGIN * (available_memory_bytes() or 2**63)) // ranks)

@@ -37,7 +37,7 @@ class Formats:
 def formats(
     kernels: SparseKernels, rows: Rows, precision: str, group: RankGroup = SERIAL, *, exact: bool = False
 ) -> Formats:
-    """Return the formats for a precision and these values; fp32 if a value overflows the format. Collective.
+    """Return the formats for a precision and these values; use fp32 if a value overflows the format. Collective.
 
     exact   `mixed` must not round any value
     """

@@ -80,13 +80,16 @@ class DiagonalFactor:
     exponent: Any
 
     def scale(self, data: Array, lines: Array) -> Array:
-        """Return the entries of a matrix multiplied by the factors of their rows or columns, which `lines` contains."""
+        """Multiply the entries of a matrix by the factors of their rows or columns, and return the products.
+
+        `lines` contains the row or the column of each entry.
+        """
         factor, exponent = (part[lines] if np.ndim(part) else part for part in (self.factor, self.exponent))
         return np.asarray(np.ldexp(data * factor, exponent))
 
 
 def complexity(levels: Sequence[LevelMatrices]) -> float:
-    """Return the entries of all levels divided by those of the finest."""
+    """Return the number of entries of all levels divided by that of the finest level."""
     return float(sum(level.A.nnz for level in levels) / levels[0].A.nnz)
 
 

@@ -39,7 +39,7 @@ class MatrixBuilder:
         return self._points[n]
 
     def ordered(self, rows: Rows, colours: Array | None = None) -> tuple[Rows, Order]:
-        """Return the rows with a symmetric pattern, and an order for sweeps, from the given colors if there are any."""
+        """Complete the rows to a symmetric pattern and order them for sweeps, by the given colors if there are any."""
         if not self.kernels.is_symmetric_pattern(rows):
             _check_filling(rows.indices.size)
             rows = self.kernels.with_symmetric_pattern(rows)
@@ -62,7 +62,7 @@ class MatrixBuilder:
         brief: bool = False,
         group: RankGroup = SERIAL,
     ) -> SparseMatrix:
-        """Return the stored matrix; if `brief`, `auto` selects the storage that is fastest to build, not to read."""
+        """Store a matrix and return it; if `brief`, `auto` selects the storage that is fastest to build."""
         A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(brief), like)
         if like is None and self.storage == "auto" and A.storage == "packed" and A.lower + A.upper > rows.indices.size:
             sliced = self.kernels.store(rows, order, values, vectors, "sell")  # the packed format found almost no runs
@@ -72,12 +72,13 @@ class MatrixBuilder:
     def check_memory(
         self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int, *, brief: bool = False
     ) -> None:
-        """Raise an error if the matrix, in chunks as wide as their longest row, and the basis exceed the free memory.
+        """Raise an error if the matrix and the basis exceed the free memory.
 
         value_bytes   bytes per value in each form of the matrix
         order         the order of the rows; None assumes the best one, which groups rows of similar length
 
-        The estimate excludes packed columns, which usually take a few bytes per chunk.
+        The matrix is stored in chunks that are as wide as their longest row. The estimate excludes packed columns,
+        which usually take a few bytes per chunk.
         """
         lengths = np.diff(rows.indptr)
         column = 0 if self._storage(brief) == "packed" else COLUMN_BYTES
@@ -87,7 +88,7 @@ class MatrixBuilder:
                 self._refuse(lengths, matrix, basis, f"{size_text(free)} of {where}")
 
     def _memories(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
-        """Return free bytes, needed bytes and the name of each memory; the host builds the matrix of a device."""
+        """Return free bytes, needed bytes and the name of each memory; matrices for a device are built on the host."""
         host, device = available_memory_bytes(), self.kernels.device
         if device is None:
             return [(host, matrix + basis, "memory")]

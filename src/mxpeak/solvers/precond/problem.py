@@ -117,12 +117,12 @@ class MatrixForms:
 
 
 def fp64_products(plan: SolvePlan, formats: Formats) -> bool:
-    """Return whether products are in fp64: factors are so close to A^-1 that fp32 would round away the result."""
+    """Return whether products are in fp64, because with factors close to A^-1 fp32 would round away the result."""
     return plan.choice.name == "lu" and formats.exact and formats.vectors != "fp64"
 
 
 def basis_bytes(plan: SolvePlan, formats: Formats, n: int) -> int:
-    """Return the memory of the Krylov basis, and of the vectors for products in fp64, in bytes."""
+    """Return the bytes of the Krylov basis and of the vectors for products in fp64."""
     vectors = plan.restart + 1 + (plan.restart if plan.choice.name in STORED else 0)
     products = 2 * n * PRECISIONS["fp64"].bytes if fp64_products(plan, formats) else 0
     return vectors * n * PRECISIONS[formats.vectors].bytes + products
@@ -234,7 +234,7 @@ class RestartableSystem(MixedSystem):
         self._norm = None
 
     def go_back(self, *, unscaled: bool = False) -> Vector:
-        """Restore and return the x with the smallest residual so far, of the unscaled system if `unscaled`."""
+        """Restore and return the x with the smallest residual so far, by the unscaled residual if `unscaled`."""
         best = self._best_unscaled_x if unscaled else self._best_x
         self.solution[:] = best
         self._norm = None

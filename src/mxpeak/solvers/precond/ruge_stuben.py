@@ -164,7 +164,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
 
 
 def _smooth(A: Csr) -> Array | None:
-    """Return a positive smooth vector z, the result of sweeps on A z = 0, or None if an entry is not positive."""
+    """Return a smooth vector z, computed by sweeps on A z = 0, or None if an entry of z is not positive."""
     from pyamg.relaxation.relaxation import gauss_seidel
 
     z = np.ones(A.shape[0])

@@ -34,7 +34,7 @@ class Overlap:
 
 
 def overlapping(A: Csr, group: RankGroup, colours: Array | None = None) -> Overlap:
-    """Return the rows of A and of its halo in their own columns, given the colors of A's columns. Collective."""
+    """Return the rows of A and of its halo as one square matrix, given the colors of A's columns. Collective."""
     n, first = A.shape[0], group.first
     columns = group.with_halo(np.arange(first, first + n))
     sequence = np.argsort(columns, kind="stable")

@@ -48,7 +48,7 @@ class Choice:
 
 
 def default_sweep(group: RankGroup) -> str:
-    """Return the sweep of `auto`: several ranks use the natural order, because a backward sweep then saves steps."""
+    """Return the sweep of `auto`; several ranks use the natural order, in which a backward sweep saves steps."""
     return "gs" if group.is_serial else "sgs"
 
 

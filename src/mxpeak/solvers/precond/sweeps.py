@@ -33,7 +33,7 @@ class Identity:
 
 
 class Sweep(Identity):
-    """One forward Gauss–Seidel sweep from zero, which is Jacobi, r_i / a_ii, if all rows are in one group."""
+    """One forward Gauss–Seidel sweep from zero; if all rows are in one group, this is a Jacobi step, r_i / a_ii."""
 
     def __call__(self, r: Vector) -> Vector:
         """Return (D + L)^-1 r."""
