@@ -179,7 +179,9 @@ def host_norms(threads: int) -> NormKernels:
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
-    """Return the norm kernels of torch devices; each processes the tiles in its memory, and the first holds vectors."""
+    """Return the norm kernels of torch devices; each device reads the tiles in its memory, and the first stores
+    vectors.
+    """
     from mxpeak.kernels.torch.norms.norms import TorchNorms
 
     return TorchNorms(*devices)

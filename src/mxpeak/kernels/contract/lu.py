@@ -118,9 +118,10 @@ class LuKernels(Backend, Protocol):
         """Return the number of entries that an operand needs in an `operand_buffer`."""
 
     def operand_matrix(self, buffer: Vector, rows: int, columns: int, precision: str, side: str) -> Matrix:
-        """Return the first `operand_size` entries of an `operand_buffer` as the operand A (B) of A B, a view.
+        """Return a view of the first `operand_size` entries of a buffer, as the left (A) or right (B) operand of A B.
 
-        After `cast` has written to it, some rows of A, or some columns of B, are also valid operands.
+        The buffer is an `operand_buffer`. After `cast` has written to the view, some rows of A, or some columns of B,
+        are also valid operands.
         """
 
     def emulates(self, precision: str) -> bool:
@@ -214,9 +215,10 @@ class LuKernels(Backend, Protocol):
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:
-        """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
+        """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|; n²
+        flops.
 
-        u is that of fp64 in this and the next three operations, for any storage of the matrix; n² flops.
+        In this and the next three operations, u is that of fp64, even if the matrix is stored in fp32.
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:

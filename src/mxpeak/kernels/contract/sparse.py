@@ -185,8 +185,8 @@ class SparseKernels(Protocol):
         interleave the rows of a chunk: `ell` with 32-bit columns and the same number of slots for all chunks of a
         group, `sell` with as many slots as each chunk needs, and `packed` with columns in as few bytes as possible.
 
-        `like` is the same matrix in the same storage, with which equal arrays are shared. Every value must be in the
-        range of the format (`rounding` is finite).
+        `like` is the same matrix in the same storage; the new matrix shares its arrays if they are equal. Every value
+        must be in the range of the format (`rounding` is finite).
         """
 
     def row_sums(self, rows: Rows, order: Order) -> Vector:
@@ -252,8 +252,8 @@ class SparseKernels(Protocol):
     def sweep_backward(self, A: Matrix, keep: Vector, x: Vector, *, part: Part = Part.ALL) -> None:
         """Solve (D + U) x = keep from the last group to the first, with `keep` from the preceding forward sweep.
 
-        This makes the forward sweep symmetric. It reads no halo, because H x is part of `keep`. Call BOUNDARY before
-        INTERIOR, as for a sweep from zero.
+        The two sweeps together are a symmetric Gauss-Seidel sweep. The backward sweep reads no halo, because H x is
+        part of `keep`. Call BOUNDARY before INTERIOR, as for a sweep from zero.
         """
 
     def matvec(self, y: Vector, A: Matrix, x: Vector, *, part: Part = Part.ALL) -> None:

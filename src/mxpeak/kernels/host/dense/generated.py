@@ -1,4 +1,4 @@
-"""Generated matrices: one jump per block, then one 64-bit multiply-add and one conversion per entry.
+"""Generate matrices with one jump per block, then one 64-bit multiply-add and one conversion per entry.
 
 The generator is that of `layout.entries`. The entries of a row are generated in blocks of NB into a buffer that stays
 in the first-level cache. From this buffer they are stored, multiplied or summed. Therefore a product with a matrix

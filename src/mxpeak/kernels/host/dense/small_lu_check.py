@@ -251,7 +251,7 @@ def _combined(v, weights):
 
 @inner()
 def residual_of_all(system, of_x, of_b, t, x, r):
-    """Return the backward error of the combination of the columns by t, with each column divided by its scale."""
+    """Return the backward error of the combination of the columns with weights t, each column divided by its scale."""
     by_columns, R, X, B, A_inf, _ = system
     k = X.shape[1]
     for j in range(k):

@@ -1,6 +1,7 @@
 """Vector instructions for elimination in blocks of eight columns: lines, triangles and updates.
 
-Numba would split its loops over eight numbers, and would check loops over eight products into two rows for overlaps.
+Numba itself would split the loops over eight numbers, and would check the loops that add eight products to two rows for
+overlaps.
 """
 
 from __future__ import annotations

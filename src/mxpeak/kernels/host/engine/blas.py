@@ -287,7 +287,7 @@ def _is_scipys(controller: Any) -> bool:
 
 
 def blas_facts() -> dict[str, Any]:
-    """Return SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
+    """Return facts about SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
     for controller in _controllers():
         if _is_scipys(controller):
             info = controller.info()

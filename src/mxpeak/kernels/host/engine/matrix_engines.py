@@ -62,7 +62,7 @@ UNITS = (
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
-    """Return the units that this process may use; none if Numba compiles for another processor."""
+    """Return the matrix engines that this process may use; none if Numba compiles for another processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return ()
     features = llvmlite.binding.get_host_cpu_features()
@@ -74,12 +74,12 @@ def present() -> tuple[MatrixEngine, ...]:
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
-    """Return the available units that are faster than fp32."""
+    """Return the available matrix engines for which products are faster than in fp32."""
     return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
 
 
 def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
-    """Return the first of some units that multiplies operands of a precision, or None."""
+    """Return the first of the matrix engines `among` that multiplies operands of a precision, or None."""
     return next((unit for unit in among if unit.precision == precision), None)
 
 
@@ -192,7 +192,7 @@ _VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
 def _assembled(unit, assembly, arguments, used, moved=()):
     """Return the signature and code of an intrinsic with integer arguments that consists of this assembly.
 
-    It does nothing if the processor does not have the unit.
+    The intrinsic does nothing if the processor does not have the unit.
 
     used     the registers that the assembly overwrites
     moved    registers that receive the last integers and are changed: $0, $1, …; the other integers follow

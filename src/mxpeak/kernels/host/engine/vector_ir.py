@@ -355,7 +355,7 @@ def constant(element, values):
 class Vectors:
     """Emit instructions on vectors of `numbers` numbers of an array's type, at unaligned addresses.
 
-    A complex number is two adjacent reals, and so are its parts in a vector.
+    A complex number is stored as two adjacent reals, in memory and in a vector.
 
     parts    reals per number
     size     bytes per number

@@ -1,4 +1,4 @@
-"""An LU of a column-major matrix whose products C -= L U use the processor's instructions for 16-bit operands."""
+"""Factor a column-major matrix by an LU whose products C -= L U use the processor's 16-bit matrix instructions."""
 
 from __future__ import annotations
 

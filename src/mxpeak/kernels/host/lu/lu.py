@@ -44,8 +44,8 @@ WIDTH = 512
 FEW = 4
 
 
-#: OpenBLAS kernels whose STRSM and DTRSM are slower than products and inverses.  STRSM with AVX-512: 45 to 63 GFLOP/s
-#: of 180 at NB = 512, with products 96.  With AVX2: 100 of 106, with products 80.
+#: OpenBLAS kernels whose STRSM and DTRSM are slower than solves by products and inverses. At NB = 512, AVX-512 reaches
+#: 45 to 63 GFLOP/s of 180 with STRSM and 96 by products. AVX2 reaches 100 of 106 with STRSM and 80 by products.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 

@@ -1,4 +1,4 @@
-"""Several weighted sums of every row in one pass over a matrix, for the checksums of an LU.
+"""Compute several weighted sums of every row in one pass over a matrix, for the checksums of an LU.
 
 Entries are converted to fp64 as they are read, or first rounded to the operand precision of the update.
 """

@@ -1,14 +1,17 @@
-"""Solves with the triangle of a panel's block for many right-hand sides: products, and 64×64 inverses on its diagonal.
+"""Solve with the triangle of a panel's block for many right-hand sides, by products and inverses of 64×64 blocks.
 
-BLAS's solves run at 20 to 50 % of the speed of its products.  X = B T^-1 by blocks of 64 columns, T upper:
+BLAS's solves run at 20 to 50 % of the speed of its products. Here, X = B T^-1 is computed by blocks of 64 columns. For
+an upper T:
 
     X_j = (B_j - Σ_(i<j) X_i T_ij) T_jj^-1                the inverses computed in fp64
 
-The sums are products: of BLAS, recursively by halves, or of the matrix engine with 16-bit operands, which rounds X_i
-and T_ij.  An LU with blocks of 64 does the same in its trailing updates, so the error bound of the LU does not change.
+The sums are computed by products: by BLAS with recursive halving, or by the matrix engine with 16-bit operands, which
+rounds X_i and T_ij. An LU with blocks of 64 rounds in the same way in its trailing updates, so the error bound of the
+LU does not change.
 
-B_j T_jj^-1 has an error of u·|X_j||T_jj||T_jj^-1||T_jj|, compared with u·|X_j||T_jj| for substitution.  If T_jj is so
-ill-conditioned that the first is much larger (after a small pivot, without pivoting), the caller uses BLAS's solves.
+B_j T_jj^-1 has an error of u·|X_j||T_jj||T_jj^-1||T_jj|, compared with u·|X_j||T_jj| for substitution. The first error
+can be much larger if T_jj is ill-conditioned, for example after a small pivot in an LU without pivoting. The caller
+then uses BLAS's solves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products and solves of fp32 or fp64 triangles with fp64 vectors, in fp64: each entry is converted as it is read."""
+"""Multiply and solve with fp32 or fp64 triangles and fp64 vectors, in fp64; each entry is converted as it is read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mxpeak.kernels.host.engine.vector_ir import address_of, prefetch_read, row
 from mxpeak.kernels.host.lu.row_moves import part_of
 
 #: Rows of at most this number of bytes are prefetched: the processor itself prefetches along a row, but not the next
-#: row, which is in another page.  10000×512 of a 10000×10000 matrix in fp32: 5.0 GB/s per core row by row, 7.6 GB/s
-#: with four rows at a time, 9.0 GB/s if the next four are prefetched.  Whole rows, four at a time: 10.9 GB/s, with
-#: prefetch 10.0.
+#: row, which is in another page. On a 10000×512 block of a 10000×10000 fp32 matrix, a core reads 5.0 GB/s row by row,
+#: 7.6 GB/s with four rows at a time, and 9.0 GB/s if the next four rows are also prefetched. On whole rows, four at a
+#: time, it reads 10.9 GB/s without prefetch and 10.0 GB/s with prefetch.
 SHORT = 4096
 #: Consecutive rows of a triangle per thread, assigned alternately because rows differ in length.
 TURN = 16

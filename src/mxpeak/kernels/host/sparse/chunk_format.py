@@ -83,7 +83,7 @@ class GroupCuts(NamedTuple):
 
     first, end    the rows of each chunk
     group_start   the first row of the group of each chunk
-    repeats       whether a row has the same differences column - row as the row before
+    repeats       whether the differences column - row are the same in a row and the previous row
     longest       the largest number of entries of a chunk
     """
 
@@ -122,9 +122,9 @@ class _ColumnRange(NamedTuple):
 def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, repeats):
     """Store the first rows of the chunks of group g from chunk_row[starts[g]] on, and their number in counts[g].
 
-    A chunk ends after LANES rows, or, if it has at least LEAST rows, before a row with mostly new differences column -
-    row. repeats[r] becomes True if row r has exactly the differences of the row before and no entry in the halo. No
-    row has more than `longest` entries.
+    A chunk ends after LANES rows. A chunk of at least LEAST rows also ends before a row with mostly new differences
+    (column - row). repeats[r] becomes True if row r has exactly the differences of the previous row and no entry in
+    the halo. No row has more than `longest` entries.
     """
     new_to_old, old_to_new, indptr, indices = rows
     n, differences, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)

@@ -72,7 +72,7 @@ def alone(module: str, name: str, *arguments: Any) -> Entry:
 
 
 def bits_of(values: str) -> Any:
-    """Return the type of stored values as bits."""
+    """Return the type that represents the bits of stored values."""
     return from_dtype(np.dtype(f"u{FORMATS[values][1].itemsize}"))[::1]
 
 
@@ -106,13 +106,13 @@ def store(kind: type, values: str, vectors: str) -> list[Entry]:
 
 
 def product(kind: type, values: str, vectors: str) -> Entry:
-    """Declare the product of a matrix and a vector."""
+    """Declare the function that multiplies a matrix and a vector."""
     x = vector_of(vectors)
     return on_team(ENCODED[kind][0], "multiply", matrix_of(kind, values, vectors), x, x)
 
 
 def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Declare the sweeps in both directions."""
+    """Declare the functions that sweep forward and backward."""
     A, x, module = matrix_of(kind, values, vectors), vector_of(vectors), ENCODED[kind][0]
     if kind is ChunkMatrix:
         return [on_team(module, "sweep", types.Tuple((INTEGERS, INT)), STEPS, A, x, x, x, INT)]
@@ -121,7 +121,7 @@ def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
 
 
 def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Declare the residuals at the rows of the next coarser level."""
+    """Declare the functions that compute residuals at the rows of the next coarser level."""
     stored, x, bits, module = vector_of(values), vector_of(vectors), bits_of(values), "natural.coarse_residual"
     system = matrix_of(kind, values, vectors), x, x, x, x, INT
     if kind is ChunkMatrix:
@@ -155,7 +155,7 @@ def order(kind: type, name: str) -> list[Entry]:
 
 
 def halo(kind: type, vectors: str) -> list[Entry]:
-    """Declare the operations with entries of other ranks."""
+    """Declare the functions that find and multiply the entries of other ranks."""
     x = vector_of(vectors)
     marks = [alone("chunk_format", "mark", ORDERED, FLAGS, GROUP_CUTS, INT32, FLAG, FLAGS)]
     operations = on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, x, x, x)
@@ -173,7 +173,7 @@ def updates(vectors: str) -> list[Entry]:
 
 
 def basis(vectors: str) -> list[Entry]:
-    """Declare the operations of Gram-Schmidt."""
+    """Declare the functions of Gram-Schmidt orthogonalization."""
     w = vector_of(vectors)
     Q = types.Array(w.dtype, 2, "A")
     entries = [on_team("vectors", name, Q, INT, w, w, SUMS) for name in ("subtract_and_project", "subtract_and_square")]
@@ -181,7 +181,7 @@ def basis(vectors: str) -> list[Entry]:
 
 
 def stencil(form: str) -> list[Entry]:
-    """Declare the entry points of a benchmark's matrices in a form, "<storage> <order> <values>/… <vectors>"."""
+    """Declare the entry points for a benchmark's matrices, described by "<storage> <order> <values>/… <vectors>"."""
     storage, ordering, by_level, vectors = form.split()
     values, natural = by_level.split("/"), ordering in ("natural", "surface_last") and storage != "ell"
     kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else ChunkMatrix,)

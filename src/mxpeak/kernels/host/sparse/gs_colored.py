@@ -108,8 +108,9 @@ def multiply(tid, threads, A, x, y):
 def residual(tid, threads, at, A, b, x, keep, r, parts):
     """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
 
-    `at` is the pair (chunks, targets). With UPPER alone, the residual is -U x, which is equal after a sweep from zero,
-    x = (D + L)^-1 b. With LOWER alone, it is b - keep - L x, which is equal after a backward sweep, (D + U) x = keep.
+    `at` is the pair (chunks, targets). With UPPER alone, r is -U x, which is the residual after a sweep from zero, x =
+    (D + L)^-1 b. With LOWER alone, r is b - keep - L x, which is the residual after a backward sweep, (D + U) x =
+    keep.
     """
     (chunks, targets), out = at, piece(A.scratch, tid * LANES, LANES)
     for k in range(chunks.shape[0] * tid // threads, chunks.shape[0] * (tid + 1) // threads):

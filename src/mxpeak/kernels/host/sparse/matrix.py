@@ -1,4 +1,4 @@
-"""A sparse matrix as the host stores it, and its values in other formats."""
+"""Store a sparse matrix on the host, and convert its values to other formats."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, storage, slotted, ends[units], cost, in_lower), entries
 
     def _number_slots(self, table: Array) -> tuple[int, int]:
-        """Store the positions of each chunk's slots of L and U; return the numbers of all slots and of slots of
+        """Store the positions of each chunk's slots of L and U; return the numbers of all slots and of slots with
         columns.
         """
         totals = []

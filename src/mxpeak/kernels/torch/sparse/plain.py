@@ -66,7 +66,7 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
 
 
 def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
-    """Compute a residual at the targets of its rows."""
+    """Compute a residual, and store it at the targets of its rows."""
     coarse, b, x, keep, r, parts = task
     for chunks in coarse.steps.chunks:
         rows = chunks.rows

@@ -1,4 +1,4 @@
-"""Group the arguments of kernels, and describe the forms in which kernels are compiled without a GPU."""
+"""Group the arguments of kernels, and describe the specializations that are compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 #: A tensor or an integer; in a `Form`, its type.
 Tensor = Any
 Integer = Any
-#: A kernel, the types of its arguments by name, and its compile-time constants.
+#: A specialization: a kernel, the types of its arguments by name, and its compile-time constants.
 Form = tuple[Any, dict[str, Any], dict[Any, Any]]
 
 
@@ -24,7 +24,7 @@ def matrix(A: Tensor) -> Matrix:
 
 
 def form_of(kernel: Any, *types: Any, **constants: Any) -> Form:
-    """Return a form of a kernel; `types` are the types of the arguments that are not constants, in order."""
+    """Return a specialization of a kernel; `types` are the types of the arguments that are not constants, in order."""
     remaining = iter(types)
     signature = {name: "constexpr" if name in constants else next(remaining) for name in kernel.arg_names}
     return kernel, signature, constants

@@ -106,7 +106,7 @@ def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
 
 
 def _form(source: str, target: str, how: int, turned: bool) -> Form:
-    """Return a form of the kernel."""
+    """Return the specialization of the kernel for these types."""
     return form_of(cast_kernel, Matrix(source, "i64"), Matrix(target, "i64"), ("i32", "i32"), HOW=how, TURNED=turned)
 
 

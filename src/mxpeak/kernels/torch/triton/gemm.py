@@ -103,7 +103,7 @@ def tile_of(A: Tensor) -> tuple[int, int, int, int]:
 
 
 def _form(operand: str, tile: tuple[int, int, int], depth: int) -> Form:
-    """Return a form of the kernel for a row-major B^T."""
+    """Return the specialization of the kernel for a row-major B^T."""
     types = Matrix("*fp32", "i32"), Matrix(operand, "i32"), Operand(operand, "constexpr", "i32"), ("i32",) * 3
     kernel, signature, constants = form_of(
         gemm_kernel, *types, EVEN_K=True, BM=tile[0], BN=tile[1], BK=depth, GROUP=GROUP

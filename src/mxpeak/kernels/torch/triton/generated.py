@@ -185,12 +185,12 @@ _TABLES = Tables("*fp64", "*i64", "*i64", "*i64", "*i64", "*i64", "*fp64")
 
 
 def _generate(entries: str, kind: int) -> Form:
-    """Return a form of the kernel that stores entries."""
+    """Return a specialization of the kernel that stores entries."""
     return form_of(generate_kernel, Matrix(entries, "i64"), ("i32", "i32"), _TABLES, KIND=kind, HAS_DIAGONAL=kind != 0)
 
 
 def _folds(kind: int, task: int) -> Form:
-    """Return a form of the kernel that multiplies or sums entries."""
+    """Return a specialization of the kernel that multiplies or sums entries."""
     types = "*fp64", ("i32", "i32"), "i32", _TABLES, "*fp64"
     return form_of(fold_kernel, *types, KIND=kind, HAS_DIAGONAL=kind != 0, TASK=task)
 

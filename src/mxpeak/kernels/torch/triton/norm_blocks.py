@@ -214,7 +214,7 @@ def _constants(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bo
 
 
 def forms(kernel: Any, loads: int, first: int, *types: Any, size: int = 4096, **constants: Any) -> list[Form]:
-    """Return forms of a kernel, one per type of entries, with three layouts in alternation.
+    """Return specializations of a kernel, one per type of entries, with three layouts in alternation.
 
     The layouts are contiguous, banded with arbitrary lines, and strided. Blocks are those of a square matrix of this
     size. `first` selects the first layout, so that several calls combine each type with each layout.

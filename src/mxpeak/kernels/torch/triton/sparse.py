@@ -363,19 +363,19 @@ CHUNKS = ChunkRange("i32", "i32", "i32")
 
 
 def _form(kernel: Any, values: str, real: str, *others: str, kinds: int, e4m3: bool = False, parts: int = 3) -> Form:
-    """Return a form of a kernel; `others` are the types of its arguments after the matrix."""
+    """Return a specialization of a kernel; `others` are the types of its arguments after the matrix."""
     sweeps = kernel is sweep_kernel
     task = SumTask(kinds, e4m3, SLOTS, parts, HALO=sweeps, KEEP=sweeps)
     return form_of(kernel, "*i32", CHUNKS, StoredArrays("*i32", "*i16", "*i32", values, real), *others, TASK=task)
 
 
 def _sweep(values: str, real: str, kinds: int, e4m3: bool = False) -> Form:
-    """Return a form of the sweep kernel."""
+    """Return a specialization of the sweep kernel."""
     return _form(sweep_kernel, values, real, real, real, real, real, kinds=kinds, e4m3=e4m3)
 
 
 def _residual(real: str, kinds: int, parts: int) -> Form:
-    """Return a form of the residual kernel."""
+    """Return a specialization of the residual kernel."""
     return _form(residual_kernel, real, real, real, real, real, "*i32", real, kinds=kinds, parts=parts)
 
 

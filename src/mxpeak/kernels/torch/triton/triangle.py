@@ -225,7 +225,7 @@ def _cut(size: int, tile: int, length: int, step: int) -> tuple[int, int]:
 
 
 def _form(kernel: Any, entries: str, FORM: int, PART: int, weighted: bool) -> Form:
-    """Return a form of the row or column kernel."""
+    """Return a specialization of the row or column kernel."""
     distribution = [("i32",) * 6] if kernel is row_kernel else []
     types = Matrix(entries, "i64"), "*fp64", "*i64" if FORM == 3 else "*fp64", ("i32", "i32"), "i32", *distribution
     return form_of(kernel, *types, TASK=FoldTask(FORM, PART, weighted, FORM != 3))

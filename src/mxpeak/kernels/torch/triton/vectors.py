@@ -181,7 +181,7 @@ def _pass(device: Device, Q: Tensor, w: Tensor, h: Tensor | None, **results: boo
 
 
 def _basis(real: str, height: int, **task: bool) -> Form:
-    """Return a form of the kernel for a basis of up to `height` vectors."""
+    """Return a specialization of the kernel for a basis of up to `height` vectors."""
     types = Matrix(real, "i32"), "i32", real, "*fp64", "i32", "*fp64"
     return form_of(basis_kernel, *types, TASK=BasisTask(**task), K=height, BLOCK=BLOCK // height)
 

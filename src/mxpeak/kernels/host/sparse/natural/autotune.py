@@ -1,7 +1,7 @@
 """Autotune natural-order Gauss–Seidel: compressed rows or slots of successive rows, whichever is faster on this CPU.
 
-Processors differ in the cost of a gather, so both formats are timed on a small box. A clear result is stored next to
-the compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
+Processors differ in the cost of a gather, so both formats are timed on a small box. If the rounds agree, the choice is
+stored next to the compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
 """
 
 from __future__ import annotations

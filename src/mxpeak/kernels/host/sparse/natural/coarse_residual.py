@@ -37,7 +37,7 @@ STEP, LEAST = 2, GROUP // 2
 #: Prefetch distance in chunks, which are short because they contain only L or U. At 96^3 on a core of an Intel Xeon, 4
 #: instead of 1 reduced the residual with L from 1.28 to 0.96 ms in fp64, and from 0.67 to 0.50 ms in fp32.
 CHUNKS_AHEAD = 4
-#: Columns of the table of chunks: first slot, first slot of columns, runs, columns.
+#: Columns of the table of chunks: first slot, first slot with columns, number of runs, number of slots with columns.
 SLOT, FAR, RUNS, COLUMNS, TABLE = range(5)
 
 
@@ -212,7 +212,7 @@ def _exists(starts, difference, last):
 
 @inner()
 def _find_runs(c, groups, packed, last, differences, hits):
-    """Store the differences column - row that become runs of a chunk; return (runs, slots of columns)."""
+    """Store the differences column - row that become runs of a chunk; return the numbers of runs and of other slots."""
     rows, first, columns = groups.rows, groups.first, groups.columns
     begins, starts = piece(groups.begins, c * GROUPS, GROUPS + 1), piece(groups.starts, c * GROUPS, GROUPS)
     size, runs, longest, row0, end, in_steps = 0, 0, 0, begins[0], begins[GROUPS], True
@@ -247,7 +247,7 @@ def _find_runs(c, groups, packed, last, differences, hits):
 
 @jit(allocates=True)
 def count_slots(tid, threads, groups, packed, last, table):
-    """Count the runs and the slots of columns of each chunk; `last` is the last existing column."""
+    """Count the runs and the slots with columns of each chunk; `last` is the last existing column."""
     chunks = table.shape[0]
     differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):

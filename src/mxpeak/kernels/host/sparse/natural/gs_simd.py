@@ -372,7 +372,7 @@ def multiply(tid, threads, A, x, y):
 def residual(tid, threads, at, A, b, x, keep, r, parts):
     """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
 
-    `at` is the pair (chunks, targets). With L or U alone, the result is equal after a sweep: see
+    `at` is the pair (chunks, targets). With L or U alone, r is the residual directly after a sweep, as in
     `gs_colored.residual`.
     """
     (chunks, targets), table, total = at, A.table, piece(A.scratch, tid * 4 * LANES, LANES)

@@ -19,8 +19,8 @@ from mxpeak.kernels.host.engine.vector_ir import SPINS, atomic_load, atomic_stor
 #: Distance between the progress counters of two threads, so that each has its own cache line.
 APART = 8
 #: A thread publishes its progress after this many units, because other threads then fetch the progress from its core.
-#: On a Xeon, 1 and 2 are equal over packed values of 64^3 and 104^3; with 1, sweeps over fp32 of 32^3 take 7 to 11 %
-#: longer.
+#: On a Xeon, sweeps over packed values of 64^3 and 104^3 take the same time with 1 and 2. With 1, sweeps over fp32
+#: values of 32^3 take 7 to 11 % longer.
 EVERY = 2
 #: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. On a
 #: Xeon, if two threads share every plane instead of taking alternate planes, a sweep takes 29 % less time over packed
@@ -101,7 +101,7 @@ def unit_edges(tid, threads, rows, unit_first_row, unit_of, first_edge, count, e
 def find_needs(first, edges, owner, forward, backward):
     """Store the progress of every thread that each unit needs in a forward sweep and in a backward sweep.
 
-    Progress for which a thread has already waited becomes 0, because each check moves a cache line between cores.
+    If a thread has already waited for this progress, 0 is stored, because each check moves a cache line between cores.
     """
     count = owner.shape[0]
     for u in range(count):
@@ -144,7 +144,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return the thread of each unit with the smallest makespan, and the needs of forward and of backward sweeps.
+    """Return the assignment of units to threads with the smallest makespan, and the needs of forward and backward
+    sweeps.
 
     Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]]. A run of units ends before a unit that
     does not need the previous unit, as at the planes of a mesh. Some candidates split every run among the threads,

@@ -31,8 +31,9 @@ from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
-#: Columns of the table of chunks: first row, rows, first slot and first slot of columns of L, those of U, then runs and
-#: columns by part, then overflow entries before the chunk and after it, then `_next_slot` of the two parts inside it.
+#: Columns of the table of chunks: first row, rows, first slot and first slot with columns of L, the same two of U,
+#: then the numbers of runs and of slots with columns by part, then those of overflow entries before and after the
+#: chunk, then `_next_slot` of the two parts inside the chunk.
 ROW, ROWS, SLOT, FAR, U_SLOT, U_FAR, COUNTS = range(7)
 OVERFLOW, NEXT = 2 * PARTS, 2 * PARTS + 2
 TABLE = COUNTS + NEXT + 2
@@ -131,7 +132,7 @@ class _Counts(NamedTuple):
 
 @inner(inline=True)
 def slots_before(table, c, part):
-    """Return the first slot and the first slot of columns of a part."""
+    """Return the index of a part's first slot, and of its first slot with columns."""
     upper = np.int64(part >= LATER)
     slot, far = np.int64(table[c, SLOT + 2 * upper]), np.int64(table[c, FAR + 2 * upper])
     for p in range(LATER * upper, part):
