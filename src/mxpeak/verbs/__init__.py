@@ -1,1 +1,1 @@
-"""The commands that are not benchmarks, one directory each."""
+"""The commands that are not benchmarks, in one directory each."""

@@ -1,1 +1,1 @@
-"""`mxpeak compare`: compare two results, or two commands by interleaved runs."""
+"""`mxpeak compare`: compare two results, or two commands that run alternately."""

@@ -56,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Compare two runs; all ranks return the same code, and rank 0 prints."""
+    """Compare two runs. Rank 0 prints the comparison, and all ranks return the same exit code."""
     if args.rounds is not None:
         return _in_turns(args, session)
     from mxpeak.cli.output import show
@@ -89,7 +89,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
-    """Run two commands alternately, and compare the medians."""
+    """Run two commands alternately, and compare the medians of their rates."""
     from mxpeak.cli.output import check_file, show
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
     from mxpeak.verbs.compare.interleaved import EndedError, run_in_turns
@@ -114,6 +114,6 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
 
 
 def _merged(differences: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Merge the differences of several cases, without duplicates."""
+    """Merge the differences of several cases, and remove duplicates."""
     names = dict.fromkeys(name for case in differences for name in case)
     return {name: list(dict.fromkeys(line for case in differences for line in case.get(name, ()))) for name in names}

@@ -44,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print the newest results of past runs."""
+    """Print the newest results of past runs on rank 0."""
     if session.rank != 0:
         return ExitCode.VALID
     from mxpeak.cli.output import show

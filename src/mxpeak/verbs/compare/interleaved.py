@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 #: Flags that `compare` sets in every run.
 OWN = ("--out", "--json", "--dry-run", "--print-dat")
-#: Largest number of characters of the output of a failed command in an error.
+#: Largest number of characters of a failed command's output in an error message.
 TAIL = 2000
 
 
 @dataclass
 class Command:
-    """One of the two commands, with the results of its rounds."""
+    """One of the two commands, with the results of its runs by round."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ class Command:
 
 
 class EndedError(Exception):
-    """A signal has ended a run and the comparison."""
+    """A signal that ended a run, and with it the comparison."""
 
     def __init__(self, name: str, code: int):
         super().__init__(f"{name} was ended by signal {code - 128}")
@@ -41,7 +41,7 @@ class EndedError(Exception):
 
 
 def command(name: str, text: str) -> Command:
-    """Return a command that runs a benchmark; `mxpeak` runs with this Python, other words as in the shell."""
+    """Return a command that runs a benchmark. `mxpeak` runs with this Python; other words are used as in the shell."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -62,7 +62,7 @@ def command(name: str, text: str) -> Command:
 
 
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
-    """Run both commands alternately, and return their results and the folder of all runs."""
+    """Run both commands alternately, and return both with their results, and the folder of all runs."""
     from mxpeak.cli.output import new_folder
     from mxpeak.records import figure_text
     from mxpeak.report.compare import nothing_in_common, pairs

@@ -18,7 +18,7 @@ Rounds = Sequence[Sequence[Body]]
 
 
 def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[list[Change], list[dict[str, Any]]]:
-    """Return the change of each case of both commands by its medians, and its rates by round."""
+    """Compare the medians of each case, and return the changes and the rates by round."""
     firsts, seconds = by_case(before, "A"), by_case(after, "B")
     changes, rates = [], []
     for pair in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
@@ -32,7 +32,7 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
 
 
 def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
-    """Return the results of each case by round."""
+    """Group the results by case; each case has one result per round."""
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
         different = f"{command} produced a different number of results in each round ({', '.join(map(str, counts))})"
@@ -41,7 +41,7 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
 
 
 def middle(case: Sequence[Body]) -> dict[str, Any]:
-    """Return a result with the medians of all rounds, and the status of the first that did not pass."""
+    """Return a result with the median rates of all rounds, and the status of the first round that did not pass."""
     last = case[-1]
     figures = _with_medians([body.get("result") or {} for body in case])
     limits = [(body.get("result") or {}).get("limit") or {} for body in case]
@@ -52,6 +52,6 @@ def middle(case: Sequence[Body]) -> dict[str, Any]:
 
 
 def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the numbers of the last round, with each rate that all rounds contain replaced by its median."""
+    """Return the numbers of the last round, in which each rate that all rounds contain is replaced by its median."""
     shared = [name for name in RATES if all(figure.get(name) for figure in figures)]
     return {**figures[-1], **{name: median(float(figure[name]) for figure in figures) for name in shared}}

@@ -1,4 +1,4 @@
-"""Compare two rates that were measured alternately: relative change and its uncertainty."""
+"""Compare two rates that were measured alternately: the relative change and its uncertainty."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SURE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PairedRates:
-    """Rates of two commands by round; both rates of a round were measured one right after the other.
+    """Rates of two commands by round; both rates of a round were measured immediately one after the other.
 
     change    second median divided by the first, minus one
     noise     half the width of the interval that contains the median ratio of the rounds with probability 0.9. A
@@ -30,7 +30,7 @@ class PairedRates:
 
     @property
     def change(self) -> float:
-        """Return the second median divided by the first, minus one."""
+        """Return the relative change: the second median divided by the first, minus one."""
         first, second = self.medians
         return second / first - 1.0
 
@@ -42,10 +42,11 @@ class PairedRates:
 
 
 def around_median(values: Sequence[float]) -> tuple[float, float]:
-    """Return two of the values between which the median of their distribution is with probability SURE.
+    """Return the smallest and the largest value of the interval that contains the median with probability SURE.
 
-    This holds for any distribution: the number of values below the median is binomial. With fewer than five values,
-    the probability is lower, and the result is the minimum and the maximum.
+    The median is that of the distribution of the values. The interval is valid for any distribution, because the
+    number of values below the median is binomial. With fewer than five values, the probability is lower, and the
+    result is the minimum and the maximum.
     """
     ordered, n = sorted(values), len(values)
     cut = 0

@@ -25,13 +25,13 @@ examples:
 Arguments after -- go to mxpeak run. The command prints the script but does not submit it.
 """
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
-#: Verbs that a job can run in place of a benchmark.
+#: Verbs that a job can run instead of a benchmark.
 OTHERS = ("scan", "peak")
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """Resources and command of a job."""
+    """The resources and the command of a job."""
 
     benchmark: str
     nodes: int
@@ -107,7 +107,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
-    """Raise for a flag that the run would reject, before the job waits in a queue."""
+    """Raise a UsageError for a flag that the run would reject, before the job waits in a queue."""
     verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
     accepted = flags_after(top, verb)
     named = {word: word.split("=")[0] if word.startswith("--") else word[:2] for word in flags}  # --nb=64, -N1000
@@ -116,7 +116,7 @@ def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> No
         raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, accepted)}")
 
 
-#: The job script; a line whose field is empty is omitted.
+#: The job script. A line whose field is empty is omitted.
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=mxpeak-{job.benchmark}
@@ -156,7 +156,7 @@ srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-b
 
 
 def script(job: SlurmJob) -> str:
-    """Return the job script."""
+    """Return the text of the job script."""
     lines = SCRIPT.format(job=job, launch=_launch(job)).splitlines(keepends=True)
     return "".join(line for line in lines if not line.endswith("=None\n"))
 

@@ -1,4 +1,4 @@
-"""Define what `simulate` and `plan` share: the flags of machine and run, and the text of run and prediction."""
+"""Flags for machine and run that `simulate` and `plan` share, and the text of run and prediction."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 AnyRun: TypeAlias = "LuRun | SparseRun"
 
 WIDTH = 80
-#: Name of this machine in --machine, after `mxpeak tune` has measured it.
+#: The name in --machine for this machine, after `mxpeak tune` has measured it.
 TUNED = "tuned"
 
 
 def _flags() -> list[Option]:
-    """Return the flags that describe a run: those of `mxpeak run`, with one value and a different help text."""
+    """Return the flags that describe a run: those of `mxpeak run` with a single value and a different help text."""
     of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
 
     def flag(name: str, help: str, **changes: Any) -> Option:
@@ -75,7 +75,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_of(args: argparse.Namespace) -> Machine:
-    """Return the machine of --machine with the ranks per node of --ranks-per-node."""
+    """Return the machine that --machine names, with the ranks per node from --ranks-per-node."""
     from mxpeak.perf.simulation.machines import find_machine
 
     machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)
@@ -90,7 +90,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
 
 def _tuned_table(args: argparse.Namespace) -> str:
-    """Return the file that describes this machine for the given ranks, or for the smallest number of ranks."""
+    """Return the machine file of this machine for the given number of ranks, or for the smallest measured number."""
     from mxpeak.runtime.tuned import this_store
 
     store = this_store()
@@ -109,7 +109,7 @@ def _tuned_table(args: argparse.Namespace) -> str:
 
 
 def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
-    """Return the number of ranks from --ranks, --nodes or a grid; otherwise that of one node."""
+    """Return the number of ranks from --ranks, --nodes or a grid; otherwise the number of ranks per node."""
     from mxpeak.perf.simulation.plan import check_ranks
 
     per_node = machine.ranks_per_node
@@ -133,7 +133,7 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
 
 
 def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
-    """Raise for flags that do not apply to the benchmark, because they would have no effect."""
+    """Raise a UsageError for flags that would have no effect, because they do not apply to the benchmark."""
     lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
     sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
     foreign = sparse if kind_of(benchmark) == "lu" else lu
@@ -148,12 +148,12 @@ def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
 
 
 def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
-    """Return the usable memory per device: --mem, or 90 % of the device's memory."""
+    """Return the usable memory per device in bytes: --mem, or 90 % of the device's memory."""
     return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
 
 
 def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
-    """Raise if the part of the grid per node does not match the ranks per node."""
+    """Raise a UsageError if the part of the grid per node does not match the ranks per node."""
     from mxpeak.layout.grid import node_grids
 
     whole = machine.ranks_per_node >= P * Q
@@ -169,7 +169,7 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
-    """Return the run of an LU benchmark, with planned values for open settings."""
+    """Return the run of an LU benchmark, with planned values for settings without a flag."""
     from mxpeak.layout.grid import ProcessGrid
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
@@ -203,12 +203,12 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
 
 
 def _low(machine: Machine) -> str:
-    """Return the lowest admissible precision with a known rate on the machine."""
+    """Return the lowest precision that the rules allow and whose rate on the machine is known."""
     return next(name for name in ("fp16", "bf16", "tf32", "fp32", "fp64") if name in machine.gemm)
 
 
 def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
-    """Return the run of a sparse benchmark; without a size, the largest cube that fits."""
+    """Return the run of a sparse benchmark. If no size is given, the largest cube that fits is used."""
     from mxpeak.errors import ResourceError
     from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
     from mxpeak.perf.simulation.sparse import SparseRun
@@ -266,7 +266,7 @@ def box_bytes(box: Box, benchmark: str, low: str) -> int:
 
 
 def predicted(benchmark: str, run: AnyRun, machine: Machine) -> Prediction[Any]:
-    """Return the simulated rate of a run, with its interval."""
+    """Simulate a run and return its predicted rate with an interval."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import predict, simulate_lu
     from mxpeak.perf.simulation.sparse import simulate
@@ -290,7 +290,7 @@ def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> d
 
 
 def _config(run: AnyRun) -> dict[str, Any]:
-    """Return the settings of a run as the JSON result contains them."""
+    """Return the settings of a run in the form of the JSON result."""
     from mxpeak.perf.simulation.lu import LuRun
 
     shared = {
@@ -305,7 +305,7 @@ def _config(run: AnyRun) -> dict[str, Any]:
 
 
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
-    """Return lines with the time by phase."""
+    """Return lines with the time of each phase."""
     shares = ", ".join(
         f"{name} {100 * seconds / forecast.time_s:.1f} %"
         for name, seconds in forecast.phases.items()
@@ -318,7 +318,7 @@ def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
 
 
 def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
-    """Return lines with the rate, its interval, and the time."""
+    """Return lines with the rate, its interval and the time."""
     if prediction["rate_flops"] is None:
         return ["rate      unknown"]
     rate = prediction["rate_flops"]

@@ -110,7 +110,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
-    """Return this machine with unknown rates, and a note to print; set the defaults of `mxpeak run` in `args`."""
+    """Return this machine with unknown rates, and notes to print; set the defaults of `mxpeak run` in `args`."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.perf.simulation.machines import Machine, Network
 
@@ -138,7 +138,10 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
 
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuRun, list[str], int, str]:
-    """Return the run of an LU benchmark, its lines, its bytes per rank and its command; write its .dat file."""
+    """Plan the run of an LU benchmark, and write its .dat file.
+
+    Returns the run, its lines, its bytes per rank and its command.
+    """
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.plan import footprint_of
 
@@ -163,7 +166,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuR
 
 
 def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> tuple[LuRun, list[str]]:
-    """Return the run with its fastest simulated broadcast, if simulating all of them takes seconds."""
+    """Return the run with its fastest broadcast by simulation, if simulating all broadcasts takes only seconds."""
     from mxpeak.perf.simulation.predict import simulate_lu
 
     if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
@@ -173,7 +176,9 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 
 
 def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """Return the simulated prediction if the machine's rates are known, otherwise that of the last similar LU run."""
+    """Return the simulated prediction if the rates of the machine are known, otherwise that of the last similar LU
+    run.
+    """
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.lu import LuRun
 
@@ -188,7 +193,7 @@ def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str
 
 
 def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[SparseRun, list[str], int, str]:
-    """Return the run of a sparse benchmark, its lines, its bytes per rank and its command."""
+    """Plan the run of a sparse benchmark, and return the run, its lines, its bytes per rank and its command."""
     run = sparse_run(args, benchmark, machine)
     box, need = run.box, box_bytes(run.box, benchmark, run.low)
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"

@@ -85,7 +85,7 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
 
 
 def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the prediction of a run as the body of the JSON file and the lines of the text."""
+    """Return the prediction of a run as a dict for JSON and as lines of text."""
     machine = machine_of(args)
     what_if: dict[str, Any] = {"slow": _slow(args.slow), "aware": not args.staged}
     nics = parsed_by(integer(1, machine.network.nics), args.nics, "--nics")
@@ -123,7 +123,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
 
 
 def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None]:
-    """Return the line of an LU run, and for HPL-MxP the seconds by the closed formula."""
+    """Return a line that describes an LU run, and for HPL-MxP the seconds by the closed formula."""
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.model import upper_bound
 
@@ -137,7 +137,7 @@ def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None
 
 
 def _slow(text: str | None) -> dict[int, float]:
-    """Return the relative speeds in RANK:FACTOR,... by rank."""
+    """Parse RANK:FACTOR,... and return the relative speeds by rank."""
     speeds: dict[int, float] = {}
     for part in (text or "").split(","):
         if not part and not text:

@@ -1,7 +1,7 @@
-"""Compare published results with the closed formula and the simulation: docs/reference/published-results.md.
+"""Compare published results with the closed formula and the simulation for docs/reference/published-results.md.
 
-Each row has a printed figure and its computation. Each machine has one set of parameters for all rows. "set by it"
-marks a row that determined a parameter of its machine and therefore validates nothing.
+Each row contains a published value and its computed counterparts. Each machine has one set of parameters for all rows.
+"set by it" marks a row that determined a parameter of its machine and therefore validates nothing.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, simulate
 
 RINGS = ("1ring", "1ringM", "2ringM")
-#: Machine of the rows from OLCF's paper: Frontier with the libraries of spring 2022.
+#: Machine of the rows from the OLCF paper: Frontier with the libraries of spring 2022.
 SC22 = "frontier-2022"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A published figure.
+    """A published value.
 
     printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
-    simulated         function that simulates the figure
-    formula           function that computes the figure by eq. 1-5, or None if these do not apply
-    set_by            whether the figure determined a parameter
+    simulated         function that simulates the value
+    formula           function that computes the value by eq. 1-5, or None if these do not apply
+    set_by            whether the value determined a parameter
     quick             whether the simulation takes only seconds
     """
 
@@ -44,7 +44,7 @@ class Figure:
     quick: bool = True
 
     def line(self) -> str:
-        """Return the row of the table."""
+        """Return the value's row of the table."""
         value = self.simulated()
         formula = "" if self.formula is None else shown(self.formula(), self.unit)
         relative = f"{100 * (value / self.printed - 1):+.1f} %"
@@ -54,7 +54,7 @@ class Figure:
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a number with its unit; differences have a sign."""
+    """Return a number with its unit as text; differences have a sign."""
     if unit == "%":
         return f"{value:+.1f} %"
     if unit == "% of":
@@ -78,17 +78,17 @@ def openmxp(P: int, Q: int, n: int) -> LuRun:
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """Return the HPL run on Crusher: NB = 512, the memory per node of N = 256000 on one node (rocHPL, IV)."""
+    """Return the HPL run on Crusher: NB = 512, with the memory per node of N = 256000 on one node (rocHPL, IV)."""
     n = int(256000 * nodes**0.5) // 512 * 512
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 
 
-#: Simulations that several rows share.
+#: Stored results of simulations that several rows share.
 _DONE: dict[str, LuForecast] = {}
 
 
 def of(machine: str, run: LuRun) -> LuForecast:
-    """Simulate a run, or return the stored result if the run has already been simulated on this machine."""
+    """Simulate a run, unless it has already been simulated on this machine, and return the result."""
     key = f"{machine} {run}"
     if key not in _DONE:
         _DONE[key] = simulate_lu("hpl" if run.precision == "fp64" else "hpl-mxp", run, find_machine(machine))
@@ -105,7 +105,7 @@ def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> Spar
 
 
 def rank_rate(machine: str, run: LuRun) -> float:
-    """Return the simulated FLOP/s per rank."""
+    """Simulate a run and return its FLOP/s per rank."""
     return of(machine, run).rate_flops / run.ranks
 
 
@@ -118,17 +118,17 @@ def formula_rate(machine: str, run: LuRun) -> float:
 
 
 def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse: LuRun) -> float:
-    """Return the gain in percent of one run's rate per rank over that of another."""
+    """Return by how many percent the rate per rank of one run exceeds that of another."""
     return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
 
 
 def ring(choose: Callable[[list[float]], float], machine: str, rings: list[LuRun], broadcast: LuRun) -> float:
-    """Return the largest or smallest gain in percent of a ring over the library's broadcast."""
+    """Return the largest or smallest gain of a ring over the library's broadcast in percent."""
     return choose([gain(rank_rate, machine, run, broadcast) for run in rings])
 
 
 def rows() -> list[Figure]:
-    """Return all rows by machine."""
+    """Return all rows of the table, sorted by machine."""
     return [*_summit_rows(), *_frontier_rows(), *_crusher_rows(), *_sparse_rows()]
 
 
@@ -264,7 +264,7 @@ def _sparse_rows() -> list[Figure]:
 
 
 def table() -> Iterator[str]:
-    """Yield the lines of the table in Markdown, each as soon as it is computed."""
+    """Yield the lines of the Markdown table, each as soon as it is computed."""
     yield "| result | source | printed | formula | simulation | error |"
     yield "|---|---|---|---|---|---|"
     for row in rows():

@@ -1,4 +1,4 @@
-"""`mxpeak scan`: run a small benchmark on all devices or groups of cores, and report slow or faulty ones."""
+"""`mxpeak scan`: run a small benchmark on all devices or groups of cores, and report those that are slow or faulty."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScanRun(Run[ScanConfig]):
 
 
 def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanRun:
-    """Return the settings of a scan by precedence; read the --config file."""
+    """Return the settings of a scan in the order of precedence, after reading the --config file."""
     check_variables(environ)
     file = args.config or environ.get("MXPEAK_CONFIG")
     values = values_for("scan", read_toml(file)) if file else {}
@@ -66,7 +66,9 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Scan the ranks of a launcher, or those of this host. Collective after the ranks have started."""
+    """Scan the ranks of a launcher or ranks on this host, and return the exit code. Collective after the start of the
+    ranks.
+    """
     wanted = read_on_root(args, session, lambda: scan_settings(args, os.environ))
     from mxpeak.runtime.placement import parts_here
 
@@ -75,7 +77,7 @@ def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _check_files(output: ScanOutput) -> None:
-    """Raise before the scan if its files cannot be written."""
+    """Raise a UsageError before the scan if one of its files cannot be written."""
     from mxpeak.cli.output import check_file
 
     written = [Path(output.json)] if output.json and output.json != "-" else []
@@ -101,7 +103,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
 
 
 def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
-    """Print the scan, write its files and return the exit code."""
+    """Print the result of the scan, write its files and return the exit code."""
     from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import Caution
     from mxpeak.report.text import cautions

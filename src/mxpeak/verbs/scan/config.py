@@ -13,12 +13,12 @@ from mxpeak.precision import PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class ScanConfig(PlaceConfig):
-    """Options of the measurement."""
+    """Options of the measurement of a scan."""
 
     GPU_DEFAULTS = {"nb": 1024, "precision": "fp16"}  # noqa: RUF012
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the defaults for native bf16: bf16 products and larger blocks, as in HPL-MxP."""
+        """Return the defaults for a processor with native bf16: bf16 products and larger blocks, as in HPL-MxP."""
         precision = self.precision or ("bf16" if "bf16" in native else None)
         return {"precision": precision, "nb": 512} if precision in native else {}
 
@@ -42,7 +42,7 @@ class ScanConfig(PlaceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOutput(ShowConfig):
-    """Options of the output."""
+    """Options of the output of a scan."""
 
     write_exclude: str | None = option(
         None, users_file, "write hosts with slow ranks or wrong results to FILE", "output"

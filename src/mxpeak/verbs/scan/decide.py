@@ -35,19 +35,19 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-#: For a normal distribution, the median of |x| is 1/1.4826 of the standard deviation.
+#: Ratio of the standard deviation to the median of |x|, for a normal distribution.
 SIGMA = 1.4826
 #: Standard error of the difference of two medians of K normal numbers: sqrt(2) sqrt(pi/2 / K).
 ERROR = math.sqrt(math.pi)
-#: Number of standard deviations below the median that count as slow: one healthy rank of 741.
+#: Number of standard deviations below the median from which a rank is slow: one healthy rank of 741.
 FACTOR = 3.0
-#: Number of ranks from which median and spread tolerate one outlier.
+#: Smallest number of ranks for which median and spread tolerate one outlier.
 ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """Measurements of one rank: a rate per measure and round, and the bits per result and round."""
+    """The measurements of one rank: a rate per measure and round, and the bits per result and round."""
 
     rank: int
     kind: str
@@ -57,11 +57,11 @@ class RankRates:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Spread of one measure over the ranks of a group, from their medians over the rounds.
+    """The spread of one measure over the ranks of a group, from their medians over the rounds.
 
-    against    the reference: `median`, `best`, or None without other ranks
+    against    the reference: `median`, `best`, or None if there are no other ranks
     sigma      spread s
-    least      least rate that is not slow
+    least      lowest rate that is not slow
     """
 
     best: float
@@ -73,13 +73,13 @@ class Spread:
 
     @property
     def reference(self) -> float:
-        """Return the rate with which ranks are compared."""
+        """Return the reference rate of the measure: the median, or the best rate in a small group."""
         return self.best if self.against == "best" else self.median
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A slow rank: its median as a share of the reference, and its number of slow rounds."""
+    """A slow rank, with its median as a share of the reference and the number of rounds in which it was slow."""
 
     rank: int
     measure: str
@@ -90,7 +90,7 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class WrongBits:
-    """A rank whose bits of a result `differ` from the majority, or `change` between rounds."""
+    """A rank whose bits of a result `differ` from the majority or `change` between rounds."""
 
     rank: int
     result: str
@@ -99,7 +99,7 @@ class WrongBits:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedBits:
-    """A result without correct bits: there is `no majority`, or the bits `change` on most ranks."""
+    """A result whose correct bits are unknown: there is `no majority`, or the bits `change` on most ranks."""
 
     kind: str
     result: str
@@ -126,7 +126,7 @@ class UndecidedRates:
 
 @dataclass(frozen=True, slots=True)
 class PeerGroup:
-    """Ranks of the same kind, and the spread of each measure over them."""
+    """Ranks of the same kind, and the spread of each measure over these ranks."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -135,7 +135,7 @@ class PeerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The slow, wrong and undecided ranks of a scan."""
+    """The slow, wrong and undecided ranks that a scan found."""
 
     groups: Sequence[PeerGroup]
     slow: Sequence[SlowRank]
@@ -144,7 +144,7 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """Return `different` if a rank is slow or wrong, `undecided` if ranks may be, otherwise `alike`."""
+        """Return `different` if a rank is slow or wrong, `undecided` if a rank may be, otherwise `alike`."""
         if self.slow or self.wrong:
             return "different"
         return "undecided" if self.undecided else "alike"
@@ -156,7 +156,7 @@ class Verdict:
 
 
 def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
-    """Compare all ranks of each kind, and return the slow, wrong and undecided ones."""
+    """Compare the ranks of each kind, and return the slow, wrong and undecided ranks."""
     by_kind: dict[str, list[RankRates]] = {}
     for rank in ranks:
         by_kind.setdefault(rank.kind, []).append(rank)
@@ -181,7 +181,9 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
-    """Return the spread over the ranks of their rates by round, and the least rate that is not slow."""
+    """Return the spread of the ranks' rates, with the lowest rate that is not slow; `rates` contains the rounds of
+    each rank.
+    """
     of_ranks = [median(rounds) for rounds in rates]
     best, middle, worst = max(of_ranks), median(of_ranks), min(of_ranks)
     if len(of_ranks) == 1:
@@ -216,7 +218,7 @@ def slow_ranks(members: Sequence[RankRates], measure: str, measured: Spread) -> 
 def unclear(
     members: Sequence[RankRates], measure: str, measured: Spread, tolerance: float, slow: Collection[int]
 ) -> list[UndecidedRates]:
-    """Return the reasons why the ranks that are not slow disagree; empty if they agree."""
+    """Return the reasons for which the ranks that are not slow disagree; empty if they agree."""
     if (sigma := measured.sigma) is None:
         return []
     reference = measured.reference
@@ -241,7 +243,7 @@ def unclear(
 
 
 def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits], list[UndecidedBits]]:
-    """Return the ranks whose bits change or differ from the majority, or the results without correct bits.
+    """Return the ranks whose bits change or differ from the majority, and the results without correct bits.
 
     If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
     """

@@ -1,4 +1,4 @@
-"""Define the measures of a round: an LU, matrix products and memory reads, on each rank with equal inputs."""
+"""The measures of a round: an LU, matrix products and memory reads, with the same inputs on each rank."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from mxpeak.spans import Spans
 SEED = 100
 #: Number of reads of the matrix per round; one read would be too short to time.
 READS = 32
-#: No look-ahead: on a GPU, work on two streams may give different bits from run to run.
+#: No look-ahead: on a GPU, work on two streams may give different bits in each run.
 LOOKAHEAD = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Order, block size and precision, equal on all ranks."""
+    """Order, block size and precision of a scan, which are equal on all ranks."""
 
     n: int
     nb: int
@@ -40,12 +40,12 @@ class Size:
 
     @property
     def side(self) -> int:
-        """Return the order of a product: half of A's, so that C has a quarter of its entries."""
+        """Return the order of a product, half of A's order, so that C has a quarter of A's entries."""
         return max(1, self.n // 2)
 
     @property
     def products(self) -> int:
-        """Return the number of products that together have about the flops of the LU."""
+        """Return the number of products that have about as many flops as the LU."""
         return max(1, math.ceil(lu_flops(self.n) / (2.0 * self.side**2 * self.nb)))
 
     @property
@@ -55,13 +55,14 @@ class Size:
 
     @property
     def read_bytes(self) -> int:
-        """Return the bytes that a round reads."""
+        """Return the number of bytes that a round reads."""
         return READS * self.n**2 * format_of(stored_as(self.precision)).bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One measure: `prepare` before the clock, `work` under the clock, and `bits` of its result, if any.
+    """One measure: `prepare` runs before the clock, `work` is timed, and `bits` returns the bits of the result, if
+    any.
 
     amount    flops or bytes of the work
     """
@@ -74,7 +75,7 @@ class Probe:
 
 
 def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
-    """Return the measures of one rank in order of execution; the last one reads the factors of the LU."""
+    """Return the measures of a rank in the order of execution. The last measure reads the factors of the LU."""
     alone = make_grid(ProcessGrid(1, 1), Solo(transport))
     assert alone is not None
     A = dist_matrix(alone, size.n, size.n, size.nb, kernels, stored_as(size.precision))
@@ -105,7 +106,7 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
 
 
 def footprint(precision: str, *, on_gpu: bool) -> Footprint:
-    """Return the bytes for P×Q ranks that each hold a whole matrix of an LU, and C, A and B of the products."""
+    """Return the bytes on P×Q ranks. Each rank stores the whole matrix of an LU, and C, A and B of the products."""
     stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Text of a scan: the spread of each measure, all or only the outlying ranks, and the verdict."""
+"""Write the text of a scan: the spread of each measure, all ranks or only the outliers, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxpeak.layout.cores import short_list
 from mxpeak.records import size_text, three_digits
 
 WIDTH = 80
-#: Largest number of ranks in the table; of more ranks it shows the first outliers.
+#: Largest number of ranks in the table. If there are more ranks, the table contains only the first outliers.
 MOST_SHOWN = 16
 TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read"}
 UNITS = {"lu": "FLOP/s", "gemm": "FLOP/s", "read": "B/s"}
@@ -55,7 +55,7 @@ def verdict(body: Body) -> str:
 
 
 def _open_questions(body: Body) -> str:
-    """Return the undecided measures and how to decide them, in one line; empty if all are decided."""
+    """Return a line that lists the undecided measures and how to decide them; empty if all are decided."""
     rates = dict.fromkeys(TITLES[item["measure"]] for item in body["undecided"] if "measure" in item)
     bits = dict.fromkeys(TITLES[item["result"]] for item in body["undecided"] if "result" in item)
     questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
@@ -97,18 +97,18 @@ def _spread(measure: str, values: Body) -> str:
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
-    """Return the factor and the unit in which to print a rate."""
+    """Return a factor and a unit in which a rate is readable."""
     return (1e12, "T" + unit) if rate >= 0.9995e12 else (1e9, "G" + unit)
 
 
 def _rows(body: Body) -> list[Body]:
-    """Return the ranks in the table."""
+    """Return the ranks that the table contains."""
     ranks: list[Body] = body["ranks"]
     return ranks if len(ranks) <= MOST_SHOWN else [ranks[rank] for rank in outliers(body)[:MOST_SHOWN]]
 
 
 def _table(rows: Sequence[Body]) -> str:
-    """Return the table of each rank's medians over the rounds, in the units of the fastest one."""
+    """Return a table of the medians of each rank over the rounds, in the units of the fastest rank."""
     measures = list(rows[0]["rates"])
     medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
     scales = {name: _scale(max(rates[name] for rates in medians.values()), UNITS[name]) for name in measures}
@@ -129,7 +129,7 @@ def _cores(rank: Body) -> str:
 
 
 def _finding(body: Body, rank: int) -> str:
-    """Return the defects of a rank with its clocks and memory errors."""
+    """Return a text with the defects of a rank, its clocks and its memory errors."""
     record = body["ranks"][rank]
     rounds = body["problem"]["rounds"]
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
@@ -149,7 +149,7 @@ _WRONG = {"differ": "differ from those of the majority", "change": "change from 
 
 
 def _reference(body: Body, finding: Body) -> str:
-    """Return the name of the reference of a slow rank."""
+    """Return the name of the reference with which a slow rank is compared."""
     group = next(group for group in body["groups"] if finding["rank"] in group["ranks"])
     return str(group["spreads"][finding["measure"]]["against"])
 
@@ -172,7 +172,7 @@ def health(record: Body) -> list[str]:
 
 
 def _undecided(body: Body, finding: Body) -> str:
-    """Return the reason why a measure or the bits of some ranks are undecided."""
+    """Return the reason for which a measure or the bits of some ranks are undecided."""
     if "measure" in finding:
         text = _unclear_rate(body, finding)
     elif finding["reason"] == "change":
@@ -184,7 +184,7 @@ def _undecided(body: Body, finding: Body) -> str:
 
 
 def _unclear_rate(body: Body, finding: Body) -> str:
-    """Return the difference between the rates, and why it identifies no slow rank."""
+    """Return a text with the difference between the rates, and why it identifies no slow rank."""
     title, tolerance = TITLES[finding["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
     spread, against = f"{100 * finding['spread']:.1f} %", _reference(body, {**finding, "rank": finding["ranks"][0]})
     apart = f"{100 * abs(finding['share'] - 1):.1f} % {'above' if finding['share'] > 1 else 'below'} the {against}"

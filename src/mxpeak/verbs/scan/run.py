@@ -1,4 +1,4 @@
-"""Scan: run the same small benchmark on every rank at the same time to find slow and faulty ranks.
+"""Run the same small benchmark on every rank at the same time to find slow and faulty ranks.
 
 on each rank   LU of HPL-MxP of order N, products in its precision with the same number of flops, and 32 reads of the
                factors; each rank computes alone with the same inputs, and all ranks start each measure together
@@ -45,7 +45,7 @@ TINY = 48, 16
 
 @dataclass(slots=True)
 class Record:
-    """Record of one rank for rank 0: location, measurements by round, and health during the scan."""
+    """The record that a rank sends to rank 0: location, measurements by round, and health during the scan."""
 
     where: dict[str, Any]
     kind: str
@@ -74,7 +74,7 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
 
 
 def _size(bench: Bench[ScanConfig]) -> Size:
-    """Return the given size, or one of about a second per round that fits on every host. Collective."""
+    """Return the given size, or a size for about a second per round that fits on every host. Collective."""
     config, ranks = bench.config, bench.comm.size
     precision = config.precision or "fp32"
     need = footprint(precision, on_gpu=config.on_gpu)
@@ -87,7 +87,7 @@ def _size(bench: Bench[ScanConfig]) -> Size:
 
 
 def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
-    """Return the order that takes the rank with the fewest threads about a second. Collective."""
+    """Return the order for which the rank with the fewest threads needs about a second. Collective."""
     if bench.config.on_gpu:
         return GPU_DEFAULT_N
     threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
@@ -96,7 +96,7 @@ def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
 
 
 def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
-    """Return a caution if the caches of a host may hold the matrices."""
+    """Return a caution if the caches of a host may contain the matrices."""
     machine, ranks = bench.facts.machine, bench.placement.ranks_a_node
     caches = (machine["l3_bytes"] or machine["l2_bytes"] or 0) * len(core_groups(affinity=range(os.cpu_count() or 1)))
     matrices = ranks * size.read_bytes // READS
@@ -123,7 +123,7 @@ def _start_record(bench: Bench[ScanConfig]) -> Record:
 
 
 def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
-    """Return the kind of a rank: processor or device, threads, and the library of the products."""
+    """Return the kind of a rank: its processor or device, its threads, and the library of its products."""
     blas = facts.get("blas")
     if isinstance(blas, dict):
         library = " ".join(str(blas[key]) for key in ("library", "version", "architecture"))
@@ -151,7 +151,7 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
 def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
-    """Warm up this rank's kernels, then measure all rounds into `record`. Collective over comm."""
+    """Warm up this rank's kernels, measure all rounds and store them in `record`. Collective over comm."""
     each = probes(kernels, comm.transport, size)
     for probe in each:
         if config.warmup in ("full", probe.name):
@@ -171,7 +171,7 @@ def measure(
 
 
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
-    """Measure this rank's rate; all ranks start together and wait for each other. Collective.
+    """Measure this rank's rate. All ranks start together and wait for each other at the end. Collective.
 
     `look` is called while other ranks may still compute.
     """
@@ -188,7 +188,7 @@ def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[],
 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
-    """Return the section of the result file that is computed from the records of all ranks."""
+    """Return the result of the scan, computed from the records of all ranks."""
     measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
@@ -213,6 +213,6 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
 
 
 def _of_rank(record: Record) -> dict[str, Any]:
-    """Return the section of a rank; bits that are equal in all rounds occur once."""
+    """Return the section of a rank. Bits that are equal in all rounds are listed once."""
     bits = {name: sorted(set(values)) for name, values in record.bits.items()}
     return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}

@@ -25,7 +25,7 @@ examples:
 
 STUDIES = ("pivots", "norms", "gmres")
 RESULT, PAGE = "study.json", "study.html"
-#: Seconds before the first line of progress, and between two lines.
+#: Number of seconds before the first line of progress and between two lines.
 PROGRESS_S = 2.0
 
 
@@ -52,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the studies on rank 0, print their tables and write figures and JSON."""
+    """Run the studies on rank 0, print their tables, and write the figures and the JSON file."""
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
@@ -80,7 +80,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> Folder:
-    """Create the results folder, and raise an error before the studies start if a file cannot be written."""
+    """Create the results folder; raise a UsageError before the studies start if a file cannot be written."""
     from mxpeak.cli.output import check_file, results_folder
 
     folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)
@@ -119,7 +119,7 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
 
 
 class _Progress:
-    """Print a line of progress to stderr every few seconds."""
+    """Prints a line of progress to stderr every few seconds."""
 
     def __init__(self, session: Session):
         self._session = session

@@ -1,4 +1,4 @@
-"""Text and page of `mxpeak study`: tables for the terminal, and figures on a self-contained page."""
+"""Write the text and the page of `mxpeak study`: tables for the terminal, and figures on a self-contained page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Sequence[str]
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """Return a table with one row per order or c, and a summary, for each study."""
+    """Return a table for each study, with one row per order or c and a summary."""
     parts = []
     for name, rows_of in TABLES.items():
         if name in body:
@@ -33,7 +33,7 @@ def _by_order(cases: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str,
 
 
 def _middle(cases: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the median of a key over the cases that have a number for it."""
+    """Return the median of a value over the cases that contain it."""
     values = [case[key] for case in cases if case[key] is not None]
     return float(median(values)) if values else None
 

@@ -1,4 +1,4 @@
-"""Experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
+"""Run the experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
 generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal unchanged, or c·√n for GMRES; b is the column after A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
@@ -6,7 +6,7 @@ norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (F
 gmres       steps without a preconditioner until the check of HPL passes, by c
 checked     ||b - Ax|| / (n·u·(||A||·||x|| + ||b||)) < 16 in the infinity norm as in HPL, u = 2^-53
 
-Figures refer to Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
+The figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mxpeak.solvers.residual import backward_error
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SCHEMA = "mxpeak.study/1"
-#: About ten orders in geometric steps, and fewer for GMRES, whose steps hardly depend on n.
+#: About ten orders in geometric steps. GMRES has fewer orders, because its steps hardly depend on n.
 ORDERS = (100, 136, 185, 252, 343, 467, 635, 864, 1176, 1600)
 GMRES_ORDERS = (200, 400, 800, 1600)
 SEEDS, GMRES_SEEDS, FIRST_SEED = 5, 1, 100
@@ -49,7 +49,7 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """Studies, orders and number of seeds of a call; None selects the defaults of each study."""
+    """The studies, the orders and the number of seeds of a call; None selects the defaults of each study."""
 
     studies: tuple[str, ...]
     orders: tuple[int, ...] | None = None
@@ -57,20 +57,20 @@ class StudyPlan:
     scales: tuple[float, ...] = SCALES
 
     def cases(self, study: str) -> list[tuple[int, int]]:
-        """Return the pairs (n, seed) of a study in order of execution."""
+        """Return the pairs (n, seed) of a study in the order of execution."""
         orders = self.orders or (GMRES_ORDERS if study == "gmres" else ORDERS)
         count = self.seeds or (GMRES_SEEDS if study == "gmres" else SEEDS)
         return [(n, FIRST_SEED + k) for n in sorted(set(orders)) for k in range(count)]
 
 
-#: Function that receives the name of a study, the completed cases and all cases.
+#: Function that receives the name of a study, the number of completed cases and the number of all cases.
 Listener = Callable[[str, int, int], None]
 
 
 def run(
     plan: StudyPlan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None
 ) -> dict[str, Any]:
-    """Run all studies of the plan, and return the content of study.json without NaN and infinity."""
+    """Run all studies of the plan, and return the content of study.json, in which None replaces NaN and infinity."""
     _check_memory(plan)
     body: dict[str, Any] = {
         "schema": SCHEMA,
@@ -122,7 +122,7 @@ def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
 
 
 def draw(entries: Entries, columns: int) -> Array:
-    """Return the first columns of a matrix of kind lcg, bitwise equal to `entries.value`.
+    """Return the first columns of a matrix of kind lcg, which are bitwise equal to `entries.value`.
 
     The sequence runs down the columns. Each step doubles the number of entries: X(d + k) = A_k·X(d) + C_k.
     """
@@ -142,7 +142,7 @@ def draw(entries: Entries, columns: int) -> Array:
 
 
 def largest_pivot(A: Array) -> dict[str, Any]:
-    """Return the largest |u_ii| with partial pivoting, its column counted from the end, and typical values.
+    """Compute the largest |u_ii| with partial pivoting, its column counted from the end, and typical values.
 
     Typical values are the medians over all columns and over the last tenth, where pivots are largest.
     """
@@ -172,7 +172,7 @@ def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
-    """Return three norms of b - A x for x by LU with or without partial pivoting; None if not finite."""
+    """Return three norms of b - A x, where x is computed by LU with or without partial pivoting; None if not finite."""
     with np.errstate(all="ignore"):  # without pivoting, entries may overflow
         x = _solve(A, b, pivoting)
         r = b - A @ x
@@ -193,7 +193,7 @@ def _solve(A: Array, b: Array, pivoting: bool) -> Array:
 
 
 def lu_without_pivoting(A: Array) -> Array:
-    """Return L below the diagonal and U on and above it, by panels; zero pivots give values that are not finite."""
+    """Factor A by panels and return L below the diagonal and U on and above it; zero pivots give non-finite values."""
     LU = np.array(A, order="F")
     for k in range(0, len(LU), BLOCK):
         end = min(k + BLOCK, len(LU))
@@ -231,7 +231,7 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """Outcome of GMRES: steps until HPL's check passed (or None), the scaled residual of x, and ||r||_2 / ||b||_2."""
+    """Outcome of GMRES: steps until HPL's check passed (or None), scaled residual of x, and ||r||_2 / ||b||_2."""
 
     steps: int | None
     scaled_residual: float
@@ -248,7 +248,7 @@ def gmres(A: Array, b: Array) -> Krylov:
 
 
 class _Check:
-    """HPL's check of the iterate x = Q t."""
+    """Applies HPL's check to the iterate x = Q t."""
 
     def __init__(self, A: Array, b: Array, Q: Basis):
         self._A, self._b, self._Q = A, b, Q
@@ -257,7 +257,7 @@ class _Check:
         self.scaled, self.reduction = float("inf"), 1.0
 
     def scaled_residual(self, H: LeastSquares) -> float:
-        """Return the scaled residual of x, or inf if ||r||_2 proves that it is above the threshold."""
+        """Return the scaled residual of x, or inf if ||r||_2 proves that the residual exceeds the threshold."""
         n, k = len(self._b), len(H.R)
         self.reduction = H.residual / self._norm_b
         if H.R[-1][-1] == 0.0:  # A is singular, and its Krylov space is exhausted
@@ -276,7 +276,7 @@ class _Check:
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
-    """Return the measured steps, and those that the circular law predicts, counted as in the HPL-MxP rules."""
+    """Run GMRES and return the measured and the predicted number of steps, counted as in the HPL-MxP rules."""
     went = gmres(A, b)
     case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
@@ -290,7 +290,7 @@ def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
 
 
 def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the steps by c over orders and seeds; `unsolved` counts the cases without success in n steps."""
+    """Return the steps by c over all orders and seeds; `unsolved` counts the cases that n steps do not solve."""
     by_scale = []
     for c in sorted({case["diagonal_scale"] for case in cases}):
         chosen = [case for case in cases if case["diagonal_scale"] == c]

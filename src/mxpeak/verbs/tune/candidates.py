@@ -1,6 +1,6 @@
 """Generate candidates: settings of each benchmark on each layout of ranks and threads, the most promising first.
 
-Settings are strings as in flags and contain only values that differ from the defaults. A winner without settings
+Settings are strings as in flags and contain only values that differ from the defaults. A candidate without settings
 therefore stands for the defaults.
 """
 
@@ -23,11 +23,11 @@ from mxpeak.runtime.placement import gpu_defaults
 #: Block sizes on CPUs and on GPUs, and shares of the split update.
 BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SPLITS = ("0", "0.3", "0.5")
-#: Broadcasts for lines of two ranks, where all rings are equal, and for longer ones.
+#: Broadcasts for process rows of two ranks, where all rings are equal, and for longer rows.
 SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2ring", "longM", "long", "lib", "ilib")
-#: Number of broadcasts per otherwise equal settings that come before the others.
+#: Number of broadcasts that are tried first for settings that differ only in the broadcast.
 ALIKE = 2
-#: Least number of blocks per row and rank for a candidate NB.
+#: Smallest number of blocks per process row and column for a candidate NB.
 LEAST_BLOCKS = 4
 #: Orders and sides of boxes for trials.
 ORDERS = tuple(int(2048 * 2 ** (step / 2)) // 64 * 64 for step in range(11))
@@ -36,7 +36,7 @@ SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Ranks, threads per rank, and nodes."""
+    """A layout: ranks, threads per rank, and nodes."""
 
     ranks: int
     threads: int
@@ -48,19 +48,19 @@ class RankLayout:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings on a layout."""
+    """Settings to try on a layout."""
 
     layout: RankLayout
     settings: Mapping[str, str]
 
     @property
     def key(self) -> str:
-        """Return the name of the candidate."""
+        """Return a name that identifies the candidate."""
         return " ".join([str(self.layout), *(f"{name}={text}" for name, text in sorted(self.settings.items()))])
 
 
 def layouts(cores: int, *, several: bool) -> list[RankLayout]:
-    """Return layouts for the cores of a node: one rank, then one rank per core, then some numbers in between."""
+    """Return layouts for the cores of a node: one rank, one rank per core, then some numbers of ranks in between."""
     counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
@@ -68,9 +68,9 @@ def layouts(cores: int, *, several: bool) -> list[RankLayout]:
 
 
 def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
-    """Return the combinations of NB, grid, broadcast, split (HPL) and node grid; the defaults first.
+    """Return the combinations of NB, grid, broadcast, split (HPL) and node grid, with the defaults first.
 
-    On a GPU each candidate sets NB, because the default NB for the small matrix of a trial is too small.
+    On a GPU, each candidate sets NB, because the default NB for the small matrix of a trial is too small.
     """
     first: dict[str, str] = {"nb": str(default_nb)} if on_gpu else {}
     candidates = [Candidate(layout, first)]
@@ -95,7 +95,7 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
 
 
 def _grids(ranks: int) -> list[tuple[int, int]]:
-    """Return the grids with an aspect ratio of at most 8, the default first, then the squarest."""
+    """Return the grids with an aspect ratio of at most 8: the default first, then the others by aspect ratio."""
     pairs = [(P, ranks // P) for P in divisors(ranks)]
     grids = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
     return sorted(grids, key=lambda pair: (max(pair), pair[0]))
@@ -104,9 +104,10 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
 def ordered(
     candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
 ) -> list[Candidate]:
-    """Return the defaults of each layout, then the candidates by modeled time; few differ only in the broadcast.
+    """Return the defaults of each layout, then the other candidates by modeled time.
 
-    Without a model, the layouts alternate.
+    Candidates that differ only in the broadcast are moved to the end, except for the first few. Without a model, the
+    layouts alternate.
     """
     defaults = [candidate for candidate in candidates if not candidate.settings]
     rest = [candidate for candidate in candidates if candidate.settings]
@@ -122,7 +123,7 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates with the first few of each combination of layout, grid, NB and split before the others."""
+    """Return the candidates such that the first few of each combination of layout, grid, NB and split come first."""
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []
@@ -135,7 +136,7 @@ def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, machine: Machine) -> float:
-    """Return the simulated seconds of a candidate; NB is the default if the settings have none."""
+    """Simulate a candidate and return its seconds. If its settings contain no NB, `nb` is used."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import simulate_lu
 
@@ -155,7 +156,7 @@ def sparse_candidates(
 ) -> list[Candidate]:
     """Return candidates for storage and smoother, process grid and, if `boxes`, box shape, with the defaults first.
 
-    In official mode, only official settings compete; packed storage needs --mode explore.
+    In official mode, only settings that the rules allow compete; packed storage needs --mode explore.
     """
     default = _default_form(benchmark, mode, on_gpu=on_gpu)
     storages = [name for name in PLAIN if not (on_gpu and name == "rows")] + ["packed"] * (mode == "explore")
@@ -170,7 +171,7 @@ def sparse_candidates(
 
 
 def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
-    """Return the default storage and smoother, which must not compete with themselves."""
+    """Return the default storage and smoother, so that they are not tried again as a candidate."""
     config = BENCHMARKS[benchmark].config(mode=mode, kernels="torch" if on_gpu else "host")  # type: ignore[call-arg]
     rules = BENCHMARKS[benchmark].module.rpartition(".")[0] + ".rules"
     storage = str(load(f"{rules}:storages")(config)[0])
@@ -194,7 +195,7 @@ def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
 
 
 def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> bool:
-    """Return whether the rules allow a box."""
+    """Return whether the rules of the benchmark allow a box."""
     try:
         check_box(Box.of(0, shape or (16, 16, 16), grid))
     except UsageError:
@@ -203,7 +204,7 @@ def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> 
 
 
 def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> float:
-    """Return the approximate seconds of a trial on a cube: validation or reference, first solve, and timed solve."""
+    """Return the approximate seconds of a trial on a cube: validation or reference, first solve and timed solve."""
     from mxpeak.perf.simulation.sparse import SparseRun, simulate
 
     box = Box.of(0, (side, side, side), process_grid(ranks))
@@ -212,14 +213,14 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
 
 
 def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
-    """Return the default NB."""
+    """Return the default NB of a benchmark."""
     config = BENCHMARKS[benchmark].config()
     changed = gpu_defaults(config, "cuda") if on_gpu else config.natively(native)
     return int(changed.get("nb", config.nb)[0])  # type: ignore[attr-defined]
 
 
 def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
-    """Return the largest size whose trial takes at most `seconds`, or the smallest size if there is none."""
+    """Return the largest size whose trial takes at most `seconds`, or the smallest size if all take longer."""
     chosen = sizes[0]
     for size in sizes:
         if seconds_of(size) > seconds:

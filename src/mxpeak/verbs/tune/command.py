@@ -1,4 +1,4 @@
-"""`mxpeak tune`: measure this machine, and find, check and store the fastest settings for `mxpeak run`."""
+"""`mxpeak tune`: measure this machine, then find, check and store the fastest settings for `mxpeak run`."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _parse(args: argparse.Namespace) -> None:
 
 
 def budget_seconds(text: str) -> float:
-    """Return the seconds of a time with a unit: 90s, 2m, 1.5h."""
+    """Parse a time with a unit, such as 90s, 2m or 1.5h, and return it in seconds."""
     if text.strip()[-1:].isdecimal():
         raise UsageError(f"{text!r} is not a time; use a number with s, m or h, for example 5m")
     time_s = seconds(text)
@@ -136,7 +136,7 @@ def budget_seconds(text: str) -> float:
 
 
 def _say(settings: argparse.Namespace | TuneJob, session: Session) -> Callable[[str], None]:
-    """Return the function that prints a line of progress, unless --quiet is set."""
+    """Return a function that prints a line of progress; with --quiet, it prints nothing."""
     return (lambda text: None) if settings.quiet else session.log
 
 
@@ -155,7 +155,7 @@ def _job(file: str, session: Session) -> int:
 
 
 def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
-    """Run `_lead` on rank 0 of a launcher, and perform the jobs of rank 0 on the other ranks."""
+    """Run `_lead` on rank 0 of a launcher; the other ranks perform the jobs that rank 0 sends."""
     from mxpeak.runtime.launch import confirm
     from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
@@ -181,7 +181,7 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
 
 def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | None, layout: RankLayout | None) -> int:
-    """Plan, tune, and print the result on rank 0."""
+    """Plan and tune on rank 0, and print the result."""
     from mxpeak.cli.output import check_file
     from mxpeak.runtime.tuned import this_store
     from mxpeak.verbs.tune.groups import StartedRanks, Stopped
@@ -204,7 +204,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
 
 
 def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
-    """Return the plan of a call, with the layouts of this machine or of the launcher."""
+    """Return the plan of a call, with the layouts of this machine or the layout of the launcher."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.runtime.launch import can_start_ranks
     from mxpeak.runtime.tuned import device_of

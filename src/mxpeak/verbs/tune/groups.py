@@ -1,4 +1,4 @@
-"""Groups of ranks that perform jobs: ranks started for a job, or the ranks of a launcher."""
+"""Perform jobs on a group of ranks: ranks that are started for a job, or the ranks of a launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxpeak.verbs.tune.job import TuneJob, perform
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
-    """A signal has ended the ranks; `code` is the exit code of tune."""
+    """A signal that has ended the ranks; `code` is the exit code of tune."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -33,7 +33,7 @@ class StartedRanks:
     """Local ranks that are started per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
 
     def do(self, job: TuneJob) -> None:
-        """Start the ranks, and wait for them."""
+        """Start the ranks of a job and wait until they have ended."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
             file.write_text(json.dumps(job.as_dict()), encoding="utf-8")
@@ -52,7 +52,7 @@ class StartedRanks:
 
 
 class LaunchedRanks:
-    """All ranks of a launcher; the others wait in `serve` for the jobs of rank 0."""
+    """All ranks of a launcher. The other ranks wait in `serve` for the jobs of rank 0."""
 
     def __init__(self, comm: Communicator, say: Callable[[str], None]):
         self._comm, self._say = comm, say
@@ -63,10 +63,10 @@ class LaunchedRanks:
         perform(job, self._comm, self._say)
 
     def serve(self) -> None:
-        """Perform the jobs of rank 0 until it has no more."""
+        """Perform the jobs of rank 0 on this rank until `dismiss` is called."""
         while (job := self._comm.bcast_object(None)) is not None:
             perform(job, self._comm, self._say)
 
     def dismiss(self) -> None:
-        """Release the other ranks."""
+        """Make the other ranks return from `serve`."""
         self._comm.bcast_object(None)

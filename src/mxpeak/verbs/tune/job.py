@@ -1,4 +1,4 @@
-"""Jobs: probes and trials that one group of ranks runs, each recorded when it ends."""
+"""Run jobs, which consist of probes and trials on one group of ranks, and record each measurement when it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneJob:
-    """Tasks for a group of ranks.
+    """Tasks that a group of ranks performs.
 
     until_unix   time after which no task starts
     journal      file for the measurements
@@ -51,7 +51,7 @@ class TuneJob:
 
 
 def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> None:
-    """Perform all tasks that start in time, and record them on rank 0. Collective over comm."""
+    """Perform all tasks that can start in time, and record their results on rank 0. Collective over comm."""
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
@@ -62,7 +62,7 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
-    """Measure each kernel that is not in the journal. Collective."""
+    """Measure each kernel that the journal does not contain. Collective."""
     run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
     config = run.config
     number = device_number(config, comm)
@@ -83,18 +83,18 @@ def _layout(job: TuneJob) -> dict[str, Any]:
     return {"ranks": job.ranks, "threads": job.threads, "device": job.device}
 
 
-#: Keys of the record of a kernel in addition to its probe.
+#: Keys of a kernel's record in addition to those of its probe.
 _BESIDE = ("kind", "ranks", "threads", "device", "seconds", "rate")
 
 
 def probe_of(record: Record) -> dict[str, Any]:
-    """Return the probe of a record."""
+    """Return the probe that a record was measured with."""
     hidden = (*_BESIDE, "bytes") if record["name"] == "rows" else _BESIDE
     return {name: value for name, value in record.items() if name not in hidden}
 
 
 def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str]:
-    """Return the settings of a short run as texts: no measured limit, one solve, and the size of the trial."""
+    """Return the settings of a trial as texts: a run of the trial's size, with one solve and no measured limit."""
     texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
     texts |= {name: str(n) for name, n in task["size"].items()}
     # on a device, a run before the clock compiles the kernels
@@ -109,7 +109,7 @@ def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str
 
 
 def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
-    """Run a benchmark once, and yield its record; a failed run has the rate 0. Collective."""
+    """Run a benchmark once and yield its record, with the rate 0 if the run failed. Collective."""
     benchmark = BENCHMARKS[task["benchmark"]]
     record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}
     try:
@@ -143,7 +143,7 @@ def line(record: Record) -> str:
 
 
 def typed(settings: Mapping[str, str]) -> str:
-    """Return settings as flags."""
+    """Return settings as command-line flags."""
     return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in settings.items()) or "defaults"
 
 

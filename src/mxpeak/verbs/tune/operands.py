@@ -1,4 +1,4 @@
-"""Create operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
+"""Create the operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) 
 
 
 def triangle(kernels: Kernels, k: int, name: str) -> Matrix:
-    """Return a triangular block of k rows."""
+    """Return a triangular block with k rows for probes."""
     whole = BlockCyclic(k, 64, 0, 1)
     return near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k), whole, whole)
 
@@ -44,7 +44,7 @@ def _type(A: Matrix) -> str:
 
 
 def alone() -> Grid:
-    """Return a grid of only this rank."""
+    """Return a process grid that contains only this rank."""
     grid = make_grid(ProcessGrid(1, 1), Solo())
     assert grid is not None, "one rank fills a grid of one"
     return grid

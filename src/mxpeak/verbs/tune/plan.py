@@ -1,4 +1,4 @@
-"""Plan of a search: budget, layouts, size of trials, and candidates in order."""
+"""Plan a search: budget, layouts, size of the trials, and candidates in order."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from mxpeak.verbs.tune.candidates import (
 )
 from mxpeak.verbs.tune.successive_halving import most_runs
 
-#: Least seconds per trial, and the number of trials that should fit into a search.
+#: Smallest number of seconds per trial, and the number of trials that should fit into a search.
 LEAST_TRIAL_S, TRIALS = 0.3, 60
-#: Fewest and most candidates of a search, and the ratio of a run's time to its trial's: generation, checks, processes.
+#: Smallest and largest number of candidates of a search, and the ratio of a run's time to its trial's time.
 FEWEST, MOST, OVERHEAD = 4, 16, 2.5
-#: Share of a search for ordering the candidates by model; candidates that are not simulated within this share come
+#: Share of a search for ordering the candidates by the model. Candidates that are not simulated in this time come
 #: last.
 MODEL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """Settings of a call of tune.
+    """The settings of a call of tune.
 
     layouts      ranks and threads of the candidates, the default first
     size         given size of trials: {"n": …}, {"nx": …}
@@ -64,7 +64,7 @@ class TunePlan:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Size of the trials, candidates with the defaults first, and notes on omitted candidates."""
+    """The plan of a search: size of the trials, candidates with the defaults first, and notes on omitted candidates."""
 
     size: dict[str, int]
     candidates: list[Candidate]
@@ -78,7 +78,7 @@ def plan_search(
     machines: Mapping[RankLayout, Machine],
     seconds: float,
 ) -> SearchPlan:
-    """Plan a search of these seconds, with fewer, larger trials rather than many small ones."""
+    """Plan a search that takes `seconds`; it has few large trials rather than many small ones."""
     trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
     limit = FEWEST
     while limit < MOST and OVERHEAD * trial_s * most_runs(limit + 1) <= seconds:
@@ -128,7 +128,10 @@ def _sparse(
     trial_s: float,
     limit: int,
 ) -> SearchPlan:
-    """Choose a cube whose simulated trial takes `trial_s`; include shapes of boxes if it has the default's size."""
+    """Choose a cube whose simulated trial takes `trial_s`.
+
+    The candidates include other box shapes if the cube has at least the default size.
+    """
     machine, sides = machines.get(layouts[0]), GPU_SIDES if plan.on_gpu else SIDES
     side = plan.size.get("nx") or sides[0]
     if machine is not None and "nx" not in plan.size and plan.scale == 1:

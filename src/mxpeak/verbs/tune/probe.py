@@ -1,4 +1,4 @@
-"""Time single kernels on all ranks at the same time: the figures of the papers, and the parameters of the model.
+"""Time single kernels on all ranks at the same time, for the figures of the papers and the parameters of the model.
 
     gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, fig. 3
     trsm, factor, fact   solves and factorizations of a step, by NB                 OLCF, figs. 5 and 6; rocHPL, fig. 5
@@ -10,8 +10,8 @@
 
 A run reads its operands from memory, not from cache. Probes therefore alternate between several operands.
 
-A probe is a plain dictionary, so that it can be sent to other processes and stored. A measured probe has `seconds` of
-the slowest rank or a `rate` per rank. The values are medians, because a run of several seconds does not reach the
+A probe is a plain dictionary, so that it can be sent to other processes and stored. A measured probe has the `seconds`
+of the slowest rank or a `rate` per rank. The values are medians, because a run of several seconds does not reach the
 machine's best rate.
 """
 
@@ -52,7 +52,7 @@ from mxpeak.verbs.tune.operands import alone, filled, near_one, triangle
 
 Probe = dict[str, Any]
 
-#: Least seconds and least number of repetitions of a kernel.
+#: Smallest number of seconds, and smallest and largest number of repetitions of a kernel.
 SECONDS, LEAST, MOST = 0.1, 3, 40
 #: Seconds of uninterrupted work if ranks share a core: many times the scheduler's time slice.
 SHARED_S = 0.03
@@ -60,12 +60,12 @@ SHARED_S = 0.03
 INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
 SIDE, GPU_SIDE = 3072, 8192
 SIDES, GPU_SIDES = (256, 512, 1024), (1024, 2048, 4096, 16384)
-#: Inner size for the other sides of the heat map, for row moves, and for kernels with only one NB.
+#: Inner size for the other sides of the heat map, for row moves, and for kernels that are measured with one NB.
 AT, GPU_AT = 256, 512
-#: Entries added to a row for the leading dimension; 0 gives a power of two.
+#: Number of entries by which the leading dimension is longer; with 0, it is a power of two.
 PADDING = (0, 8, 16, 64, 136)
 LD, GPU_LD = 2048, 8192
-#: Number of operands that a probe alternates between.
+#: Number of operands between which a probe alternates.
 PLACES = 6
 MESSAGES = (8, 2**16, 2**20, 2**23)
 #: Points per side of the box for sweeps.
@@ -73,7 +73,7 @@ BOX, GPU_BOX = 48, 128
 
 
 def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> list[Probe]:
-    """Return the probes of a layout, those for the machine table first; `scale` divides the sizes for tests."""
+    """Return the probes of a layout, those for the machine table first. `scale` divides the sizes for tests."""
     side, at = (GPU_SIDE // scale, GPU_AT // scale) if on_gpu else (SIDE // scale, AT // scale)
     inner = [max(8, k // scale) for k in (GPU_INNER if on_gpu else INNER)]
     sides = tuple(max(16, s // scale) for s in (GPU_SIDES if on_gpu else SIDES))
@@ -100,13 +100,13 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
 
 
 def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
-    """Return the default low precision of HPL-MxP if its operands are not emulated."""
+    """Return the default low precision of HPL-MxP in a list, which is empty if its operands are emulated."""
     names = ("fp16", "bf16") if on_gpu else ("bf16", "fp16")
     return [name for name in names if not kernels.emulates(name)][:1]
 
 
 def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
-    """Measure a probe, and return it with its seconds or rate, which are equal on every rank. Collective."""
+    """Measure a probe and add its seconds or its rate, which are equal on every rank. Collective."""
     name = probe["name"]
     if name in _MESSAGES:
         return {**probe, "seconds": _MESSAGES[name](bench, probe)}
@@ -118,7 +118,7 @@ def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
 
 
 def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """Measure the median seconds of some work; if ranks share cores, repeat the work within each measurement.
+    """Measure the median seconds of some work. If ranks share cores, the work is repeated within each measurement.
 
     A shorter measurement would end within one time slice, as if each rank had its own core.
     """
@@ -134,12 +134,12 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
 
 
-#: Timed work, and its amount for the rate: flops, bytes or entries.
+#: Timed work, and its amount for the rate in flops, bytes or entries.
 Work = tuple[Callable[[], object], float]
 
 
 def _in_turn(work: Callable[[Any], object], places: Iterable[Any]) -> Callable[[], object]:
-    """Return a function that calls `work` with the next operand in each call."""
+    """Return a function that calls `work` with a different operand each time."""
     following = cycle(places)
     return lambda: work(next(following))
 
@@ -150,7 +150,7 @@ def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare a product whose C and B have a longer leading dimension; A is a panel."""
+    """Prepare a product in which C and B have a longer leading dimension, and A is a panel."""
     m, k, ld = probe["m"], probe["k"], probe["ld"]
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
@@ -284,7 +284,7 @@ _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
 
 
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds of a message from rank 0 to rank 1."""
+    """Measure the seconds that a message from rank 0 to rank 1 takes."""
     comm, buffer = bench.comm, _message(bench.kernels, probe)
 
     def there_and_back() -> None:
@@ -298,7 +298,7 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds of a broadcast from rank 0."""
+    """Measure the seconds that a broadcast from rank 0 takes."""
     buffer = _message(bench.kernels, probe)
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
@@ -325,7 +325,7 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds per message, waits included, of solves with L and U on the squarest grid of all ranks.
+    """Measure the seconds per message, including waits, of solves with L and U on the squarest grid of all ranks.
 
     t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn, n² = P Q m². The rank with the most entries has s m² of them.
     Blocks have k rows. The result includes the work of one rank on a diagonal block while the others wait.

@@ -1,4 +1,4 @@
-"""Text of `mxpeak tune`: tables of kernels, the check of each benchmark, and the stored settings."""
+"""Write the text of `mxpeak tune`: tables of kernels, the check of each benchmark, and the stored settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tables(body: Mapping[str, Any]) -> str:
 
 
 def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
-    """Return the table of the kernels of one layout, with rates per rank."""
+    """Return a table of the kernels of one layout, with rates per rank."""
     rates = {r["name"]: max(o["rate"] for o in records if o["name"] == r["name"]) for r in records if "rate" in r}
     lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s per rank"]
     for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
@@ -43,7 +43,7 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
 
 
 def _gemm(records: Sequence[Record], name: str) -> list[str]:
-    """Return the heat map of GEMM: one row per block size, one column per inner size."""
+    """Return the heat map of GEMM as lines, with one row per block size and one column per inner size."""
     inner = sorted({r["k"] for r in records})
     lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
     for side in sorted({r["m"] for r in records}):
@@ -53,7 +53,7 @@ def _gemm(records: Sequence[Record], name: str) -> list[str]:
 
 
 def _by_block(records: Sequence[Record]) -> list[str]:
-    """Return the rates by NB of the kernels of a step other than GEMM."""
+    """Return lines with the rates of the other kernels of a step by NB."""
     inner = sorted({r["k"] for r in records if r["name"] in NAMES})
     if not inner:
         return []
@@ -69,7 +69,7 @@ def _by_block(records: Sequence[Record]) -> list[str]:
 
 
 def _rate(record: Record) -> float:
-    """Return FLOP/s; a panel of m rows has m NB² - NB³/3 flops."""
+    """Return the FLOP/s of a record; a panel of m rows has m NB² - NB³/3 flops."""
     if "rate" in record:
         return float(record["rate"])
     m, k = record["m"], record["k"]
@@ -89,7 +89,9 @@ def _leading_dimension(records: Sequence[Record]) -> list[str]:
 
 
 def _messages(records: Sequence[Record]) -> list[str]:
-    """Return the latency and bandwidth of messages, and the broadcasts of the longest message, fastest first."""
+    """Return lines with the latency and bandwidth of messages, and the broadcasts of the longest message, fastest
+    first.
+    """
     back = [r for r in records if r["name"] == "pingpong"]
     if not back:
         return []
@@ -109,7 +111,7 @@ def _row(head: str, name: object, *cells: object) -> str:
 
 
 def _check(name: str, check: Mapping[str, Any]) -> str:
-    """Return the check of one benchmark: all rates, medians, spread, and the verdict."""
+    """Return the text of a benchmark's check: all rates, medians, spread and the verdict."""
     candidate = check.get("candidate_text", "the winner")
     size = check["size"]
     problem = f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
@@ -126,7 +128,7 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
 
 
 def _stored(body: Mapping[str, Any]) -> str:
-    """Return the lines that state where the settings are stored and how to use them, with all notes."""
+    """Return lines that state where the settings are stored and how to use them, followed by all notes."""
     lines = [f"stored in {body['store']}; mxpeak run uses it, unless you add --tuned no"] if body["winners"] else []
     if body["machine"]["tables"]:
         lines.append("to simulate this machine: mxpeak simulate BENCHMARK --machine tuned")

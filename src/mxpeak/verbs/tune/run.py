@@ -1,4 +1,4 @@
-"""Measure kernels, search settings by short runs, check the fastest against the defaults, and store it.
+"""Measure kernels, search settings by short runs, check the fastest settings against the defaults, and store them.
 
 kernels     all probes on each layout, within a fifth of the budget; they give a machine table per layout
 search      short runs of the candidates that the model ranks first, with fewer candidates in each round
@@ -30,18 +30,18 @@ from mxpeak.verbs.tune.plan import TunePlan, plan_search
 from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, next_turn
 from mxpeak.verbs.tune.trials import Trials, has
 
-#: Share of the budget for kernels, and share of a benchmark's part for its search.
+#: Share of the budget for kernels, and share of a benchmark's time for its search.
 KERNELS, SEARCH = 0.2, 0.55
-#: Least seconds per benchmark, so that its check ends; the others may need another call.
+#: Smallest number of seconds per benchmark, so that its check ends. The other benchmarks may need another call.
 LEAST_SLICE_S = 45.0
 #: Largest number of pairs of runs in a check.
 MOST_PAIRS = 7
-#: Ratio of budgets from which a new search with larger trials replaces the earlier one.
+#: Ratio of budgets from which a new search with larger trials replaces an earlier search.
 LARGER = 2.0
 
 
 class Tuner:
-    """One call of `mxpeak tune`."""
+    """Runs one call of `mxpeak tune`."""
 
     def __init__(self, plan: TunePlan, store: Store, group: RankPool, say: Callable[[str], None]):
         self.plan, self.store, self.say = plan, store, say
@@ -78,7 +78,7 @@ class Tuner:
         self.say(f"note: {text}")
 
     def measure(self, layout: RankLayout) -> bool:
-        """Measure all kernels of a layout and write its table; return whether its ranks can start."""
+        """Measure all kernels of a layout and write its machine table; return whether the layout's ranks can start."""
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
         if here not in self.trials.records:
@@ -129,11 +129,11 @@ class Tuner:
         return True
 
     def key(self, benchmark: str) -> str:
-        """Return the key of the benchmark's search."""
+        """Return the key that identifies the search of a benchmark."""
         return self.winner(benchmark, Candidate(self.plan.layouts[0], {}), {}).key
 
     def winner(self, benchmark: str, candidate: Candidate, size: dict[str, int], **check: Any) -> Winner:
-        """Return the candidate of a search as a winner."""
+        """Return a candidate of a search in the form in which winners are stored."""
         return Winner(
             benchmark=benchmark, mode=self.trials.mode(benchmark), device=self.plan.device,
             ranks=candidate.layout.ranks, threads=candidate.layout.threads,
@@ -141,7 +141,7 @@ class Tuner:
         )  # fmt: skip
 
     def planned(self, benchmark: str) -> Record | None:
-        """Return the plan of an earlier call if it is valid for this call."""
+        """Return the plan of an earlier call if this call can continue it, otherwise None."""
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
@@ -188,7 +188,9 @@ class Tuner:
         return plan
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """Return the fastest candidate other than the defaults, if any, and whether the search has ended."""
+        """Run the search, and return the fastest candidate other than the defaults, if any, and whether the search has
+        ended.
+        """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
@@ -266,11 +268,11 @@ class Tuner:
 
 
 def stored(winner: Winner) -> str:
-    """Return the flags that a run uses from a winner."""
+    """Return the flags that a run takes from a winner."""
     layout = {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     return typed({**(layout if winner.any_layout and winner.ranks > 1 else {}), **winner.settings})
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun as text."""
     return f"{number} {name}{'s' * (number != 1)}"

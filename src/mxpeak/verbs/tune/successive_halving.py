@@ -1,6 +1,6 @@
 """Find the fastest candidate by successive halving, and check it against the defaults.
 
-Both are functions of the rates measured so far, so an interrupted search continues where it stopped.
+Search and check are functions of the rates measured so far, so an interrupted search continues where it stopped.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from statistics import median
 #: Rates of runs by candidate; 0 marks a run that failed or could not start.
 Samples = Mapping[str, Sequence[float]]
 
-#: Number of finalists, and of runs per finalist.
+#: Number of finalists, and number of runs per finalist.
 FINALISTS, FINAL_RUNS = 2, 3
-#: One of this many candidates enters the next round.
+#: The fastest 1/KEPT of the candidates enter the next round.
 KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """The next runs in order, and the remaining candidates, the fastest first."""
+    """The next runs in order, and the remaining candidates with the fastest first."""
 
     batch: list[str]
     alive: list[str]
 
 
 def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
-    """Return the next runs: r runs of each remaining candidate in round r, then the fastest third enters round r + 1.
+    """Return the next runs. Round r has r runs of each remaining candidate, and the fastest third enters round r + 1.
 
-    The batch is empty if the search has ended. A candidate that failed once is removed.
+    There are no next runs if the search has ended. A candidate that failed once is removed.
     """
     alive, need = list(candidates), 1
     while True:
@@ -51,7 +51,7 @@ def ranked(candidates: Sequence[str], samples: Samples) -> list[str]:
 
 
 def most_runs(candidates: int) -> int:
-    """Return the number of runs of a search without failures."""
+    """Return the number of runs of a search if none of them fails."""
     runs, need, alive = candidates, 1, candidates
     while alive > 1 and not (alive <= FINALISTS and need >= FINAL_RUNS):
         alive, need = max(min(FINALISTS, alive), math.ceil(alive / KEPT)), need + 1
@@ -59,7 +59,7 @@ def most_runs(candidates: int) -> int:
     return runs
 
 
-#: Least number of pairs of runs in a check.
+#: Smallest number of pairs of runs in a check.
 LEAST_PAIRS = 3
 
 
@@ -82,7 +82,7 @@ class WinnerCheck:
 
     @property
     def spreads(self) -> tuple[float, float]:
-        """Return the spreads of the rates of the defaults and of the candidate."""
+        """Return the relative spreads of the rates of the defaults and of the candidate."""
         first, second = (
             (max(rates) - min(rates)) / middle if (middle := median(rates)) else math.inf
             for rates in (self.defaults, self.tuned)
@@ -96,7 +96,7 @@ class WinnerCheck:
 
     @property
     def gain(self) -> float:
-        """Return the candidate's median divided by that of the defaults, minus one."""
+        """Return the candidate's relative gain: its median divided by that of the defaults, minus one."""
         defaults, tuned = self.medians
         return tuned / defaults - 1.0 if defaults else (math.inf if tuned else 0.0)
 
@@ -111,11 +111,11 @@ class WinnerCheck:
 
     @property
     def taken(self) -> bool:
-        """Return whether the candidate is stored; a slower one is not, even within the noise."""
+        """Return whether the candidate is stored. A slower candidate is not stored, even within the noise."""
         return self.verdict in ("faster", "equal")
 
     def section(self) -> dict[str, object]:
-        """Return the section of the check for JSON."""
+        """Return the check as a section for JSON."""
         (a, b), (spread_a, spread_b) = self.medians, self.spreads
         finite = [value if math.isfinite(value) else None for value in (spread_a, spread_b, self.gain, self.noise)]
         return {
