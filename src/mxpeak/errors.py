@@ -7,8 +7,8 @@
     ├── StoppedError            6   the guard stopped the run
     └── SingularError           3   the matrix has no inverse
 
-mxpeak raises errors of the user on every rank, before any communication. Numerical outcomes of a run, such as a failed
-residual or a singular matrix, are values of `Outcome` in its result.
+If an error is caused by the user, all ranks raise it before any communication. Numerical outcomes of a run, such as a
+failed residual or a singular matrix, are values of `Outcome` in its result.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run(Generic[AnyConfig]):
-    """A configuration to run, and the origin of each of its values."""
+    """A configuration of a run, with the origin of each of its values."""
 
     config: AnyConfig
     origins: Mapping[str, str] = field(default_factory=dict)

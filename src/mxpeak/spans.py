@@ -207,7 +207,7 @@ class Spans:
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
         """Add `time_s` seconds, measured elsewhere, as one call of phase `name`.
 
-        The time ends now, unless it is `scattered` over a longer period, which a timeline cannot show.
+        The measured time ends now, unless it is `scattered` over a longer period, which a timeline cannot show.
         """
         self._count(name, flops, bytes).time_s += time_s
         if not scattered and self.events is not None:

@@ -43,9 +43,9 @@ class Transport(Protocol):
         """Return the memory that message passing may write, and a function that then copies it to the buffer."""
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the buffer's fp64 numbers as a host array for a reduction in place, and a function.
+        """Return a host array with the buffer's fp64 numbers, and a function that copies the array back to the buffer.
 
-        The function copies the result back to the buffer.
+        A reduction overwrites the array.
         """
 
 
@@ -124,7 +124,7 @@ class Idling:
         self._begun_s = perf_counter()
 
     def __call__(self) -> None:
-        """Yield the core, or sleep, until the next test."""
+        """Yield the core or sleep before the next test."""
         before_s = perf_counter()
         sched_yield()
         now_s = perf_counter()

@@ -32,8 +32,8 @@ def cut(buffer: Buffer, count: int) -> list[Buffer]:
 def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
     """Forward the buffer along `order`, whose ranks are counted from the root; other ranks do nothing.
 
-    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that no piece waits
-    until another one is tested.
+    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that a piece can arrive
+    before the previous piece is tested.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
@@ -52,12 +52,12 @@ def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: 
 
 
 def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast 0 → 1 → 2 → … → Q-1."""
+    """Broadcast along one ring, 0 → 1 → 2 → … → Q-1."""
     yield from chain(comm, buffer, root, list(range(comm.size)))
 
 
 def one_ring_modified(comm: Communicator, buffer: Buffer, root: int, tag: int = TAG) -> Steps:
-    """Broadcast 0 → 1, then 0 → 2 → 3 → … → Q-1."""
+    """Send from 0 to 1, then broadcast along the ring 0 → 2 → 3 → … → Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0], tag)
     yield from chain(comm, buffer, root, [0, *range(2, comm.size)], tag)
 
@@ -69,7 +69,7 @@ def two_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def two_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast 0 → 1, then over two half rings of 2 … Q-1."""
+    """Send from 0 to 1, then broadcast over two half rings of the ranks 2 … Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     middle = 2 + (comm.size - 2 + 1) // 2 if comm.size > 2 else comm.size
     yield from _both(comm, buffer, root, [0, *range(2, middle)], [0, *range(middle, comm.size)])

@@ -1,8 +1,8 @@
 """Exchange the halo of a rank: the entries of a vector that its rows use and other ranks own.
 
-The halo is sorted by column, and therefore by owner, so that each rank sends one contiguous piece of it. Each rank
-sends the owners the numbers of the rows that it needs. A rank may have to send entries to a rank from which it
-receives none.
+The halo is sorted by column, and therefore by owner, so that each owner sends one contiguous piece of the halo. Each
+rank sends the owners the numbers of the rows that it needs. A rank may have to send entries to a rank from which it
+receives no entries.
 """
 
 from __future__ import annotations

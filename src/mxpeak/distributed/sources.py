@@ -33,7 +33,7 @@ class GeneratedSystem:
 
     @property
     def random(self) -> bool:
-        """Return whether the entries off the diagonal are random numbers."""
+        """Return whether the off-diagonal entries are random numbers."""
         return self._generator.entries.kind != "unit-factors"
 
     def _make_diagonal(self) -> Vector | None:

@@ -3,9 +3,9 @@
     DistSpace    over the rows or the columns of a distributed matrix: HPL-MxP
     ArraySpace   arrays of one rank, real or complex: `solve` and `study`
 
-The cost of a basis is negligible compared with a product with a dense matrix, so the two products of a space suffice.
-In a step with a sparse matrix, the basis causes most of the reads. Therefore, `system.SparseBasis` has kernels that
-read it three times instead of four.
+For a dense matrix, the cost of the basis is negligible compared with a product, so the basis uses `project` and
+`add_product` of its space. In a step with a sparse matrix, the basis causes most of the reads. Therefore,
+`system.SparseBasis` has kernels that read the basis three times instead of four.
 """
 
 from __future__ import annotations

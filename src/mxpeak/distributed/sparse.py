@@ -164,7 +164,7 @@ class SparseMatrix:
         return work
 
     def _share(self, part: int) -> float:
-        """Return the number of entries in one part, without the zeros that pad slots."""
+        """Return the number of entries in one part, not counting the zeros that pad slots."""
         stored = self._lower + self._upper
         return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 

@@ -1,6 +1,6 @@
 """Generators of the HPL-MxP matrices by name: the distribution of the entries and of the diagonal.
 
-    name          off the diagonal         on it
+    name          off the diagonal         on the diagonal
     sqrt-n        U[-1, 1]                 c·√n, c = 5/8                  mild scaling (Dongarra and Luszczek 2025)
     gaussian      N(0, 1/3)                c·√n, c = 5/8                  the same variance, another distribution
     ddd           U[-1, 1]                 theta·Σ|a_ij|, theta = 5/(4√n)  departure from diagonal dominance
@@ -137,7 +137,7 @@ def _icl(parameters: GeneratorParameters) -> Generator:
     """Return the matrix of the first reference code, whose diagonal is equal to the sum of the other entries.
 
     Such a matrix can be singular, for example a 2×2 matrix whose a_12 and a_21 have the same sign. With these seeds,
-    only orders 1 to 3 are singular; they keep the diagonal unchanged.
+    only the matrices of orders 1 to 3 are singular; their diagonal therefore remains random.
     """
     n = parameters.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))

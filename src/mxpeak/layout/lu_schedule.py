@@ -86,7 +86,7 @@ class LuEvent(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Return the event without its overlaps, which identifies a pending operation."""
+        """Return the event without its overlaps, as a key that identifies a pending operation."""
         return self.op, self.k, self.section
 
 
@@ -191,8 +191,8 @@ def _split_update(k: int, overlap: LuOverlap, *, serves: bool, swaps_begun: bool
 class Sections(NamedTuple):
     """The bounds of all sections, on one process column as integers or on all process columns as arrays.
 
-    start   the first local column that is not left of a global column
-    split   the first column of the right section, and `end`, the end of the last section
+    start        maps a global column to the first local column that is not to the left of it
+    split, end   the first column of the right section, and the end of the last section
     """
 
     steps: Sequence[LuStep]

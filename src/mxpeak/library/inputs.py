@@ -64,7 +64,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
     """Validate `values` and wrap them as an `Input`; raise a UsageError if they are invalid.
 
     instead    the function that the error suggests for a sparse matrix
-    constant   the result is not a tensor, so that no gradient is expected
+    constant   whether the result is not a tensor, so that the user expects no gradient
     """
     tensor, device = is_tensor(values), device_of(values)
     if tensor and not constant:

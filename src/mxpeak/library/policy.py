@@ -40,8 +40,8 @@ FP32_FROM = {
     ("lapack", "complex"): Crossover(600, 768),
     ("ranks", "real"): Crossover(1000, 1000),
 }
-#: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides: refining one takes about 9·n² flops, most of them
-#: slow.
+#: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
+#: most of which are slow.
 ORDERS_PER_RHS = 128
 #: If fp32 factors exist, new fp64 factors are faster from n divided by this number of right-hand sides on (measured: n
 #: / 16 at n = 500, n/10 at 1000, n/32 at 2000).

@@ -22,7 +22,7 @@ class Accuracy(NamedTuple):
     """The backward errors at which refinement stops.
 
     target  normwise error at which classical refinement stops
-    enough  largest normwise error of a solved system; GMRES refines columns above it
+    enough  largest normwise error of a solved system; GMRES refines columns with larger errors
     rows    largest row-wise error of a solved system
     """
 

@@ -28,7 +28,8 @@ DECAYED = 0.75
 #: If the processor multiplies bf16, use it from this order on for diagonally dominant matrices: the sum of the other
 #: entries of each row, or of each column, is at most DOMINATED·|a_ii|. Then D^-1 A or A D^-1 has a condition below 20,
 #: and no entry of U exceeds twice the largest of A. On a Zen 4 (AVX512-BF16), bf16 takes 1.1 times the time of fp32 at
-#: n = 3000, 0.73 to 0.86 times at 4000 and 0.7 times at 8000. AMX was not measured since BLAS leaves it the cores.
+#: n = 3000, 0.73 to 0.86 times at 4000 and 0.7 times at 8000. AMX has not been measured with BLAS on one thread, which
+#: leaves the cores to the bf16 products.
 BF16_FROM, DOMINATED = 4000, 0.9
 #: Always scale A for formats whose largest number is smaller than SHORT_OF_RANGE: fp16 and fp8. For bf16, which has the
 #: exponents of fp32, scale if the sums of rows or columns differ by more than COARSE_SPREAD: columns of sizes 0.1 to 10
@@ -112,7 +113,7 @@ class ScaledMatrix:
 
 
 class ArrayEquations(Equations):
-    """`refine.Equations` of arrays: A X = B, or A_s Y = B_s."""
+    """The equations A X = B, or A_s Y = B_s, for matrices that are arrays of one process."""
 
     def __init__(self, factors: ArrayFactors, *, scaled: bool):
         matrix = factors.matrix
@@ -206,7 +207,7 @@ class ArrayFactors(Factorization):
         return context
 
     def equations(self, *, scaled: bool) -> ArrayEquations:
-        """Return A X = B, or A_s Y = B_s."""
+        """Return the equations A X = B, or A_s Y = B_s."""
         return ArrayEquations(self, scaled=scaled)
 
     def solve(self, B: Block) -> Block:
@@ -253,8 +254,9 @@ class ArrayFactors(Factorization):
     def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement.
 
-        For coarser factors, refinement to a residual of one roundoff proves that condition·u is far below 1. For
-        factors in the precision of A, one correction proves it. Finer factors always refine that far.
+        If the factors are coarser than A, refinement to a residual of one roundoff proves that condition·u is far
+        below 1. If the factors have the precision of A, one correction proves it. Finer factors always reach such a
+        residual.
         """
         if self.dtype == self.matrix.A.dtype:
             return hints_at_singularity(self, equations, columns)

@@ -6,8 +6,8 @@
     α = rᵀz / pᵀA p
     x = x + α p,  r = r - α A p
 
-The residual is the recurrence in the last line. The tests of HPCG do not detect that it differs from b - A x because
-of rounding.
+The residual is that of the recurrence in the last line. Because of rounding, it differs from b - A x; the tests of
+HPCG do not detect this difference.
 """
 
 from __future__ import annotations

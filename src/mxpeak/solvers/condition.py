@@ -1,9 +1,9 @@
 """Estimate the condition number of a matrix with a few solves (Hager 1984; Higham 1988).
 
-||B||_1 is the maximum of ||B x||_1 over the unit ball of the one-norm, whose vertices are ±e_j. From x = (1, ..., 1)/n
-the estimate climbs from vertex to vertex along the gradient z = B^H sign(B x): to the e_j of the largest |z_j|, while
-that exceeds ||B x||_1 = z^H x. A vector of alternating signs covers the matrices that were constructed as
-counterexamples.
+||B||_1 is the maximum of ||B x||_1 over the unit ball of the one-norm, whose vertices are ±e_j. The iteration starts
+at x = (1, ..., 1)/n. Each step computes the gradient z = B^H sign(B x), and moves to the vertex e_j of the largest
+|z_j| if this |z_j| exceeds ||B x||_1 = z^H x. A vector of alternating signs is also tried, because it is effective for
+the matrices that were constructed as counterexamples.
 """
 
 from __future__ import annotations

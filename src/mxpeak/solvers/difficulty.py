@@ -55,7 +55,7 @@ def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, t
 
 
 def condition_estimate(mxp: MxpSystem) -> float:
-    """Return ||A||_inf · ||A^-1||_inf, where the factors of A are used to estimate ||A^-1||_inf = ||A^-T||_1.
+    """Return an estimate of ||A||_inf · ||A^-1||_inf, computed from the factors of A by ||A^-1||_inf = ||A^-T||_1.
 
     The estimate takes four to six solves of 2·N² flops each. Collective over the grid.
     """

@@ -146,8 +146,8 @@ class GmresDriver:
     ) -> tuple[MatrixForms, PreconditionerSetup]:
         """Set up the preconditioner while another thread stores the matrix.
 
-        This thread computes the factors because it later frees them: SciPy frees SuperLU's memory only on the same
-        thread.
+        The calling thread computes the factors and later frees them, because SciPy frees SuperLU's memory only on the
+        thread that has allocated it.
         """
         compile_for(self._kernels, self.plan, self._formats)
         with ThreadPoolExecutor(1) as executor:

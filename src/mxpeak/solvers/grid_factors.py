@@ -174,7 +174,7 @@ class GridFactors(Factorization):
         return hidden or hints_at_singularity(self, equations, columns)
 
     def equations(self, *, scaled: bool, transposed: bool = False) -> GridEquations:
-        """Return A X = B, A^T X = B, or A_s Y = B_s."""
+        """Return the equations A X = B, A^T X = B, or A_s Y = B_s."""
         return GridEquations(self, scaled=scaled, transposed=transposed)
 
     def scales(self, *, transposed: bool) -> Vector | None:
@@ -208,8 +208,8 @@ class GridFactors(Factorization):
 class GridEquations(Equations):
     """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other.
 
-    Systems on a grid are refined without scaling. `info` contains the row-wise errors themselves, which need the
-    residual of every column, so there are no cheaper bounds.
+    Systems on a grid are refined without scaling. `info` contains row-wise errors, not bounds; they need the residual
+    of every column.
     """
 
     def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):

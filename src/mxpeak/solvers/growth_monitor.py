@@ -23,8 +23,8 @@ class GrowthReport:
     """The largest entry and the first error of an LU; blocks are numbered from 0.
 
     largest     the largest |entry| of the finite diagonal blocks, and `block`, the number of its block
-    not_finite  the block (i, j) in which an entry was first not finite, as far as is known; None: all are finite
-    step        the step that detected this
+    not_finite  the block (i, j) in which an entry was first not finite, if known; None if all entries are finite
+    step        the step that detected the error
     """
 
     largest: float

@@ -222,7 +222,10 @@ def stalled(history: list[float]) -> bool:
 
 
 class System(Protocol):
-    """A x = b with M on the right: x and r in fp64, the rest in the inner precision. All methods are collective."""
+    """A system A x = b with M on the right; all methods are collective.
+
+    x and r are in fp64, and all other vectors are in the inner precision.
+    """
 
     def residual(self) -> float:
         """Compute and store r = b - A x; return ||r||."""

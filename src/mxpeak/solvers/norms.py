@@ -72,10 +72,11 @@ def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKern
 
 
 def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) -> tuple[NormParts, NormParts]:
-    """Return the partial results of the band, and those of a diagonal that is read separately.
+    """Return the partial results of the band, and of a diagonal that is read separately.
 
-    Entry a_ij of a mirrored matrix is added to row i and column j, and as a_ji to row j and column i. The row sums of
-    the matrix are therefore the row sums plus the column sums of the band.
+    A mirrored matrix stores only a_ij of each pair a_ij = a_ji. The entry a_ij is added to row i and column j, and the
+    entry a_ji to row j and column i. The row sums of the matrix are therefore the row sums plus the column sums of the
+    band.
     """
     rows, columns = A.row_map.size, A.column_map.size
     if S.mirrored and wants & {"rows", "columns"}:

@@ -386,8 +386,8 @@ def gmres_columns(
 ) -> None:
     """Solve by GMRES for the columns whose error exceeds `enough`, and overwrite them in `columns`.
 
-    GMRES starts from M^-1 b: its residual decreases faster than that of the result of classical refinement. Stop at
-    the first column that GMRES does not solve, unless `all_columns` is given.
+    GMRES starts from M^-1 b, because the residual decreases faster from there than from the result of classical
+    refinement. Stop at the first column that GMRES does not solve, unless `all_columns` is given.
     """
     xp, X, R = equations.xp, columns.X, columns.R
     assert R is not None  # if the error of a combination of columns is small, the columns are not refined
@@ -406,9 +406,9 @@ def refine_rows(
 ) -> tuple[float | None, bool, list[float]]:
     """Correct the columns whose row-wise error exceeds `enough`, while a step halves it; overwrite X and R.
 
-    Usually, bounds show that all errors are small, and no error is computed. Return the worst error, or None if it was
-    not computed for every column, whether it is small enough, and the worst eta after each step. (Skeel 1980,
-    Mathematics of Computation 35, 817; LAPACK's gerfs does the same.)
+    Usually, bounds show that all errors are small, and no error is computed. Return the worst error (None if it was
+    not computed for every column), whether the error is small enough, and the worst eta after each step. LAPACK's
+    gerfs uses the same method (Skeel 1980, Mathematics of Computation 35, 817).
     """
     xp, etas = equations.xp, list[float]()
     omegas = equations.row_error_bounds(X, R, B) or [inf] * B.shape[1]

@@ -2,8 +2,8 @@
 
     A_s = R A C,    b_s = R b p,    A_s y = b_s,    x = C y / p
 
-Below the smallest normal number, smaller numbers have fewer digits, and products of such numbers have none. Sums of
-the largest numbers overflow. Each right-hand side has its own power of two p.
+Numbers below the smallest normal number have fewer digits, and their products underflow. Sums of the largest numbers
+overflow. Each right-hand side has its own power of two p.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Message:
         return True
 
     def wait(self) -> None:
-        """Wait for the message, or for the thread that waits for it."""
+        """Wait for the message, or for the thread that already waits for it."""
         if self._waiter is None:
             await_work(self._work)
             return

@@ -249,7 +249,7 @@ class Mpi(Communicator):
         self._comm.Free()
 
     def agree(self, ok: bool) -> bool:
-        """Reduce a flag over all ranks."""
+        """Return whether `ok` is true on all ranks, by a reduction."""
         _posts.flush()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)

@@ -186,7 +186,7 @@ class TorchDist(Communicator):
         """Do nothing: the process group ends with its last user."""
 
     def agree(self, ok: bool) -> bool:
-        """Reduce a flag on the host."""
+        """Return whether `ok` is true on all ranks, by a reduction on the host."""
         flag = torch.tensor([0 if ok else 1])
         await_work(self._group.gloo.allreduce(flag, dist.ReduceOp.MAX))
         return int(flag) == 0

@@ -84,7 +84,7 @@ def factor(
     sides: int,
     *chunks: Any,
 ) -> Any:
-    """Distribute this rank's chunks in blocks, and factor A for a number of right-hand sides. Collective."""
+    """Distribute this rank's chunks in blocks, and factor A for `sides` right-hand sides. Collective."""
 
     def work(seat: Seat) -> None:
         comm = seat.meet(rank, addresses, secret)

@@ -100,7 +100,10 @@ def _factor_once(precision: str, A: DistributedMatrix, spans: Spans, *, scale: b
         real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
         sizes = UserMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(A.source(*part)), kernels)
         LU = dist_matrix(A.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
-        with spans("make"), np.errstate(over="ignore"):  # beyond the range of fp32: inf, as the norms show
+        with (
+            spans("make"),
+            np.errstate(over="ignore"),
+        ):  # numbers beyond the range of fp32 become inf, which the norms show
             real.store(LU)
         raise_first_error(A.comm, A.source.mistake())
         matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))

@@ -3,9 +3,9 @@
     [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
 
 The entries of s are random numbers. ||A||·||z|| is rarely far below the condition number and costs one more column. If
-eta is small and ||A||·||z||·u is not, the condition number is estimated. If eta is large, the factors are passed to
-refinement. The check costs O(n²) operations and few calls: at n = 50, LAPACK takes 14 µs, a NumPy function takes 1 µs,
-and a BLAS wrapper of SciPy takes a third of that.
+eta is small and ||A||·||z||·u is large, the condition number is estimated. If eta is large, the factors are passed to
+refinement. The check takes O(n²) operations in few calls, because calls are expensive: at n = 50, LAPACK takes 14 µs,
+a NumPy function takes 1 µs, and a BLAS wrapper of SciPy takes a third of that.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Source:
         self._mistake: MxpeakError | None = None
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows with the indices `local`, in `dtype`; return NaN if an error occurs."""
+        """Return the local rows with the indices `local` in `dtype`; if an error occurs, record it and return NaN."""
         i, j = owned(rows)[local], owned(cols)
         if not (len(i) and len(j)):
             return np.empty((len(i), len(j)), self.dtype)

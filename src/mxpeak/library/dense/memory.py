@@ -36,7 +36,7 @@ def check_memory(
 ) -> int:
     """Return the bytes that a rank needs; raise a ResourceError if a node has too little memory. Collective.
 
-    `in_use` are the bytes that this rank already uses, which count as free.
+    The bytes `in_use`, which this rank already occupies, count as free.
     """
     ranks_per_node, free = _free_bytes(comm, in_use)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)

@@ -50,7 +50,7 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
 
 
 def _numbers(b: Input) -> Array:
-    """Return a finite copy of b in float64 or complex128."""
+    """Return a copy of b in float64 or complex128; raise an error if an entry is not finite."""
     B = np.array(b.on(None, wide_type(b.dtype, "b")))
     check_finite(B, "b", np)
     return B

@@ -45,7 +45,10 @@ HUBS = 4.0
 
 
 def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group: RankGroup = SERIAL) -> Choice:
-    """Return the requested preconditioner if A permits it, or the first suitable one for "auto". Collective."""
+    """Return the requested preconditioner, or the first suitable one for "auto". Collective.
+
+    Raise an error if the requested preconditioner is not suitable for A.
+    """
     if callable(requested):
         return Choice("user", "as asked", requested)
     if not isinstance(requested, str) or requested not in PRECONDITIONERS:

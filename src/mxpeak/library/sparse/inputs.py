@@ -28,7 +28,7 @@ MOST_ROWS = 2**31 - 1024
 
 
 def checked_options(options: GmresOptions) -> GmresOptions:
-    """Return the options; raise an error if one is invalid."""
+    """Validate the options and return them."""
     for name, choices in (("precision", PRECISION_NAMES), ("storage", STORAGES), ("smoother", SMOOTHERS)):
         if (value := getattr(options, name)) not in choices:
             raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")

@@ -1,6 +1,6 @@
 """Validate the rows of one system that several ranks pass, and compare the ranks before the solve.
 
-An error on one rank, or a difference between ranks, raises the same error on all ranks, which names the rank.
+If one rank has an error, or two ranks differ, all ranks raise the same error, which names the rank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Share:
 
 
 def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
-    """Return the validated arguments of this rank."""
+    """Validate the arguments of this rank and return them."""
     rows = inputs.rows(A)
     right_side = inputs.vectors(b, "b", rows.shape[0], part=True)
     start = inputs.start(x0, right_side, kernels, part=True)

@@ -1,6 +1,7 @@
 """Checksums of an LU factorization, which detect flipped bits and correct single errors (Huang and Abraham 1984).
 
-Two sums are kept for every row of the trailing matrix. Each runs over the whole row, on all ranks that store it:
+Two sums are kept for every row of the trailing matrix. Each sum runs over the whole row, on all ranks that store parts
+of it:
 
     s_i = Σ_j a_ij w_j        s'_i = Σ_j a_ij w'_j        w_j = ±1,   w'_j = w_j·(1 + (j+1)/N)
 

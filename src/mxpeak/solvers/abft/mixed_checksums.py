@@ -167,9 +167,7 @@ class MixedChecks(Checks):
     def _subtracted(self, steps: list[LuStep], k: int) -> Matrix:
         """Return the amounts that steps subtract from the row sums, the sums of L, and the variance of the amounts.
 
-        With the first weights (k = 0), record the sums of L and U.
-
-        Collective over the grid.
+        For the first weights (k = 0), also record the sums of L and U. Collective over the grid.
         """
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
         of_U, own_steps = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]

@@ -5,11 +5,11 @@
 Row swaps, solves and updates treat these columns in the same way as all others. Every process column has a copy of the
 checksum columns, with sums over whole rows. Therefore, s_i is the sum over the remaining part of row i, and the sum
 over U after the row is finished. If L21 is wrong on one rank (because of its panel, a message, or a flip in its
-buffer), sums and rows differ on this rank.
+buffer), the sums differ from the rows on this rank.
 
 Sums and entries are rounded in the same way, with an error of u·size for each of the N eliminated columns, and L^-1
-transfers the differences to the remaining rows. The summation of the rows adds sqrt(N)·u·size. If N is small, the few
-roundings do not average out: c = TOLERANCE·(N + FEW).
+transfers the differences to the remaining rows. The summation of the rows adds sqrt(N)·u·size. The limit is c·u·size
+with c = TOLERANCE·(N + FEW); FEW is added because the few roundings of a small N do not average out.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class CheckedCg(CgSystem):
     def _look_at_curvature(self) -> None:
         """Compute pᵀA p again if the solve ended because it was not positive. Collective.
 
-        The step was not taken, so conjugacy and orthogonality are not checked for its direction.
+        Conjugacy and orthogonality are not checked for this direction, because its step was not taken.
         """
         kernels, true, carried = self._kernels, self._true, self._curvatures[-1]
         with self._checks.timed():

@@ -51,7 +51,7 @@ INF = float("inf")
 
 
 class SolveChecks:
-    """The checks of all solves of a run; rank 0 records all faults."""
+    """Checks all solves of a run; rank 0 records all faults."""
 
     def __init__(self, spans: Spans):
         self.spans = spans
@@ -107,7 +107,7 @@ class SolveChecks:
     ) -> bool:
         """Return whether a difference, equal on all ranks, is within its limit; if not, record a fault. Collective.
 
-        share   this rank's share of the difference, if ranks have shares
+        share   this rank's part of the difference, which determines the rank that differs most; None if unknown
         """
         if difference <= limit < INF:
             return True

@@ -195,7 +195,7 @@ class _PivotedLu(Pipeline):
         return panel
 
     def begin_swap(self, event: LuEvent) -> None:
-        """Begin the row swaps of a section, after those of an overlapping section."""
+        """Begin the row swaps of a section; if the row swaps of NEXT overlap, send its rows first."""
         c0, c1 = self.sections.columns(event.k, event.section)
         if c0 < c1:
             before = self._swap(event.k, NEXT) if event.overlaps else None

@@ -58,10 +58,10 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
 class RowSwap:
     """The row swaps of one panel in local columns c0:c1; call gather, start and finish in this order.
 
-    Afterwards `U` is the new content of the block row, on every rank of the process column. On the owner of the block
+    Afterwards, `U` is the new content of the block row on every rank of the process column. On the owner of the block
     row, U is stored in A.
 
-    gathered   an event after the gathering in the device's work
+    gathered   the event that marks the end of `gather` on the device
     updated    the number of columns, from c0, that UPDATE has finished; None until U12 is computed
     """
 

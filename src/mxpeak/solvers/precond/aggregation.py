@@ -1,12 +1,12 @@
-"""Smoothed aggregation on distributed levels, until few rows remain, which all ranks gather.
+"""Smoothed aggregation on distributed levels; when few rows remain, all ranks gather them.
 
     T    z_i in row i and the column of its aggregate, which is on one rank; each column is scaled to norm 1
     P    (I - ω D^-1 A) T, ω = 4/3, D the sums of |a_ij| over j          (Vaněk, Mandel and Brezina 1996)
     C    P^T A P, the sum of the parts of all ranks: the coarser matrix, with an aggregate's row on its rank
 
-z is smooth: the result of Jacobi sweeps on A z = 0 from ones, and on coarser levels the norms of T's columns. With
-this D, no estimate of the spectral radius is needed, because that of D^-1 A is at most 1. PyAMG computes the
-aggregates, and the levels below the gathered rows.
+z is a smooth vector. On the finest level, z is computed by Jacobi sweeps on A z = 0 from a vector of ones; on coarser
+levels, z contains the norms of T's columns. With this D, the spectral radius of D^-1 A is at most 1 and need not be
+estimated. PyAMG computes the aggregates, and the levels below the gathered rows.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels:
 
 
 def _stored(builder: MatrixBuilder, level: LevelMatrices, vectors: str) -> tuple[SparseMatrix, Order]:
-    """Store the matrix of a coarser level, at least in fp32, because coarser rounding would remove its smooth part."""
+    """Store the matrix of a coarser level in fp32 or more, because coarser rounding would remove its smooth part."""
     kernels, (n, width) = builder.kernels, level.A.shape
     rows = kernels.rows_of(level.A.indptr, level.A.indices, level.A.data, n, width - n)
     order = one_group(n)

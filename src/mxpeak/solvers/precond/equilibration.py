@@ -27,8 +27,8 @@ LOWEST = -(2**31)
 class Equilibration:
     """The exponents of D_r and D_c, one per row and column, or two zeros if there is no scaling.
 
-    Matrices are scaled on the host. Vectors are scaled with the array namespace xp, in the memory of which the
-    exponents are stored. The column exponents of a new object include the halo; those for vectors include only the own
+    Matrices are scaled on the host. Vectors are scaled with the array namespace xp, and the exponents are stored in
+    its memory. The column exponents of a new object include the halo; the exponents for vectors include only the own
     columns.
     """
 

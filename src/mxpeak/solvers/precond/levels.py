@@ -24,9 +24,10 @@ LEAST_SHARED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """The rows of P or R on this rank, in local columns: own unknowns of the other level, then those of `partners`.
+    """The rows of P or R on this rank, in local columns.
 
-    If every rank stores the whole coarser level, there are no partners: P has all its columns, and R all its rows.
+    This rank's unknowns of the other level come first, followed by the unknowns of `partners`. If every rank stores
+    the whole coarser level, there are no partners: P has all its columns, and R all its rows.
     """
 
     T: Csr

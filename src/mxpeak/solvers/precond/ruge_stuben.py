@@ -142,8 +142,8 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
     """Return W, Z and W A_s Z.
 
     Interpolation by Ruge and Stüben requires that rows sum to about zero. If the rows of A do not, because of mixed
-    units, smooth vectors of A_s replace the constants: the result of some sweeps on A_s z = 0 (Brezina et al. 2006),
-    and on its transpose for W.
+    units, smooth vectors replace the constants (Brezina et al. 2006). Z is then computed by sweeps on A_s z = 0, and W
+    by sweeps on the transposed system.
     """
     k = -largest_exponent(A.data, 0, np)
     unscaled = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
