@@ -13,10 +13,11 @@ FP64_BYTES = 8
 
 
 def hpl_flops(n: int) -> float:
-    """Return the flops that HPL credits for a system of order n, however it was solved: 2/3 n^3 + 3/2 n^2.
+    """Return the flops that HPL credits for a system of order n, independently of the executed flops: 2/3 n^3 + 3/2
+    n^2.
 
-    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c.  LU and two triangular solves of n^2 flops each are
-    2/3 n^3 + 3/2 n^2 - n/6; HPL omits the last term.
+    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c. LU and two triangular solves of n^2 flops each are 2/3 n^3 +
+    3/2 n^2 - n/6; HPL omits the last term.
     """
     return n * n * (2.0 / 3.0 * n + 1.5)
 
@@ -27,9 +28,9 @@ def lu_flops(n: int) -> float:
 
 
 def lu_flops_done(n: int, remaining: int) -> float:
-    """Return the completed flops of an LU of order n when r = `remaining` columns are left.
+    """Return the completed flops of an LU of order n when r = `remaining` columns remain.
 
-    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the flops of order n minus those of order r.  Column k of n costs
+    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the flops of order n minus those of order r. Column k of n needs
     n-k divisions and 2 (n-k)^2 flops of update. rocHPL's progress table has the same count.
     """
     r = remaining
@@ -89,7 +90,7 @@ def mxp_memory_bytes(
 
 
 def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Footprint = hpl_memory_bytes) -> int:
-    """Return the largest order n whose run fits in `budget_bytes` over all ranks; a multiple of nb if n >= nb.
+    """Return the largest order n whose run fits in `budget_bytes` over all ranks. It is a multiple of nb if n >= nb.
 
     It is about sqrt(budget / bytes per entry), minus the buffers of the footprint.
     """

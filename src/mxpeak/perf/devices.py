@@ -1,6 +1,6 @@
 """Find each rank's GPU, NUMA nodes and nearest network adapters.
 
-All readers take the `root` of the file system. Unknown values are None.
+All readers have a parameter `root`, the root of the file system. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mxpeak.perf.host import core_list, host_facts, number_in, text_in
 
 #: Classes of network adapters that connect nodes: InfiniBand and RoCE, Slingshot.
 ADAPTERS = ("infiniband", "cxi")
-#: The variable by which Cray's MPI selects an adapter, and those that restrict UCX and NCCL to some adapters.
+#: The variable by which Cray's MPI selects an adapter, and the variables that restrict UCX and NCCL to some adapters.
 CRAY_POLICY = "MPICH_OFI_NIC_POLICY"
 ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLocation:
-    """NUMA node of a GPU, and the cores near it; None and empty if the system does not list them."""
+    """The NUMA node of a GPU and the cores near the GPU; None and empty if the system does not list them."""
 
     node: int | None
     cores: list[int]
@@ -31,7 +31,7 @@ class GpuLocation:
 
 @dataclass(frozen=True, slots=True)
 class RankLocation:
-    """Location of one rank; `core_nodes` are the NUMA nodes of its cores."""
+    """The host, cores and GPU of one rank; `core_nodes` are the NUMA nodes of its cores."""
 
     rank: int
     host: str
@@ -74,7 +74,7 @@ def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
 def rank_location(
     rank: int, host: str, cores: list[int], gpu: str, bus_id: str, root: str | Path = "/"
 ) -> RankLocation:
-    """Return the location of this rank, read on its own host."""
+    """Read the location of this rank on its own host and return it."""
     location = gpu_location(bus_id, root)
     near = [name for name, node in nics(root).items() if node is not None and node == location.node]
     return RankLocation(rank, host, cores, core_nodes(cores, root), gpu, bus_address(bus_id), location, near)
@@ -105,10 +105,10 @@ def cross_socket(rank: RankLocation) -> str | None:
 
 
 def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return advice on the variable that connects ranks to the adapters nearest to their GPUs, or None.
+    """Return advice about the variable that connects ranks to the adapters nearest to their GPUs, or None.
 
-    Cray's MPI assigns adapters to blocks of ranks. UCX and NCCL select the nearest adapters unless a variable restricts
-    them.
+    Cray's MPI assigns adapters to blocks of ranks. UCX and NCCL select the nearest adapters unless a variable
+    restricts the choice.
     """
     if any(name.startswith("cxi") for rank in ranks for name in rank.adapters) and CRAY_POLICY not in environ:
         return f"note: set {CRAY_POLICY}=GPU for all ranks, so that each sends through the adapter nearest its GPU"

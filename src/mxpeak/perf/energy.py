@@ -1,8 +1,8 @@
-"""Measure the energy of timed regions: RAPL counters of the processors, NVML counters of the GPUs.
+"""Measure the energy of timed regions with the RAPL counters of the processors and the NVML counters of the GPUs.
 
 A thread reads the counters at both ends of each timed region and 20 times per second in between. The energy since the
-last read belongs to the current phase. RAPL counters wrap at about 260 kJ, which is twenty minutes on a busy processor.
-Unreadable values are None; on many systems only root can read RAPL.
+last read belongs to the current phase. RAPL counters wrap at about 260 kJ, which is twenty minutes on a busy
+processor. Unreadable values are None; on many systems only root can read RAPL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxpeak.perf.host import number_in, text_in
 
 #: Joules per count of RAPL, and seconds between two reads.
 MICRO, LOOK_S = 1e-6, 0.05
-#: Name for time outside all phases.
+#: Name of the time outside all phases.
 OTHER = "other"
 
 
@@ -33,7 +33,7 @@ class Counter(Protocol):
 
 
 class Rapl:
-    """A domain of RAPL: a package, or its memory."""
+    """A RAPL domain: a processor package or its memory."""
 
     def __init__(self, folder: Path):
         self.name = folder.name
@@ -41,7 +41,7 @@ class Rapl:
         self._last, self._total = number_in(self._file), 0
 
     def joules(self) -> float | None:
-        """Return the joules since creation, correct if it is read at least once per wrap of the counter."""
+        """Return the joules since the creation of the counter. The counter must be read at least once per wrap."""
         now = number_in(self._file)
         if now is None or self._last is None:
             return None
@@ -55,7 +55,7 @@ class Rapl:
 
 
 class NvmlCounter:
-    """A GPU of NVIDIA, read through NVML."""
+    """The energy counter of an NVIDIA GPU, read through NVML."""
 
     def __init__(self, pci_bus_id: str):
         self.name, self._read = gpu_energy(pci_bus_id)
@@ -68,7 +68,7 @@ class NvmlCounter:
 
 
 def processors(root: str | Path = "/") -> list[Counter]:
-    """Return counters of this host's packages, and of their memory if it is counted separately."""
+    """Return counters of this host's packages, and of their memory if a separate counter exists."""
     counters: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
         if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
@@ -80,11 +80,11 @@ def processors(root: str | Path = "/") -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class EnergyUsed:
-    """Joules used over all timed regions, as one rank reads them for the processors of its host and for its GPU.
+    """Joules used over all timed regions, which one rank reads for the processors of its host and for its GPU.
 
     seconds    duration of the regions
     gpu        identifier of the GPU, because ranks may share a GPU
-    phases     all joules by the phase of this rank
+    phases     joules of processors and GPU together by phase of this rank
     """
 
     seconds: float
@@ -95,7 +95,7 @@ class EnergyUsed:
 
 
 class EnergyMeter:
-    """Measure the energy of consecutive timed regions.
+    """Measures the energy of consecutive timed regions.
 
     cpu      counters of this host's processors; empty on all ranks of a host except one
     gpu      counter of this rank's GPU
@@ -143,7 +143,7 @@ class EnergyMeter:
 
     @property
     def used(self) -> EnergyUsed:
-        """Return the energy of all regions, with phases if the total is known."""
+        """Return the energy of all regions; it is divided by phase if the total is known."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         readable = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
@@ -173,7 +173,7 @@ class EnergyMeter:
 
 
 class _Sum:
-    """Sum of joules; None after an unreadable value."""
+    """A sum of joules, which becomes None after an unreadable value."""
 
     def __init__(self) -> None:
         self.total: float | None = 0.0
@@ -195,7 +195,7 @@ def total(parts: Iterable[float | None]) -> float | None:
 
 
 def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
-    """Return the reason for unknown energy of this host or of this rank's GPU; empty if all of it is known.
+    """Return the reason why the energy of this host or of this rank's GPU is unknown; empty if all of it is known.
 
     packages   counters of the host's processors; None if another rank of the host reads them
     gpu        counter of this rank's GPU, or None
@@ -213,9 +213,9 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
 
 
 def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:
-    """Return the energy of all hosts over the timed regions, as results contain it, or None if nothing is readable.
+    """Return the energy of all hosts over the timed regions as a section of a result, or None if nothing is readable.
 
-    With GPUs, the sum needs the energy of both processors and GPUs.
+    With GPUs, the total is known only if the energy of both processors and GPUs is known.
     """
     hosts = {host for host, _ in ranks}
     cpu_of = {host: used.processors for host, used in ranks if used.processors is not None}

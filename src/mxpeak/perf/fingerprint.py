@@ -18,7 +18,7 @@ from typing import Any
 
 from mxpeak.perf.host import host_facts, software_facts, text_in
 
-#: Facts of the host and versions that enter the fingerprint.
+#: Facts of the host and versions that the fingerprint contains.
 OF_HOST = (
     "architecture",
     "cpu_model",

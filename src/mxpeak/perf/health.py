@@ -33,7 +33,7 @@ SM_CLOCK, CORRECTED, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 
 @dataclass(frozen=True, slots=True)
 class SensorReading:
-    """One reading of cores or a GPU.
+    """One reading of the sensors of cores or of a GPU.
 
     clock_mhz, max_clock_mhz     clock of the slowest core, and the highest allowed clock
     throttled                    number of throttling events since the start of the processor
@@ -55,7 +55,7 @@ class Sensors(Protocol):
     uuid: str | None
 
     def read(self) -> SensorReading:
-        """Return the current reading."""
+        """Read the sensors and return their values."""
 
 
 def sensors(cores: Sequence[int], pci_bus_id: str | None, root: str | Path = "/") -> Sensors:
@@ -64,7 +64,7 @@ def sensors(cores: Sequence[int], pci_bus_id: str | None, root: str | Path = "/"
 
 
 class CoreSensors:
-    """Sensors of cores and of the memory of their host."""
+    """Sensors of cores, and of the memory of their host."""
 
     uuid: str | None = None
 
@@ -74,7 +74,7 @@ class CoreSensors:
         self._memory = system / "edac/mc"
 
     def read(self) -> SensorReading:
-        """Return clocks from cpufreq, throttling of cores and packages, and memory errors from EDAC."""
+        """Read clocks from cpufreq, throttling of cores and packages, and memory errors from EDAC."""
         return SensorReading(
             clock_mhz=_lowest(self._numbers("cpufreq/scaling_cur_freq"), KHZ_A_MHZ),
             max_clock_mhz=_lowest(self._numbers("cpufreq/cpuinfo_max_freq"), KHZ_A_MHZ),
@@ -98,7 +98,7 @@ class CoreSensors:
 
 
 class GpuSensors:
-    """Sensors of a GPU of NVIDIA, read through NVML."""
+    """Sensors of an NVIDIA GPU, read through NVML."""
 
     def __init__(self, pci_bus_id: str):
         self._nvml, self._gpu = _open(pci_bus_id)
@@ -106,7 +106,7 @@ class GpuSensors:
         self.uuid: str | None = uuid.decode() if isinstance(uuid, bytes) else uuid
 
     def read(self) -> SensorReading:
-        """Return clocks, reasons for throttling, and memory errors."""
+        """Read clocks, reasons for throttling, and memory errors."""
         bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return SensorReading(
             clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
@@ -117,7 +117,7 @@ class GpuSensors:
         )
 
     def ask(self, question: str, *about: int) -> Any:
-        """Return the result of an NVML function, or None if this GPU or its driver does not support it."""
+        """Call an NVML function and return its result, or None if this GPU or its driver does not support it."""
         if self._gpu is None:
             return None
         try:
@@ -127,7 +127,7 @@ class GpuSensors:
 
 
 def _open(pci_bus_id: str) -> tuple[Any, Any]:
-    """Return NVML and its handle of the GPU, or None for both without nvidia-ml-py or with a GPU of AMD."""
+    """Return NVML and its handle of the GPU. Both are None without nvidia-ml-py or with an AMD GPU."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -151,7 +151,7 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
 
 
 def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
-    """Return the lowest clock, all reasons, and the increase of each count over several readings."""
+    """Return the lowest clock, all throttling reasons, and the increase of each count over several readings."""
     first, last = readings[0], readings[-1]
     clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
     reasons = [reading.reasons for reading in readings if reading.reasons is not None]

@@ -1,6 +1,7 @@
-"""Read facts about this host and its software from /proc and /sys; unknown facts are None.
+"""Read facts about this host and its software from /proc and /sys. Unknown facts are None.
 
-Every reader takes the `root` that contains proc/ and sys/, so that tests can describe other machines.
+Every reader has a parameter `root`, the folder that contains proc/ and sys/, so that tests can describe other
+machines.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def software_facts() -> dict[str, Any]:
 
 
 def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment variables of an allow-list that may change a result."""
+    """Return the environment variables that `allow` lists and that may change a result."""
     environ = os.environ if environ is None else environ
     return {
         name: environ[name]
@@ -111,7 +112,7 @@ def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None)
 
 
 def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
-    """Return the cores of `one_core_each` by shared third-level cache; one group if the caches are unknown."""
+    """Return the cores of `one_core_each`, grouped by shared third-level cache; one group if the caches are unknown."""
     groups: dict[str | None, list[int]] = {}
     for core in one_core_each(root, affinity):
         groups.setdefault(_cache(Path(root), core, 3, "shared_cpu_list"), []).append(core)
@@ -119,7 +120,7 @@ def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -
 
 
 def core_list(text: str) -> list[int]:
-    """Return the numbers of a kernel list such as 0-3,8,10-11."""
+    """Parse a kernel list such as 0-3,8,10-11 and return its numbers."""
     cores: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -248,7 +249,7 @@ def text_in(path: Path) -> str | None:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number in a file, or None if it has no nonnegative number."""
+    """Return the number in a file, or None if the file contains no nonnegative number."""
     text = text_in(path)
     return int(text) if text is not None and text.isdecimal() else None
 
@@ -263,7 +264,7 @@ def _least(values: Sequence[int | None]) -> int | None:
 
 @cache
 def _version(name: str) -> str | None:
-    """Return the version of a package; cached, because reading its metadata takes milliseconds."""
+    """Return the version of a package. The version is cached, because reading the metadata takes milliseconds."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

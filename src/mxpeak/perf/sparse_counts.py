@@ -1,7 +1,7 @@
-"""Counts of HPG-MxP and HPCG, each with its source: credited flops, nominal and least bytes, memory.
+"""Counts of HPG-MxP and HPCG, each with its source: credited flops, nominal and minimum bytes, memory.
 
-A multigrid call on levels 0 … L-1 smooths before and after the correction on all levels except the coarsest, which is
-smoothed once.  n_l and nnz_l are a level's rows and entries over all ranks, N = n_0.
+A multigrid call on levels 0 … L-1 smooths before and after the correction on all levels except the coarsest, on which
+it smooths once. n_l and nnz_l are the numbers of rows and entries of level l over all ranks, and N = n_0.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from mxpeak.layout.stencil import LEVELS, STENCIL, Box
 
 FP64_BYTES, INT32_BYTES, INT64_BYTES, POINTER_BYTES = 8, 4, 8, 8
 
-#: The motifs of HPG-MxP and of HPCG, by which flops are counted.
+#: The motifs of HPG-MxP and of HPCG, for which flops are counted.
 HPG_MXP_MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 HPCG_MOTIFS = ("ddot", "waxpby", "spmv", "mg")
-#: The two countings of HPG-MxP's multigrid.
+#: The two rules by which the flops of HPG-MxP's multigrid are counted.
 COUNTINGS = ("reference", "ornl")
 
 
@@ -64,23 +64,23 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
 
 
 def reference_mg_flops(levels: Levels) -> dict[str, int]:
-    """Return the reference's count for a multigrid call: 2·(1 + 1 + 1)·Σ nnz_l, all of it as smoothing.
+    """Return the reference code's count for a multigrid call, 2·(1 + 1 + 1)·Σ nnz_l, as smoothing.
 
-    Source: HPG-MxP reference code, GMRES_IR.cpp. On every level, including the coarsest, it counts a residual and one
-    sweep before and one after the correction. It counts sweeps that start from zero in full, and omits restriction and
-    prolongation.
+    Source: HPG-MxP reference code, GMRES_IR.cpp. On every level, including the coarsest, the code counts a residual,
+    one sweep before the correction and one sweep after it. It counts sweeps that start from zero in full, and omits
+    restriction and prolongation.
     """
     return {"gs": 6 * sum(levels.nnz), "restriction": 0, "prolongation": 0}
 
 
 def ornl_mg_flops(levels: Levels) -> dict[str, int]:
-    """Return the flops of a multigrid call as executed by ORNL's optimized code (arXiv 2507.11512, §3.2).
+    """Return the flops that ORNL's optimized code executes in a multigrid call (arXiv 2507.11512, §3.2).
 
-      gs             nnz_l for the sweep from zero, 2·nnz_l for the one after; 2·nnz on the coarsest level
+      gs             nnz_l for the sweep from zero, 2·nnz_l after the correction; 2·nnz on the coarsest level
       restriction    the residual at coarse points only: 2·(entries of their rows)
       prolongation   n_{l+1}
 
-    ORNL's code counts the coarse matrix's entries instead of those of the coarse points' rows, about 2/gnx less.
+    ORNL's code counts the entries of the coarse matrix instead of those of the coarse points' rows, about 2/gnx less.
     """
     return {
         "gs": 3 * sum(levels.nnz[:-1]) + 2 * levels.nnz[-1],
@@ -187,12 +187,12 @@ class StoredSizes:
     vector_bytes: int
 
     def part(self, values: int) -> int:
-        """Return the bytes of `values` stored values with their share of the indices."""
+        """Return the bytes of `values` stored values, including their share of the indices."""
         return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
 def product_bytes(A: StoredSizes) -> int:
-    """Return the bytes of y = A x, entries + 3·n·w: the matrix is read, x is read and y is written."""
+    """Return the bytes of y = A x, entries + 3·n·w: the matrix and x are read, and y is written."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 

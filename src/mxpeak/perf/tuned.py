@@ -1,4 +1,4 @@
-"""Tuned settings by benchmark and layout: selection for a run, and storage as JSON."""
+"""Tuned settings by benchmark and layout: select those for a run, and store them as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mxpeak.records import read_json
 
 SCHEMA = "mxpeak.tuned/1"
-#: Largest ratio between the sizes of a run and of the tuned problem: orders, and points of a box.
+#: Largest ratio between the size of a run and that of the tuned problem, for orders and for the points of a box.
 COMPARABLE_N, COMPARABLE_POINTS = 4.0, 8.0
 
 
@@ -42,7 +42,7 @@ class Winner:
 
     @property
     def key(self) -> str:
-        """Return the benchmark, mode, device and layout of the winner."""
+        """Return a key from the benchmark, the mode, the device and the layout of the winner."""
         layout = "any" if self.any_layout else f"{self.ranks}x{self.threads}"
         return f"{self.benchmark} {self.mode} {self.device} {layout}"
 
@@ -68,7 +68,7 @@ class RunNeeds:
 
 
 def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
-    """Return the winner for a run; or None, with the reason if only the size does not fit."""
+    """Return the winner for a run, or None. If only the size does not fit, a text with the reason is also returned."""
     candidates = [
         winner
         for winner in winners
@@ -107,13 +107,13 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
 
 @dataclass(slots=True)
 class Winners:
-    """The winners for one fingerprint, by key."""
+    """The winners for one fingerprint, stored by key."""
 
     facts: Mapping[str, Any]
     winners: dict[str, Winner] = field(default_factory=dict)
 
     def add(self, winner: Winner) -> None:
-        """Add a winner, which replaces the older one with the same key."""
+        """Add a winner, which replaces an older winner with the same key."""
         self.winners[winner.key] = winner
 
     def text(self) -> str:
@@ -127,11 +127,14 @@ class Winners:
 
 
 class InvalidWinnersError(ValueError):
-    """A file that is not a valid list of winners for this machine; the text describes the error."""
+    """Raised for a file that is not a valid list of winners for this machine; the text describes the error."""
 
 
 def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
-    """Return the winners from the text of a file; raise InvalidWinnersError if it is invalid or of another machine."""
+    """Return the winners from the text of a file.
+
+    Raises InvalidWinnersError if the text is invalid or belongs to another machine.
+    """
     try:
         body = read_json(text)
     except ValueError as error:
@@ -169,7 +172,7 @@ def _winner(body: Mapping[str, Any]) -> Winner:
 
 
 def read_journal(text: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of a journal with one JSON object per line, and the number of invalid lines."""
+    """Read a journal with one JSON object per line, and return its records and the number of invalid lines."""
     records, bad = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:

@@ -1,12 +1,12 @@
-"""Simulate broadcasts: compute when a root's message arrives on all ranks, for all rows of a process grid at once.
+"""Simulate broadcasts: compute when a root's message arrives on each rank, for all rows of a process grid together.
 
-A ring is a chain of hops. A hop begins when the message has arrived, the sender has entered the broadcast and the
+A ring is a chain of hops. A hop begins when the message has arrived, the sender has entered the broadcast, and the
 sender's port is free:
 
     a_0 = t,    a_{i+1} = max(a_i, f_i) + c_i
 
-With C_i = c_0 + ... + c_{i-1} this is a running maximum, a_i = C_i + max(t, f_0 - C_0, ..., f_{i-1} - C_{i-1}), so all
-hops of all rows need four operations on arrays. Times are seconds since the start, in fp64.
+With C_i = c_0 + ... + c_{i-1} this is a running maximum, a_i = C_i + max(t, f_0 - C_0, ..., f_{i-1} - C_{i-1}).
+Therefore, all hops of all rows need only four array operations. Times are seconds since the start, in fp64.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Line:
 
     @property
     def leaves(self) -> bool:
-        """Return whether the line has ranks on more than one node."""
+        """Return whether the line contains ranks on more than one node."""
         return self.inside < self.size
 
     @property
@@ -77,7 +77,7 @@ class Line:
 
 
 def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array) -> Array:
-    """Return the time [lines, ranks] at which each rank of each line has the root's message.
+    """Return the time at which each rank of each line has received the root's message, as an array [lines, ranks].
 
     ready   the time at which the root of each line has the message
     entry   the time at which each rank enters the broadcast
@@ -109,7 +109,7 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 @cache
 def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
-    """Return the hops of each chain of each stage: ranks, latency and seconds per byte, and whether a hop leaves the
+    """Return the hops of each chain of each stage: ranks, latency, seconds per byte, and whether a hop leaves the
     node.
     """
     return [
@@ -156,8 +156,8 @@ def _chain(
 def _spread_and_roll(
     modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
-    """Simulate HPL's long broadcast: the root scatters S pieces, then all ranks take part in S - 1 rolls of one piece
-    each.
+    """Simulate HPL's long broadcast: the root scatters S pieces, and then all ranks exchange one piece in each of S -
+    1 rolls.
 
     t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds per byte.
     """
@@ -182,7 +182,7 @@ def _spread_and_roll(
 
 
 def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
-    """Return the end of the library's broadcast, which begins when all ranks have entered it."""
+    """Return the time at which the library's broadcast ends. It begins when all ranks have entered it."""
     passes = line.network.lib_passes if name == "lib" else line.network.ilib_passes
     latency_s, per_byte = line.slowest
     begun = np.maximum(ready, entry.max(axis=1))

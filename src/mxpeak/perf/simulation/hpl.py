@@ -5,7 +5,7 @@
     RS       gather rows, exchange them within the process columns, scatter them
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
-If the device is a rank's own cores (a CPU), FACT is part of their work, and this work hides only LBCAST.
+If a rank's own cores are its device (a CPU), they also compute FACT, and computation hides only LBCAST.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ NARROW = 64
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: the LU, and the triangular solve after it."""
+    """Simulate one run: the LU, and then the triangular solve."""
     return HplClocks(run, machine).result()
 
 
 def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
-    """Return the number of cores per rank in FACT: 1 + (C - pq)/p if the p×q ranks of a node share its C cores in
-    turn, otherwise C/(pq).
+    """Return the number of cores per rank in FACT.
 
-    Ranks of one process row never factor at the same time (rocHPL III-B).
+    It is 1 + (C - pq)/p if the p×q ranks of a node take turns in using its C cores, otherwise C/(pq). Ranks of one
+    process row never factor at the same time (rocHPL III-B).
     """
     p, q = block
     return 1 + (machine.cores - p * q) // p if sharing else max(1, machine.cores // (p * q))
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Return the seconds of FACT of M×NB numbers per rank on T cores: products on T cores, and one pivot search per
+    """Return the seconds of FACT of M×NB entries per rank on T cores: products on T cores, and one pivot search per
     column.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
@@ -75,7 +75,7 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Return the seconds of FACT of M×NB numbers per rank on its own device, which first copies the panel.
+    """Return the seconds of FACT of M×NB entries per rank on its own device, which first copies the panel.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
     """
@@ -85,19 +85,21 @@ def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
 
 
 def rounds(P: int) -> int:
-    """Return the number of successive exchanges in a butterfly: log2 P, and two more if P is not a power of two."""
+    """Return the number of successive exchanges in a butterfly: log2 P, or two more than ⌊log2 P⌋ if P is not a power
+    of two.
+    """
     full = P.bit_length() - 1
     return full + 2 * (1 << full < P)
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, plus a fixed time."""
+    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, plus a constant time."""
     latency_s, per_byte = line.slowest
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
 class HplClocks(LuClocks):
-    """The clocks of HPL.
+    """The clocks of a simulated HPL run.
 
     panel    when the next panel arrives
     pivots   when the next panel's pivots arrive, which are sent first
@@ -131,8 +133,9 @@ class HplClocks(LuClocks):
         self.busy = dict.fromkeys(("gemm", "trsm", "rows", "factor", "copy"), 0.0)
 
     def result(self) -> LuForecast:
-        """Simulate all steps and the triangular solve, in which each rank reads N²/(PQ) numbers, one block row after
-        the other.
+        """Simulate all steps and the triangular solve, and return the forecast.
+
+        In the solve, each rank reads N²/(PQ) entries, one block row after the other.
         """
         run, steps = self.run, self.steps
         self.execute(self.overlap)
@@ -150,7 +153,7 @@ class HplClocks(LuClocks):
         return self.panel
 
     def prepare(self, event: LuEvent) -> None:
-        """Update a panel's columns, and record when FACT can begin and how long the update occupies the devices."""
+        """Update a panel's columns, and record when FACT can begin and for how long the update occupies the devices."""
         begun, self.early = self.ready if self.early is None else self.early, None
         self.ahead, self.panel_s = self.update_panel(self.steps[event.k - 1], self.steps[event.k], begun)
 
@@ -163,13 +166,13 @@ class HplClocks(LuClocks):
             self.device[:, step.q] += self.factor_and_send(step, self.device[:, step.q].copy(), self.device)
 
     def await_pivots(self, event: LuEvent) -> None:
-        """Wait for the next panel's pivots, and record when the columns of the panel after that may be updated."""
+        """Wait for the next panel's pivots, and record when the columns of the panel after it may be updated."""
         if self.overlap.early:
             self.device = np.maximum(self.device, self.pivots)
             self.early = np.maximum(self.device, self.panel)
 
     def swap(self, event: LuEvent) -> None:
-        """Gather and send the rows of a section; `update_panel` includes the rows of the section NEXT."""
+        """Gather and send the rows of a section. `update_panel` simulates the rows of the section NEXT."""
         step, section = self.steps[event.k], event.section
         if section == NEXT:
             return
@@ -184,7 +187,7 @@ class HplClocks(LuClocks):
         self.rows[section] = self.exchange(self.gathered, n, step.jb)
 
     def update(self, event: LuEvent) -> None:
-        """Update a section when its rows have arrived; after the last section, record the device's time in the step."""
+        """Update a section when its rows have arrived. After the last section, record the device's time in the step."""
         step, section = self.steps[event.k], event.section
         m, n = self.rows_below(step.j1), self.width(event)
         if section == ALL:
@@ -216,7 +219,7 @@ class HplClocks(LuClocks):
         self.device = np.maximum(self.device, self.rows[LEFT]) + self.first
 
     def update_left(self, k: int) -> None:
-        """Update the left section, except the columns that `update_first_columns` has updated."""
+        """Update the left section, except for the columns that `update_first_columns` has updated."""
         step = self.steps[k]
         n1 = self.width(LuEvent(UPDATE, k, LEFT))
         if self.update1 is None:
@@ -230,8 +233,8 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return when the next panel's columns are updated, and the seconds that this takes on the device, by process
-        row.
+        """Return when the next panel's columns are updated, and how many seconds the update takes on the device, by
+        process row.
         """
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
@@ -243,8 +246,9 @@ class HplClocks(LuClocks):
         return ahead, rows_s + update
 
     def factor_and_send(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
-        """Simulate FACT, which ends at the same time on the whole process column, and LBCAST; return the seconds that
-        the devices lose.
+        """Simulate FACT, which ends at the same time on the whole process column, and LBCAST.
+
+        Returns the seconds for which the devices cannot compute.
         """
         q, jb = step.q, step.jb
         m = self.rows_below(step.j0)
@@ -271,11 +275,11 @@ class HplClocks(LuClocks):
         return L - begun if self.machine.fact else 0.0
 
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """Return when RS's messages arrive; the ranks of a process column begin when the last of them has gathered its
-        rows.
+        """Return when the messages of RS arrive. The ranks of a process column begin when all of them have gathered
+        their rows.
 
-        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all ranks gather U. Its outgoing link
-        carries both, and their latencies overlap:
+        The owner of the block row scatters P - 1 pieces of jb n/P entries while all ranks gather U. Its outgoing link
+        carries both messages, and their latencies overlap:
 
             h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
         """
@@ -288,11 +292,11 @@ class HplClocks(LuClocks):
         return np.broadcast_to(begun.max(axis=0) + np.where(columns > 0, seconds, 0.0), begun.shape).copy()
 
     def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:
-        """Return when RS's messages arrive in one process column."""
+        """Return when the messages of RS arrive in one process column."""
         return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
 
     def rows_s(self, columns: Array, jb: int) -> Array:
-        """Return the device's seconds for gathering and scattering the rows of a section, by process column."""
+        """Return the seconds in which the device gathers and scatters the rows of a section, by process column."""
         seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
         found: Array = seconds
@@ -323,6 +327,6 @@ class HplClocks(LuClocks):
         return next(outside, max(0, len(self.steps) - 1))
 
     def width(self, event: LuEvent) -> Array:
-        """Return the number of local columns of an event's section, by process column."""
+        """Return the number of local columns in an event's section, by process column."""
         c0, c1 = self.sections.columns(event.k, event.section)
         return c1 - c0  # type: ignore[no-any-return]

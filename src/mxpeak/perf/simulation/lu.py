@@ -1,4 +1,4 @@
-"""Define the common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, sizes, and forecast."""
+"""The common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, sizes, and the forecast."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LuRun:
     nics           the number of ports per node that are used; None: all
     core_sharing   FACT also uses the cores of the node's waiting ranks (rocHPL III-B)
     early          with a split update, panels start during UPDATE of the left section (HPL) or after it (rocHPL, III-C)
-    slow           ranks that compute at a fraction of the speed
+    slow           relative speed of each slow rank
     """
 
     n: int
@@ -68,7 +68,7 @@ class LuForecast:
     phases      mean seconds per rank by phase; "wait" is the remaining time, communication that is not hidden
     behind      mean seconds per rank of host work and copies that overlap those phases or are part of "wait"
     step_s      the times at which the owner of each step's diagonal block began the step
-    device_s    the seconds for which that owner's device computed within the step
+    device_s    the seconds for which that owner's device computed in the step
     """
 
     flops: float
@@ -84,7 +84,7 @@ class LuForecast:
         return self.flops / self.time_s
 
     def hidden_until(self, slack: float = 1.1) -> int:
-        """Return the first step that is `slack` times longer than its computation, over windows of sixteen steps."""
+        """Return the first step at which a window of sixteen steps takes more than `slack` times its computation."""
         took, computed = np.diff(self.step_s), self.device_s[: len(self.step_s) - 1]
         window = np.ones(min(16, len(took)))
         late = np.convolve(took, window, "valid") > slack * np.convolve(computed, window, "valid")
@@ -97,7 +97,7 @@ class LuForecast:
 
 
 def owned(n: int, nb: int, P: int) -> Array:
-    """Return the number of the n entries that each of P processes owns (`layout.block_cyclic.numroc` for all P)."""
+    """Return how many of the n entries each of P processes owns (`layout.block_cyclic.numroc` for all P)."""
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
     sizes: Array = np.full(P, float(rounds * nb))
@@ -107,7 +107,7 @@ def owned(n: int, nb: int, P: int) -> Array:
 
 
 class RankGrid:
-    """The grid of a run on a machine's nodes: lines along rows and columns, slow ranks, and shared ports."""
+    """The process grid of a run on a machine's nodes: lines along rows and columns, slow ranks, and shared ports."""
 
     def __init__(self, run: LuRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -122,7 +122,7 @@ class RankGrid:
 
     @property
     def wait_on_the_spot(self) -> bool:
-        """Return whether a broadcast must end before other work continues."""
+        """Return whether ranks wait for the end of a broadcast before they continue other work."""
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
@@ -131,7 +131,7 @@ class RankGrid:
 
 
 class LuClocks(ABC):
-    """The clocks [P, Q] of a factorization in progress, which execute the solver's schedule.
+    """Clocks of all P×Q ranks in a factorization, which execute the schedule of the solver.
 
     device     when each device has completed all its work
     ready      when the current step began
@@ -166,7 +166,7 @@ class LuClocks(ABC):
         """Return the time at which each rank has received the current panel."""
 
     def await_panel(self, event: LuEvent) -> None:
-        """Begin a step when its panel has arrived."""
+        """Begin a step after its panel has arrived."""
         step = self.steps[event.k]
         self.device = self.ready = np.maximum(self.device, self.arrival())
         self.step_s.append(float(self.ready[step.p, step.q]))
@@ -194,7 +194,7 @@ class LuClocks(ABC):
         self.device_s.append(float(seconds[step.p, step.q]))
 
     def rows_below(self, j: int) -> Array:
-        """Return the number of local rows from global row j on, by process row."""
+        """Return the number of local rows from global row j to the end, by process row."""
         run = self.run
         return owned(run.n, run.nb, run.P) - owned(j, run.nb, run.P)
 
@@ -204,7 +204,7 @@ class LuClocks(ABC):
 
 
 def used_network(run: LuRun, machine: Machine) -> Network:
-    """Return the links that a run uses."""
+    """Return the links of the machine that a run uses."""
     nics = machine.network.nics if run.nics is None else min(run.nics, machine.network.nics)
     return replace(machine.network, nics=nics)
 
@@ -222,8 +222,8 @@ def message_in_solve_s(machine: Machine, network: Network) -> float:
 def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
     """Return the part p×q of the grid on one node: the requested part, or the block that consecutive ranks form.
 
-    If consecutive ranks do not form a block (8 ranks per node in columns of 172), return the nearest block that tiles
-    the grid.
+    If consecutive ranks do not form a block (for example 8 ranks per node in columns of 172), return the nearest block
+    that tiles the grid.
     """
     if node_grid is not None:
         return node_grid
@@ -243,7 +243,7 @@ def forecast(
     device_s: list[float],
     behind: Mapping[str, float] | None = None,
 ) -> LuForecast:
-    """Return the forecast, with the remaining time as "wait"."""
+    """Return the forecast of a run, with the remaining time as the phase "wait"."""
     return LuForecast(
         flops=hpl_flops(run.n),
         time_s=time_s,

@@ -16,15 +16,15 @@ from mxpeak.errors import UsageError
 
 Record = Mapping[str, Any]
 
-#: Numbers of GMRES steps on HPL-MxP's own matrix, used until a run has counted them.
+#: Numbers of GMRES steps on HPL-MxP's own matrix, which are used until a run has counted them.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
-#: The values of a machine's table.
+#: Smallest share and largest number of passes that a machine's table may contain.
 LEAST_SHARE, MOST_PASSES = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Facts of the machine that need no measurement; memory is per rank."""
+    """Facts about the machine that need no measurement; memory is per rank."""
 
     title: str
     ranks: int
@@ -36,7 +36,7 @@ class Layout:
 
 
 def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
-    """Return the machine's table from the measurements of one layout; raise an error that names a missing one."""
+    """Return the machine's table from the measurements of a layout; raise an error that names a missing measurement."""
     records = _undisturbed(records)
     read = _rate(records, "read")
     edge = _edge(records)
@@ -73,7 +73,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
 
 
 def _undisturbed(records: Iterable[Record]) -> list[Record]:
-    """Return the fastest record of each repeated measurement, because slower records were disturbed."""
+    """Return the fastest record of each repeated measurement, because other processes disturbed the slower ones."""
     best: dict[str, Record] = {}
     for r in records:
         key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)
@@ -99,7 +99,7 @@ def _of(records: Iterable[Record], name: str) -> list[Record]:
 
 
 def _rate(records: Sequence[Record], name: str) -> float:
-    """Return the rate of a kernel that was measured at one size."""
+    """Return the rate of a kernel that was measured at only one size."""
     rates = [float(r["rate"]) for r in _of(records, name)]
     if not rates:
         raise _missing(name)
@@ -115,7 +115,7 @@ def _said(value: float, source: str) -> dict[str, Any]:
 
 
 def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
-    """Return the points of a kernel's rate curve by the inner size k."""
+    """Return the points (k, rate) of a kernel's rate curve by the inner size k."""
     best: dict[int, float] = {}
     for r in _of(records, name):
         if r["precision"] == precision:
@@ -143,7 +143,7 @@ def _edge(records: Sequence[Record]) -> float:
 
 
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
-    """Return the GEMM rate by k without the loss at edges, from the largest blocks of each k."""
+    """Return the GEMM rate as a function of k without the loss at edges, from the largest blocks of each k."""
     best: dict[int, tuple[int, float]] = {}
     for r in _of(records, "gemm"):
         if r["precision"] == precision:
@@ -156,8 +156,9 @@ def _share(records: Sequence[Record], read: float) -> float:
 
 
 def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
-    """Return FACT's rates from a tall and a short panel of NB columns, t = flops / rate + NB·s, and the rate of row
-    moves.
+    """Return the parameters of FACT and of row moves.
+
+    FACT's rate and time per column follow from a tall and a short panel of NB columns, t = flops / rate + NB·s.
     """
     by_nb: dict[int, dict[int, float]] = {}
     for r in _of(records, "fact"):
@@ -191,7 +192,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
 
 
 def _beside_message(records: Sequence[Record]) -> float | None:
-    """Return FACT's time per column on two ranks without its message of 2 NB numbers, or None if not measured."""
+    """Return FACT's time per column on two ranks without its message of 2 NB entries, or None if not measured."""
     pair = min(_of(records, "pair"), key=lambda r: float(r["seconds"]), default=None)
     link = _link(records)
     if pair is None or link is None:
@@ -201,12 +202,14 @@ def _beside_message(records: Sequence[Record]) -> float | None:
 
 
 def panel_flops(m: float, nb: float) -> float:
-    """Return the flops of a panel of m rows and NB columns: m NB² - NB³/3."""
+    """Return the flops of factoring a panel of m rows and NB columns: m NB² - NB³/3."""
     return m * nb**2 - nb**3 / 3.0
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the seconds per message, including waits, in a distributed solve with L and U; at least one latency."""
+    """Return the seconds per message, including waits, in a distributed solve with L and U; they are at least one
+    latency.
+    """
     seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not seconds or link is None:
         return {}
@@ -214,7 +217,7 @@ def _turns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
-    """Return the links between the ranks; for a single rank, which sends no messages, return the memory's rate."""
+    """Return the links between the ranks; a single rank sends no messages, and the links have the memory's rate."""
     copy = 2.0 * _rate(records, "copy")  # a panel on a device goes to the host and back; here it is copied once
     link = _link(records)
     if ranks > 1 and link is None:
@@ -241,7 +244,7 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
 
 
 def _link(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the latency from the shortest messages and the bytes per second from the longest; None without any."""
+    """Return the latency from the shortest messages and the bytes per second from the longest, or None."""
     messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
     if not messages:
         return None
@@ -251,7 +254,7 @@ def _link(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:
-    """Return how many times a broadcast transfers its message, computed from the longest message."""
+    """Return how many times a broadcast transfers its message, computed from the time of the longest message."""
     messages = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
     if not messages:
         return 2.0
@@ -260,7 +263,7 @@ def _passes(records: Sequence[Record], name: str, rate: float) -> float:
 
 
 def to_toml(name: str, table: Mapping[str, Any]) -> str:
-    """Return a machine's table as the text of a file that `find_machine` reads."""
+    """Return a machine's table as the text of a TOML file that `find_machine` reads."""
     alone = {key: value for key, value in table.items() if not _is_table(value)}
     inner = {key: value for key, value in table.items() if _is_table(value)}
     parts = [f"[{name}]\n{_lines(alone)}", *(f"[{name}.{key}]\n{_lines(value)}" for key, value in inner.items())]

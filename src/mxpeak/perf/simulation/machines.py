@@ -126,7 +126,7 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, kernel: str, precision: str) -> Curve:
-        """Return the curve of a kernel; if there is none, raise an error that lists the existing curves."""
+        """Return the rate curve of a kernel; if there is none, raise an error that lists the existing curves."""
         curves: Mapping[str, Curve] = getattr(self, kernel)
         if precision in curves:
             return curves[precision]
@@ -142,7 +142,7 @@ class Machine:
         return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 
     def varied(self, compute: float, network: float) -> Machine:
-        """Return the machine with its rates multiplied by `compute`, and the rates of its links by `network`."""
+        """Return the machine with its compute rates multiplied by `compute` and the rates of its links by `network`."""
         return replace(
             self,
             gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
@@ -167,7 +167,7 @@ def known_machines() -> dict[str, Any]:
 def find_machine(name: str) -> Machine:
     """Return the machine with a name, or the machine that a file describes.
 
-    A file has one table in the form of those in machines.toml. The table may be based on a known machine.
+    A file contains one table in the same form as machines.toml. The table may be based on a known machine.
     """
     tables = known_machines()
     if name in tables:
@@ -244,7 +244,9 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def machine_from(name: str, tables: Table, source: str) -> Machine:
-    """Return the machine of tables[name], with the values of its base filled in; raise an error for invalid ones."""
+    """Return the machine of tables[name], in which values of its base are filled in; raise an error for invalid
+    values.
+    """
     return _Reader(name, _based(name, tables, source), source).machine()
 
 
@@ -270,7 +272,7 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """A table that reads values by dotted keys and records their sources."""
+    """Reads the values of a table by dotted keys, and records their sources."""
 
     def __init__(self, name: str, table: dict[str, Any], source: str):
         self.name, self.table, self.source = name, table, source

@@ -1,7 +1,7 @@
 """Evaluate the closed formula of the OLCF paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by terms.
 
-The formula counts every step as if the whole matrix remained. A product of on average 2/3 N²B flops counts as N²B, and
-panels have full height. This is about 1.5 times the products and 2 times the messages of a run.
+The formula treats every step as if the whole matrix remained. The products, 2/3 N²B flops per step on average, count
+as N²B, and panels have full height. The bound has about 1.5 times the products and twice the messages of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mxpeak.precision import stored_as
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The seconds of a run by the terms of eq. 1, which has no diagonal broadcast."""
+    """The terms of eq. 1 in seconds for a run, without a diagonal broadcast."""
 
     getrf: float
     trsm: float

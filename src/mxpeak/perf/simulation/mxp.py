@@ -24,12 +24,12 @@ REDUCTIONS = 5
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: the LU and the refinement."""
+    """Simulate one run: the LU, and then the refinement."""
     return MxpClocks(run, machine).result()
 
 
 class MxpClocks(LuClocks):
-    """The clocks of HPL-MxP; L and U are the times at which a step's panels arrive."""
+    """The clocks of a simulated HPL-MxP run; L and U are the times at which a step's panels arrive."""
 
     def __init__(self, run: LuRun, machine: Machine):
         super().__init__(run, machine)
@@ -42,7 +42,7 @@ class MxpClocks(LuClocks):
         self.trsm_rate, self.factor_rate = machine.curve("trsm", stored), machine.curve("factor", stored)
 
     def result(self) -> LuForecast:
-        """Simulate all steps, then the refinement."""
+        """Simulate all steps and the refinement, and return the forecast."""
         self.execute(self.overlap)
         lu_s = float(np.maximum(self.device, np.maximum(self.L, self.U)).max())
         refine_s = refinement_s(self.run, self.machine, self.ranks)
@@ -54,7 +54,7 @@ class MxpClocks(LuClocks):
         return np.maximum(self.L, self.U)
 
     def await_panel(self, event: LuEvent) -> None:
-        """Begin a step when both panels have arrived."""
+        """Begin a step after both panels have arrived."""
         super().await_panel(event)
         step = self.steps[event.k]
         side = (self.run.n - step.j1) / math.sqrt(self.run.ranks)
@@ -71,7 +71,7 @@ class MxpClocks(LuClocks):
         self.column, self.row = column, row
 
     def factor(self, event: LuEvent) -> None:
-        """Compute and send a step's panels, unless they overlap an update; then `update` does this."""
+        """Compute and send a step's panels, unless they overlap an update; `update` then computes and sends them."""
         step = self.steps[event.k]
         if event.k == 0 or not self.overlap.lookahead:
             self.panels(step, self.device[:, step.q], self.device[step.p], self.device, 0.0)
@@ -92,9 +92,9 @@ class MxpClocks(LuClocks):
             self.note_device_s(following, self.device - self.ready)
 
     def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
-        """Compute and send a step's panels; the ranks that compute them begin at the times `column` and `row`.
+        """Compute and send a step's panels. The ranks that compute them begin at the times `column` and `row`.
 
-        The devices of these ranks continue with `rest` of the update while they wait for the diagonal block.
+        While these ranks wait for the diagonal block, their devices continue with `rest` of the update.
         """
         p, q, jb = step.p, step.q, step.jb
         m, n = self.rows_below(step.j1), self.columns_from(step.j1)
@@ -134,7 +134,7 @@ class MxpClocks(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Return the seconds of an m×n product, (m + edge)(n + edge) entries, on all ranks or on process row p or
+        """Return the seconds of an m×n product, with (m + edge)(n + edge) entries, on all ranks, process row p or
         column q.
         """
         edge = self.machine.edge
@@ -160,12 +160,12 @@ def _tree(line: Line, size_bytes: float) -> float:
 
 
 def refinement_s(run: LuRun, machine: Machine, ranks: RankGrid) -> float:
-    """Return the seconds of refinement, in which each step regenerates A for the residual, and reads L and U to solve.
+    """Return the seconds of refinement. Each step regenerates A for the residual, and reads L and U for the solve.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
     An exchange with its message takes turn_s if that was measured, otherwise a latency plus exchange_s. A measured
-    rate of solves replaces the memory's rate, and `extra_passes` passes over A are added.
+    rate of solves replaces the memory's rate. `extra_passes` passes over A are added.
     """
     if machine.generate_rate is None:
         return 0.0

@@ -1,6 +1,4 @@
-"""Plan a run: choose N, NB, P×Q and the part of the grid per node for given ranks and memory, and warn about bad
-values.
-"""
+"""Choose N, NB, P×Q and the part of the grid per node for given ranks and memory, and warn about bad values."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from mxpeak.perf.simulation.model import bytes_of_a_node
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Caution, size_text
 
-#: Share of the best rate that a block size must reach; larger blocks take more time in steps that hide nothing.
+#: Share of the best rate that a block size must reach. Larger blocks take more time in steps without overlap.
 GOOD_RATE = 0.97
-#: Largest share of N that may be given up so that all ranks have whole blocks.
+#: Largest share by which N may be reduced so that all ranks have whole blocks.
 GIVEN_UP = 0.03
 #: The step between candidate block sizes.
 STEP = 64
-#: Limits for warnings: the ratio P/Q, and the bytes of which a leading dimension is a multiple.
+#: Limits for warnings: the ratio P/Q, and the number of bytes of which a leading dimension is a multiple.
 TALL, POWER = 4, 4096
 
 
@@ -67,7 +65,7 @@ def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint)
 
 
 def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_rank: float, footprint: Footprint) -> None:
-    """Raise an error for a run that does not fit in the memory of its ranks."""
+    """Raise an error if a run does not fit in the memory of its ranks."""
     need = footprint(n, nb, P, Q)
     if need["total"] <= per_rank * P * Q:
         return
@@ -100,7 +98,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
 
 
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
-    """Return cautions for bad grids, orders and leading dimensions."""
+    """Return cautions about unfavorable grids, orders and leading dimensions."""
     ranks, cautions = P * Q, prime_caution(P * Q)
     if P >= TALL * Q:
         cautions.append(

@@ -1,4 +1,4 @@
-"""Predict a rate and its interval by simulating the machine, a slower machine and a faster one."""
+"""Predict a rate and its interval by simulating the machine, a slower machine and a faster machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxpeak.perf.simulation.machines import Machine
 
 
 class Forecast(Protocol):
-    """The result of a simulation."""
+    """The result of a simulation, from which predictions are made."""
 
     @property
     def time_s(self) -> float:
@@ -28,7 +28,7 @@ AnyForecast = TypeVar("AnyForecast", bound=Forecast)
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Generic[AnyForecast]):
-    """A forecast, and the rates if compute and network are both slower or both faster by the machine's spread."""
+    """A forecast, and the rates if both compute and network are slower, or both faster, by the machine's spread."""
 
     forecast: AnyForecast
     low: float

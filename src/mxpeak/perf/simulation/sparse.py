@@ -1,7 +1,7 @@
 """Simulate HPG-MxP and HPCG: memory traffic, halo exchanges that it partly hides, and sums over all ranks.
 
-The simulation follows a rank with neighbors on all sides, the slowest kind of rank. At every sum over all ranks, the
-other ranks wait for it. With n rows per level, entries of w bytes and 32-bit columns, the bytes are
+The simulation follows a rank with neighbors on all sides, because these ranks are the slowest. At every sum over all
+ranks, the other ranks wait for this rank. With n rows per level, entries of w bytes and 32-bit columns, the bytes are
 
     all of A            n (27 (w + 4) + 2 w)
     a sweep             n (27 (w + 4) + (8 + 2) w)       x is read again for each of 8 colors
@@ -23,7 +23,7 @@ from mxpeak.perf.sparse_counts import hpcg_flops, hpg_mxp_flops, stencil_levels
 from mxpeak.precision import precision
 
 INDEX_BYTES = 4
-#: The number of colors of the 27-point problem.
+#: The number of colors in a coloring of the 27-point problem.
 COLOURS = 8
 #: Number of ranks for which machine.spread is the largest deviation: all of Frontier.
 ALL_RANKS = 75264
@@ -39,7 +39,7 @@ class SparseRun:
 
     low        format of matrices and vectors of the inner iteration; fp64 for HPCG
     counting   the rule by which multigrid's flops are counted
-    slow       ranks that compute at a fraction of the speed
+    slow       relative speed of each slow rank
     """
 
     box: Box
@@ -60,7 +60,7 @@ class SparseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """The result of a simulated solve: seconds by motif, and the seconds `exposed_s` of communication that is not
+    """The result of a simulated solve: the seconds by motif, and `exposed_s`, the seconds of communication that is not
     hidden.
     """
 
@@ -82,7 +82,7 @@ def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
 
 
 class SparseTimes:
-    """The accumulated seconds by motif, and the part of them that is communication."""
+    """Accumulates the seconds by motif, and the seconds of communication that is not hidden."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -161,7 +161,7 @@ class SparseTimes:
                 self.sweep(box, w, gs)
 
     def sweep(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate a Gauss–Seidel sweep color by color; the first color hides the halo exchange."""
+        """Simulate a Gauss–Seidel sweep color by color. The first color hides the halo exchange."""
         n = box.rows
         matrix_bytes = share * n * STENCIL * (w + INDEX_BYTES)
         seconds = self.stream(matrix_bytes + n * (COLOURS + 2) * w, motif, kernels=COLOURS)
@@ -169,13 +169,13 @@ class SparseTimes:
             self.halo(box, w, motif, hidden_by=seconds / COLOURS)
 
     def product(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate A x at a share of the rows, during which the halo is exchanged."""
+        """Simulate A x for a share of the rows, during which the halo is exchanged."""
         n = box.rows
         seconds = self.stream(share * n * (STENCIL * (w + INDEX_BYTES) + w) + n * w, motif)
         self.halo(box, w, motif, hidden_by=seconds)
 
     def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
-        """Add the time to move bytes through device memory in `kernels` kernels."""
+        """Add the time in which `kernels` kernels move bytes through device memory."""
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.alone_s += seconds
@@ -189,8 +189,8 @@ class SparseTimes:
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Add the time of sums over all ranks: a tree in both directions, the host's notification, and the wait for
-        the last rank.
+        """Add the time of sums over all ranks: a tree in both directions, the notification of the host, and the wait
+        for the last rank.
         """
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
@@ -206,7 +206,8 @@ class SparseTimes:
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Return the seconds of a halo exchange; messages that leave a node share its ports, others have separate links.
+    """Return the seconds of a halo exchange. Messages that leave a node share its ports; other messages have separate
+    links.
 
     Consecutive ranks are neighbors along x. If a line fills a node, its ranks have no other neighbors on the node.
     """
