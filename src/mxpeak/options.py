@@ -55,7 +55,7 @@ users_folder = ValueParser(str, "DIR", users_path=True)
 
 
 def quoted(text: str) -> str:
-    """Quote a text for an error message, and cut it if it is long."""
+    """Quote a text for an error message; shorten a long text."""
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
@@ -251,7 +251,7 @@ def stall_limits(text: str) -> tuple[float, float] | None:
 
 
 def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a parser that checks a text with `parse` and returns the text."""
+    """Return a parser that checks a text with `parse` and returns it unchanged."""
 
     def check(text: str) -> str:
         parse(text)
@@ -315,7 +315,7 @@ class Option:
 
     @property
     def single(self) -> Option:
-        """Return the option for one value instead of a list."""
+        """Return the option with the parser of one value instead of a list."""
         item = self.parse.item if isinstance(self.parse, ValueParser) else None
         return self if item is None else replace(self, parse=item, metavar=self.metavar.removesuffix(LIST))
 
@@ -369,7 +369,7 @@ class Run(Generic[AnyConfig]):
         return self.origins.get(name, "default") == "default"
 
     def with_values(self, values: Mapping[str, Any], origin: str) -> Self:
-        """Return the run with some values replaced, all with this origin."""
+        """Return the run with these values replaced, all of which get this origin."""
         config: Any = self.config
         return replace(
             self, config=replace(config, **values), origins={**self.origins, **dict.fromkeys(values, origin)}

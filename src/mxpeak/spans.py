@@ -225,7 +225,7 @@ class Spans:
         return phase
 
     def _end(self, name: str, begin: Any, end: Any) -> None:
-        """Add a span that has ended to its phase, immediately or when both of its clock readings are available."""
+        """Add a span to its phase, now or as soon as both of its clock readings are available."""
         if not self.stopwatch.lag:
             self._book(name, begin, end)
             return
@@ -235,7 +235,7 @@ class Spans:
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:
-        """Add the time between two marks to a phase."""
+        """Add the time between two marks to the totals of a phase."""
         time_s = self.stopwatch.seconds(begin, end)
         self.known_phases[name].time_s += time_s
         if self.events is not None:
@@ -243,7 +243,7 @@ class Spans:
             self._note(name, at, at + time_s)
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
-        """Record an event if there is room for it."""
+        """Record an event, unless the maximum number of events is reached."""
         if self.events is not None and len(self.events) < self._most_events:
             self.events.append(SpanEvent(name, begin, end, lane))
 

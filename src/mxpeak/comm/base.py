@@ -92,7 +92,7 @@ class DeviceTransport(Transport, Protocol):
 
 
 class Request(Protocol):
-    """A non-blocking send or receive."""
+    """A non-blocking operation, such as a send or a receive."""
 
     def test(self) -> bool:
         """Advance the request and return whether it is complete."""
@@ -393,7 +393,7 @@ def behind(first: Request, steps: Steps) -> Steps:
 
 
 def all_of(requests: Iterable[Request]) -> Steps:
-    """Wait until all of several concurrent requests are complete."""
+    """Wait until all of the given requests are complete."""
     yield from list(requests)
 
 

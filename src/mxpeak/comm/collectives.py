@@ -51,7 +51,7 @@ def split_by_label(comm: Communicator, label: str) -> Communicator:
 
 
 def is_leader(comm: Communicator, label: str) -> bool:
-    """Return whether this rank is the first one with its label."""
+    """Return whether this rank is the first of the ranks with the same label."""
     group = split_by_label(comm, label)
     first = group.rank == 0
     group.free()

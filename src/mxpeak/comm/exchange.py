@@ -41,7 +41,7 @@ def allreduce_by(comm: Communicator, own: Buffer, theirs: Buffer, combine: Calla
 
 
 def scatter(comm: Communicator, pieces: Sequence[Buffer], own: Buffer, root: int, tag: int) -> Steps:
-    """Send piece i of the root to rank i, except the root's own piece and empty pieces."""
+    """Send piece i of the root to rank i; skip the root's own piece and empty pieces."""
     if comm.rank == root:
         going = [i for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
         sent = [pieces[i] for i in going]

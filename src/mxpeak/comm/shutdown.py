@@ -51,7 +51,7 @@ def abort(store: Any, code: int) -> NoReturn:
 
 
 def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
-    """Wait until all ranks have arrived, or for `limit_s` seconds."""
+    """Wait until all ranks have arrived at a key of the store, for at most `limit_s` seconds."""
     until = monotonic() + limit_s
     with suppress(RuntimeError):  # the rank with the store has left, because all had arrived or after its own wait
         store.add(key, 1)

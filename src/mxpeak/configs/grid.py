@@ -95,7 +95,7 @@ class GridConfig(RunConfig):
         return shapes
 
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
-        """Return the given process grids without comparing them with the number of ranks."""
+        """Return the given process grids, without a check against the number of ranks."""
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
                 raise UsageError(

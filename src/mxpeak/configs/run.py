@@ -64,13 +64,13 @@ class PlaceConfig:
 
     @property
     def on_gpu(self) -> bool:
-        """Return whether a GPU computes, once `auto` is resolved."""
+        """Return whether the computation runs on a GPU, after `auto` is resolved."""
         return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(PlaceConfig):
-    """Options of every benchmark: its place, its measurements and its files."""
+    """Options of every benchmark: where it runs, what it measures, and which files it writes."""
 
     quick: bool = option(False, boolean, "use a small problem that runs in a few seconds", "measuring")
     repeat: int = option(1, integer(1, 10_000), "time each case at least K times", "measuring", "K")
@@ -112,7 +112,7 @@ class RunConfig(PlaceConfig):
 
     @property
     def submission_folder(self) -> str | None:
-        """Return the folder for the fields of a submission form."""
+        """Return the folder to which the fields of a submission form are written."""
         return None
 
     def with_sample(self) -> Self:
@@ -125,7 +125,7 @@ class RunConfig(PlaceConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Resolve settings that set the same value; this config has none."""
+        """Return the settings unchanged, because no two settings of this config set the same value."""
         return dict(settings)
 
 

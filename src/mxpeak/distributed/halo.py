@@ -130,6 +130,6 @@ def box_partners(box: Box) -> list[Partner]:
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the rows of a part of a box, with x fastest."""
+    """Return the rows of the points in a part of a box, with x fastest."""
     ranges = [range(at, at + size) for at, size in zip(first, shape)]
     return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]

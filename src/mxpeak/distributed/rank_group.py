@@ -85,7 +85,7 @@ class RankGroup:
         return run_on_root(self.comm, work)
 
     def add_up(self, v: Any) -> None:
-        """Replace v, which every rank stores completely, by the sum over the ranks."""
+        """Add up v, which every rank stores completely, over the ranks, and overwrite v with the sum."""
         total = np.asarray(v, dtype=np.float64)
         self.comm.allreduce(total, "sum")
         v[:] = total
@@ -105,7 +105,7 @@ class RankGroup:
         return full
 
     def combined(self, columns: Array, combine: np.ufunc) -> Array:
-        """Return values for all local columns, combined from the values of all ranks that have the column."""
+        """Combine the values of all ranks that have the same column, and return the values of all local columns."""
         if self.is_serial:
             return columns
         n = columns.size - self.halo
@@ -146,7 +146,7 @@ class RankGroup:
         return self.on_root(lambda: work(stacked(parts)))
 
     def _send_and_receive(self, sent: Sequence[Array], received: Sequence[Array]) -> None:
-        """Exchange one message with each partner, except for empty messages."""
+        """Exchange one message with each partner; skip empty messages."""
         requests = [self.comm.irecv(v, partner.rank) for partner, v in zip(self.partners, received) if v.size]
         requests += [self.comm.isend(v, partner.rank) for partner, v in zip(self.partners, sent) if v.size]
         Task(all_of(requests)).wait()

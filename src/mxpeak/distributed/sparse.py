@@ -63,7 +63,7 @@ class SparseMatrix:
         return SparseMatrix(self._kernels, A, self._exchange, self._spans)
 
     def timed_by(self, spans: Spans) -> SparseMatrix:
-        """Return the same matrix with its operations timed by `spans`."""
+        """Return the same matrix, with its operations measured by `spans`."""
         return SparseMatrix(self._kernels, self.A, self._exchange, spans)
 
     def halo_vector(self) -> Vector:
@@ -97,7 +97,7 @@ class SparseMatrix:
             return self._sweep_and_send(sweep, x, send=send)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
-        """Sweep forward, starting from x."""
+        """Sweep forward on A x = b, starting from x."""
         k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
@@ -173,7 +173,7 @@ class SparseMatrix:
         return self._exchange.begin(self.own(x), self.halo(x))
 
     def _wait(self, travel: Request | None) -> bool:
-        """Wait for the halo exchange; return whether one was pending."""
+        """Wait for the pending halo exchange, if there is one; return whether there was one."""
         if travel is None:
             return False
         with self._spans("halo"):

@@ -137,7 +137,7 @@ class DistributedSystem:
         """Do nothing after a solve."""
 
     def max_error(self, value: float) -> float:
-        """Return max |x_i - value|.  Collective."""
+        """Return max |x_i - value|. Collective."""
         return max_error(self._kernels, self._comm, self.solution, value)
 
 

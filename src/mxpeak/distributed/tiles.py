@@ -146,7 +146,7 @@ def whole(A: Matrix) -> TileMatrix:
 
 
 def cyclic(A: DistMatrix) -> CyclicMatrix:
-    """Return a distributed matrix of the benchmarks in the form that norms read."""
+    """Return a distributed matrix of the benchmarks as a matrix that the norms can read."""
     return CyclicMatrix(A.grid, A.rows, A.cols, A.local)
 
 

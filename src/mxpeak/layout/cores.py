@@ -97,7 +97,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
 
 def _ranks_by_cores(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """Return the ranks that may use the same cores, grouped by these cores."""
+    """Group the ranks by the cores that they may use, and return the groups."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, mask in enumerate(masks):
         groups.setdefault(tuple(mask), []).append(rank)

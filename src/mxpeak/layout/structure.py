@@ -40,7 +40,7 @@ class Band:
         return Band(self.above, self.below)
 
     def within(self, other: Band) -> bool:
-        """Return whether the other band contains this band."""
+        """Return whether all entries of this band belong to the other band."""
         return self.below <= other.below and self.above <= other.above
 
     def contains(self, i: int, j: int) -> bool:

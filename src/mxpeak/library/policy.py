@@ -24,7 +24,7 @@ class Crossover(NamedTuple):
     several: int
 
     def order(self, rhs: int) -> int:
-        """Return the order for this number of right-hand sides."""
+        """Return the crossover order for this number of right-hand sides."""
         return self.single if rhs <= 1 else self.several
 
 
@@ -81,7 +81,7 @@ def choose_precision(
 
 @lru_cache(maxsize=256)  # small systems are solved in less than 100 µs
 def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, engine: str) -> FactorPrecision:
-    """Return the precision for "auto"; `fast_fp64` is None on the host."""
+    """Return the precision that "auto" selects; `fast_fp64` is None on the host."""
     if roundoff(dtype) == 2.0**-24:
         return FactorPrecision("fp32", "A's own")
     fastest = "fastest at this order" if fast_fp64 is None else "expected to be fastest"
@@ -117,7 +117,7 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
 
 
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
-    """Return whether new fp64 factors are faster than the refinement of existing fp32 factors."""
+    """Return whether computing new fp64 factors takes less time than refinement with existing fp32 factors."""
     return rhs * ORDERS_PER_REFACTORING > n
 
 

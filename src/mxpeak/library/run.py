@@ -257,7 +257,7 @@ def _flag(option: Option, name: str, value: Any) -> list[str]:
 
 
 def _grids(value: Any) -> str:
-    """Return grids as the text of their command-line flag."""
+    """Format grids as the text of their command-line flag."""
     if isinstance(value, str):
         return value
     pairs = [value] if all(isinstance(side, int) for side in value) else value

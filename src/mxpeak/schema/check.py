@@ -239,7 +239,7 @@ RULES: Mapping[str, Callable[[Any], Check]] = {
 
 
 def _below(path: str | None, name: str) -> str | None:
-    """Return the path of a key of the object at `path`, if there is a path."""
+    """Return the path of a key of the object at `path`, or None without a path."""
     return None if path is None else f"{path}.{name}" if path else name
 
 

@@ -202,7 +202,7 @@ class ArrayFactors(Factorization):
         return self.xp.arange(self.n)
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return the context in which the kernels compute."""
+        """Return the context manager in which the kernels compute."""
         context: AbstractContextManager[Any] = self.kernels.computing()
         return context
 

@@ -106,7 +106,7 @@ class Factorization(ABC):
         return SERIAL, SERIAL
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return the context in which the kernels compute."""
+        """Return the context manager in which the kernels compute."""
         return nullcontext()
 
     @property

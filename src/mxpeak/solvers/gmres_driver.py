@@ -50,7 +50,7 @@ ROUNDINGS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class GmresOptions:
-    """The options of `gmres` except the system and the device."""
+    """The options of `gmres`, without the system and the device."""
 
     precision: str = "mixed"
     rtol: float = 1e-9
@@ -156,12 +156,12 @@ class GmresDriver:
         return matrix.result(), setup
 
     def _compiled_and_stored(self, A: Csr) -> MatrixForms:
-        """Compile the kernels of the plan and return the stored matrix."""
+        """Compile the kernels of the plan, store the matrix, and return it."""
         compile_for(self._kernels, self.plan, self._formats)
         return self._stored(A)
 
     def _stored(self, A: Csr) -> MatrixForms:
-        """Return the matrix stored in the forms of the plan."""
+        """Store the matrix in the forms of the plan, and return it."""
         return self.group.collectively(lambda: MatrixForms(self._kernels, A, self.plan, self._formats, self.spans))
 
     def _install(self, setup: PreconditionerSetup) -> None:
@@ -361,7 +361,7 @@ class GmresDriver:
         return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
-        """Return an explanation why the residual is not smaller, and the remedy."""
+        """Return a text that explains why the residual is not smaller, and what the user can do."""
         terms = self.plan.scaling.relative_terms(self._matrix.A, y, b)
         if ending is not Ending.ROUNDED_X and _is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""

@@ -51,7 +51,7 @@ class DiagonalBlocks:
         return list(self._largest.tolist())
 
     def recall(self, noted: Sequence[float]) -> None:
-        """Restore values that `noted` has returned, such as those of a checkpoint."""
+        """Restore values that `noted` has returned, for example from a checkpoint."""
         xp = self._kernels.xp
         self._largest[:] = xp.asarray(noted, dtype=xp.float64)
 

@@ -108,7 +108,7 @@ def refine(
 
 
 class _Refinement:
-    """The current x and its residual r, and two methods to correct x."""
+    """Stores the current x and its residual r, and corrects x by GMRES or by one solve."""
 
     def __init__(self, system: System, enough: float, u: float):
         self._system, self._enough, self._u = system, enough, u

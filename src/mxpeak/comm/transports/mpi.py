@@ -166,7 +166,7 @@ class Mpi(Communicator):
         return _posts.post(self.transport.outgoing(buffer), begin, (id(self._comm), "send", dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Call MPI_Irecv when nothing reads the buffer."""
+        """Call MPI_Irecv when no operation reads the buffer."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source])
@@ -291,12 +291,12 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def library_version() -> str:
-    """Return the MPI library's description of itself, in one or more lines."""
+    """Return the version text of the MPI library, in one or more lines."""
     return str(MPI.Get_library_version())
 
 
 def _libraries() -> set[str]:
-    """Return the files of the MPI libraries that this process has loaded."""
+    """Return the file names of the MPI libraries that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return {line.split()[-1] for line in lines if "libmpi" in line.rpartition("/")[2]}

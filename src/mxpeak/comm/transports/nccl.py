@@ -77,7 +77,7 @@ class Channel:
         self._stream: Any = None
 
     def post(self, begin: Callable[[Any], Any], message: torch.Tensor) -> Posted:
-        """Post a message that begin(nccl) will start."""
+        """Post a message that the call begin(nccl) will start."""
         request = Posted(begin, message)
         self.posted.append(request)
         _waiting.setdefault(self)

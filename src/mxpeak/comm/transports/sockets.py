@@ -41,7 +41,7 @@ COUNT = struct.Struct("!Q")
 
 
 class LostRankError(MxpeakError):
-    """A rank has ended while another waits for its message."""
+    """An error caused by a rank that has ended while another rank waits for its message."""
 
 
 class Mail(Post):
@@ -282,7 +282,7 @@ def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
 
 
 def _send(line: socket.socket, message: Any) -> None:
-    """Send a pickle, and the memory of its arrays without a copy."""
+    """Send a message as a pickle, followed by the memory of its arrays without a copy."""
     arrays: list[pickle.PickleBuffer] = []
     pieces: list[Any] = [pickle.dumps(message, protocol=5, buffer_callback=arrays.append)]
     pieces += [array.raw() for array in arrays]

@@ -94,7 +94,7 @@ class DryRunCommunicator(Solo):
         self.size = size
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return the object P times."""
+        """Return a list that contains the object P times."""
         return [obj] * self.size
 
     def split(self, color: int | None, key: int) -> Communicator | None:

@@ -52,7 +52,7 @@ class _Collective:
         return True
 
     def wait(self) -> None:
-        """Wait for the library."""
+        """Wait until the library has completed the operation."""
         await_work(self._work)
 
 
@@ -80,14 +80,14 @@ class TorchDist(Communicator):
         return other if self.agree(other._channels is not None) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Send with a tag, or post in the family's channel."""
+        """Send with a tag through Gloo, or post in the channel of the tag's family."""
         message = as_bytes(fulfilled(self.transport.outgoing(buffer)))
         if nccl.on_gpu(message):
             return self._channel(tag).post(lambda group: group.send([message], dest, 0), message)
         return self._group.send(message, dest, tag)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Receive with a tag, or post in the family's channel."""
+        """Receive with a tag through Gloo, or post in the channel of the tag's family."""
         memory, land = self.transport.incoming(buffer)
         message = as_bytes(fulfilled(memory))
         if nccl.on_gpu(message):
@@ -183,7 +183,7 @@ class TorchDist(Communicator):
         return part
 
     def free(self) -> None:
-        """Do nothing: the process group ends with its last user."""
+        """Do nothing, because the process group ends with its last user."""
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks, by a reduction on the host."""

@@ -115,7 +115,7 @@ class Ranks:
             )
 
     def _raise(self, errors: dict[int, MxpeakError]) -> None:
-        """Raise the original error, in preference to the errors of ranks that lost a peer."""
+        """Raise the original error rather than the errors of ranks that lost a peer."""
         if not errors:
             return
         until = monotonic() + GRACE_S

@@ -1,4 +1,4 @@
-"""Solve and factor on a Dask cluster: the functions that run in the client."""
+"""Functions that run in the client of a Dask cluster: factor A and solve systems."""
 
 from __future__ import annotations
 

@@ -452,7 +452,7 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
 
 
 def _pieces(given: Any) -> dict[tuple[int, int], Array]:
-    """Return the checked pieces of this rank, by the row and column of their first entry."""
+    """Check the pieces of this rank, and return them by the row and column of their first entry."""
     if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
         raise UsageError(
             "pieces: use a dictionary {(row, column): array, …} with the first row and column of each "
@@ -462,7 +462,7 @@ def _pieces(given: Any) -> dict[tuple[int, int], Array]:
 
 
 def _roots(A: Any, rank: int) -> Array:
-    """Return the checked matrix A on rank 0, and an empty array on the other ranks."""
+    """Check A on rank 0 and return it there; return an empty array on the other ranks."""
     if rank == 0 and A is None:
         raise UsageError("from_root reads A from this rank, but A is None; pass A on this rank and None on the others")
     if rank == 0:
@@ -477,7 +477,7 @@ def _roots(A: Any, rank: int) -> Array:
 def placed(
     comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None, parts: int
 ) -> tuple[int, int, Grid]:
-    """Return order, block size and process grid, checked to be valid and equal on all ranks. Collective."""
+    """Check that order, block size and process grid are valid and equal on all ranks; return them. Collective."""
 
     def settle() -> tuple[int, int, ProcessGrid]:
         shape = _shape(grid, comm.size)

@@ -302,12 +302,12 @@ class DistributedFactors(DenseFactors):
         self.precision = "fp64"
 
     def _check_factors(self) -> None:
-        """Raise the error that an earlier attempt to factor A again raised."""
+        """Raise the error of an earlier attempt to factor A again, if that attempt failed."""
         if self._error is not None:
             raise self._error
 
     def _info(self, solution: Solution, rhs: int, spans: Spans) -> SolveInfo:
-        """Return the diagnostics of a solve with this number of right-hand sides."""
+        """Return the diagnostics of a solve for `rhs` right-hand sides."""
         A, factors = self.A, self._factors
         with computing(A.comm) as kernels:
             condition = factors.condition if solution.doubtful else None

@@ -70,7 +70,7 @@ class DenseFactors(ABC):
         return ""
 
     def _fall_back(self, spans: Spans, note: str) -> None:
-        """Factor A in fp64 and store the note with the reason."""
+        """Factor A in fp64, and store a note with the reason."""
         self._factor_in_fp64(spans)
         self._notes += (note,)
 

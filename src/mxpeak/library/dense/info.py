@@ -24,12 +24,12 @@ AGAIN = "A was factored again in fp64"
 
 
 def note_of_breakdown(precision: str, reason: str) -> str:
-    """Return the note for a factorization that broke down."""
+    """Return the note that a factorization broke down."""
     return f"the LU in {precision} broke down: {reason}; {AGAIN}"
 
 
 def note_of_doubt(condition: float, precision: str = "fp32") -> str:
-    """Return the note for factors that cannot distinguish this condition number from infinity."""
+    """Return the note that the factors cannot distinguish this condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
     return f"by its LU in {precision} {seen}; {AGAIN}"
 
@@ -57,7 +57,7 @@ def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps
 
 
 def note_of_underflow(dtype: np.dtype[Any]) -> str:
-    """Return the note for a solution x that was rounded to subnormal numbers."""
+    """Return the note that x was rounded to subnormal numbers."""
     return (
         f"x underflows: its largest entry is below the least normal number of {dtype}, {np.finfo(dtype).tiny:.1e}, and "
         "may have no correct digit; multiply b by a power of two"
@@ -65,7 +65,7 @@ def note_of_underflow(dtype: np.dtype[Any]) -> str:
 
 
 def note_of_columns(moved: float) -> str:
-    """Return the note for a solution x without correct digits although the scaled system is solved accurately."""
+    """Return the note that x has no correct digits although the scaled system is solved accurately."""
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
@@ -74,7 +74,7 @@ def note_of_columns(moved: float) -> str:
 
 
 def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
-    """Return the note for a condition number of 1/u or more."""
+    """Return the note that the condition number is 1/u or more."""
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
@@ -99,7 +99,7 @@ class Estimates:
 
     @classmethod
     def known(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
-        """Return an object with values that need no computation."""
+        """Return an object that stores these values and computes nothing."""
         estimates = cls(lambda: values)
         estimates._values, estimates._compute, estimates.time_s = values, None, time_s
         return estimates

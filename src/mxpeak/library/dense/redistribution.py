@@ -131,7 +131,7 @@ def redistributed(
 
 
 def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCyclic, BlockCyclic]:
-    """Return the layouts of the rows and columns that a rank owns."""
+    """Return the layouts of the rows and of the columns for the blocks that a rank owns."""
     p, q = shape.coords(rank)
     return BlockCyclic(n, nb, p, shape.P), BlockCyclic(n, nb, q, shape.Q)
 
@@ -139,7 +139,7 @@ def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCycli
 def _packed(
     here: Sequence[MatrixPiece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
 ) -> Array:
-    """Return in one array the entries of the local pieces that belong to the given rows and columns."""
+    """Copy the entries of local pieces that belong to the given rows and columns to one array, and return it."""
     packed = [np.empty(0, dtype)]
     for (_, row, col, (m, k)), A in zip(here, values):
         i, j = owned(rows)[rows.local_range(row, row + m)], owned(cols)[cols.local_range(col, col + k)]

@@ -57,5 +57,5 @@ def _numbers(b: Input) -> Array:
 
 
 def _fingerprint(B: Array) -> str:
-    """Return the properties of b that must be equal on all ranks."""
+    """Return a text with the properties of b that must be equal on all ranks."""
     return f"b of {B.dtype}, shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"

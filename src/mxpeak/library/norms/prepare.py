@@ -194,7 +194,7 @@ def _check_tiles(M: Matrix, S: Structure) -> None:
 
 
 def _entries(tile: Tile, band: Band) -> int:
-    """Return the number of entries in a band of a tile."""
+    """Return the number of entries of a tile that are within a band."""
     shift = tile.rows.first - tile.cols.first
     return Band(band.below - shift, band.above + shift).entries(*tile.A.shape)
 

@@ -80,7 +80,7 @@ def _begin(path: Path, header: Header) -> int:
 
 
 def _finite(path: Path, entries: Entries) -> Entries:
-    """Return the entries; raise an error if any entry is not finite."""
+    """Check that all entries are finite, and return them; raise an error if any entry is not finite."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
         row, column, value = (array[bad[0]] for array in entries.arrays)
@@ -92,7 +92,7 @@ def _finite(path: Path, entries: Entries) -> Entries:
 
 
 def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
-    """Return the lines of entries that begin in this rank's share of the bytes of the file."""
+    """Read and return the lines of entries that begin in this rank's part of the file."""
     try:
         with path.open("rb") as file:
             begin, size = _begin(path, header), path.stat().st_size

@@ -213,7 +213,7 @@ def _threads_of_rank(device: Any, A: Any, options: GmresOptions, cores: int) -> 
 
 
 def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
-    """Return the arguments that must be equal on all ranks, as text."""
+    """Return the arguments that must be equal on all ranks, in the form of text."""
     names = ("precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
     values = {name: getattr(options, name) for name in names}
     if callable(options.preconditioner):
@@ -246,7 +246,7 @@ def _solved(
 
 
 def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> float:
-    """Return the relative residual at which one right-hand side is solved. Collective."""
+    """Return the relative residual at which one right-hand side counts as solved. Collective."""
     if not options.atol:
         return float(options.rtol)
     size = norm(group, b, xp)

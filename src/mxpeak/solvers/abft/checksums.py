@@ -80,12 +80,12 @@ class Checks(ABC):
             self._keeper.keep(done, notes)
 
     def begin(self) -> None:
-        """Compute the sums of the rows. Collective over the grid."""
+        """Compute the row sums before the first step. Collective over the grid."""
         with self.spans("abft"):
             self.baseline(self.first)
 
     def finish(self) -> None:
-        """Check the result of the last steps. Collective over the grid."""
+        """Check the result of the steps since the last check. Collective over the grid."""
         with self.spans("abft"):
             self.kernels.wait()
             self.check_end()
@@ -107,7 +107,7 @@ class Checks(ABC):
         return Checked(self._checks, count, count - uncorrected, faults, self.spans.time_of("abft"), after_s)
 
     def _uncorrected(self) -> int:
-        """Return the number of this rank's faults that could not be corrected."""
+        """Return the number of faults on this rank that were not corrected."""
         return sum(not fault.corrected for fault in self._faults)
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Checks(ABC):
         return self.along_row(sums)
 
     def along_row(self, sums: Vector) -> Vector:
-        """Add up the sums of all ranks of the process row. Collective over the process row."""
+        """Add up sums in place over the ranks of the process row, and return them. Collective over the process row."""
         self.A.grid.row.allreduce(sums, "sum")
         return sums
 
@@ -316,5 +316,5 @@ def root_mean_square(xp: Any, size: Vector) -> float:
 
 
 def _marked(mask: Vector) -> list[int]:
-    """Return the indices of the nonzero entries of a mask."""
+    """Return the indices at which a mask is nonzero."""
     return [i for i, value in enumerate(mask.tolist()) if value]

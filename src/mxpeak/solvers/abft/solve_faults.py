@@ -61,12 +61,12 @@ class SolveChecks:
         self._bit_sums: list[tuple[str, Any, int]] = []
 
     def begin(self, label: str) -> None:
-        """Set the name of the following solves."""
+        """Set the name under which the following solves are recorded."""
         self._label, self._number = label, 1
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Measure the time of a check."""
+        """Add the time of the enclosed check to the time of all checks."""
         begin = perf_counter()
         with self.spans("abft"):
             yield
@@ -138,7 +138,7 @@ def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _arrays(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays in the fields, elements and values of a stored matrix."""
+    """Yield the arrays that a stored matrix contains in fields, elements or values."""
     parts = [field.name for field in fields(stored)] if is_dataclass(stored) else getattr(stored, "_fields", None)
     if parts is not None:
         for part in parts:
@@ -151,7 +151,7 @@ def _arrays(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def bits_of(array: Any) -> int:
-    """Return the sum of an array's bits as 64-bit integers, plus the remaining bytes at its end."""
+    """Return the sum of an array's 64-bit words and of the remaining bytes at its end."""
     numbers = 8 // array.itemsize
     flat = array.reshape(-1)
     whole = len(flat) - len(flat) % numbers

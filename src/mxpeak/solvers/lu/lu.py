@@ -78,7 +78,7 @@ def factorize(
 
 
 class _MixedLu(Pipeline):
-    """The operations of the factorization without pivoting, and its buffers."""
+    """Implements the operations of the factorization without pivoting, and owns its buffers."""
 
     def __init__(self, options: MixedLuOptions, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)
@@ -141,7 +141,7 @@ class _MixedLu(Pipeline):
         yield from broadcast(self.options.bcast, self.A.grid.column, to.U_message, step.p)
 
     def factor(self, event: LuEvent) -> None:
-        """Compute and send a step's panels as far as possible without waiting."""
+        """Compute and send the panels of a step as far as possible without waiting."""
         step = self.steps[event.k]
         panels = Panels(self.A, step, self.buffers[event.k % len(self.buffers)], self.options.precision, self.kernels)
         with self.kernels.side_stream():
@@ -255,7 +255,7 @@ class Panels:
         self.U_message = buffers.U[: kernels.operand_size(jb, n if self.casts_U else 0, low, "right")]
 
     def send_D(self) -> list[Steps]:
-        """Return the broadcasts of D along its process row and column in which this rank takes part."""
+        """Return the broadcasts of D in which this rank takes part, along D's process row and column."""
         grid, step = self._A.grid, self.step
         lines = [(grid.row, step.q)] * self.in_row + [(grid.column, step.p)] * self.in_column
         return [broadcast("ilib", comm, self.D_message, root) for comm, root in lines]

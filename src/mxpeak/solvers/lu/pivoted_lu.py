@@ -86,7 +86,7 @@ def factorize(
 
 
 class _PivotedLu(Pipeline):
-    """The four phases of the factorization with partial pivoting, and their buffers."""
+    """Implements the four phases of the factorization with partial pivoting, and owns their buffers."""
 
     def __init__(self, options: PivotedLuOptions, order: RowOrder | None, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)

@@ -162,7 +162,7 @@ def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGr
 
 
 def _block(rows: Csr, group: RankGroup) -> RowBlock:
-    """Return rows in global columns as the row block of this rank."""
+    """Return a row block of this rank, given its rows in global columns."""
     return RowBlock(list(group.starts), group.comm.rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
 
 
@@ -179,7 +179,7 @@ def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
 
 
 def _aggregates(A: Csr, group: RankGroup) -> Aggregates:
-    """Return aggregates of unknowns that are strongly connected within this rank. Collective."""
+    """Group unknowns that are strongly connected within this rank, and return the aggregates. Collective."""
     of, count = group.collectively(lambda: _aggregates_of_block(for_pyamg(A[:, : A.shape[0]])))
     counts = group.comm.bcast_object(group.comm.gather_objects(count))
     starts = tuple(accumulate(counts, initial=0))
@@ -238,7 +238,7 @@ def _gathered_levels(parts: Sequence[tuple[Csr, Array]], depth: int) -> tuple[Le
 
 
 def _by_pyamg(C: Csr, z: Array) -> Levels:
-    """Return PyAMG's levels of C, whose prolongation preserves z."""
+    """Build the levels below C with PyAMG, and return them; the prolongation preserves z."""
     import pyamg
 
     with one_thread(), warnings.catch_warnings(), np.errstate(all="ignore"):  # the other cores belong to other ranks

@@ -96,7 +96,7 @@ class Transfer:
 
 
 class Smoother(Protocol):
-    """Interface of the sweeps on a level, and of its residual after the first sweep."""
+    """Interface for the sweeps on a level, and for the residual after the first sweep."""
 
     @property
     def order(self) -> Order | None:

@@ -19,7 +19,7 @@ from mxpeak.solvers.precond.factors import SparseFactors
 
 
 def suspicious(bound: float, precision: str) -> bool:
-    """Return whether a lower bound of the condition number, from one solve, is large for its precision."""
+    """Return whether a lower bound of the condition number is suspiciously large for a precision."""
     return not bound * PRECISIONS[precision].u <= PROBED
 
 

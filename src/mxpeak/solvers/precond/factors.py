@@ -159,7 +159,7 @@ def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) 
 
 
 def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
-    """Return why rank 0 does not gather all rows, or an empty string. Collective."""
+    """Return why rank 0 cannot gather all rows, or an empty string. Collective."""
     if group.is_serial:
         return ""
     problem = no_room(group, nnz, copies * GATHERED_BYTES * nnz, "all rows")
@@ -244,7 +244,7 @@ class CompleteFactors:
         return self._x
 
     def _solve_on_root(self, r: Vector, own: Vector) -> None:
-        """Gather r on rank 0, solve, and send each rank its part of x."""
+        """Gather r on rank 0, solve there, and send each rank its part of x."""
         comm = self._group.comm
         if comm.rank:
             messages = [comm.isend(r, 0), comm.irecv(own, 0)] if own.size else []

@@ -20,7 +20,7 @@ FILLING_BYTES, COLUMN_BYTES = 48, 4
 
 
 class MatrixBuilder:
-    """Builder that stores matrices and orders their rows for one choice of kernels, smoother and storage."""
+    """Stores matrices and orders their rows for one choice of kernels, smoother and storage."""
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
         self.kernels, self.spans = kernels, spans

@@ -193,7 +193,7 @@ def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
 
 
 class RestartableSystem(MixedSystem):
-    """A system for many right-hand sides that keeps the best x, also by the residual of the unscaled system."""
+    """A system for many right-hand sides that keeps the best x by the scaled and by the unscaled residual."""
 
     def __init__(self, matrix: MatrixForms, b: Vector, inner: InnerIteration, plan: SolvePlan):
         super().__init__(matrix.kernels, plan.group.comm, matrix.outer, b, inner, matrix.spans)
@@ -278,7 +278,7 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
 
 
 def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[LevelMatrices, ...]]:
-    """Return a tiny system of the same kind, and its preconditioner."""
+    """Return a tiny system of the same kind as the choice, the choice for it, and its levels."""
     if choice.box is not None:
         box = Box(4, 4, 4)
         rows = kernels.on_host(kernels.stencil_rows(box, choice.stencil))

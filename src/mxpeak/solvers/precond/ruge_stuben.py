@@ -194,7 +194,7 @@ def _shared_levels(levels: Sequence[LevelMatrices]) -> int:
 
 
 def _scaling_of_all_rows(scales: Sequence[Any]) -> Equilibration:
-    """Return the scaling of all rows in the form for one process."""
+    """Combine the scales of all ranks to the scaling of all rows."""
     if scales[0] is None:
         return Equilibration()
     rows, columns = (np.concatenate([part[axis] for part in scales]) for axis in (0, 1))

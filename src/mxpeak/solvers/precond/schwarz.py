@@ -87,7 +87,7 @@ class OverlappingSweep:
             self._kernels.gather(self._x, self._from_swept, x)
 
     def _collect(self, b: Vector) -> None:
-        """Collect the right-hand side of all swept rows in the order of the global matrix. Collective."""
+        """Collect the right-hand side of all swept rows, in the order of the global matrix. Collective."""
         if self._in_place:
             halo, swept, before = self._b[self._n :], self._b_swept, self._before
             swept[self._own] = b

@@ -89,7 +89,7 @@ def _match(graph: Csr) -> Array:
 
 
 def _maximal(graph: Csr) -> Array:
-    """Return a maximal matching that matches rows and columns with few free partners first."""
+    """Return a maximal matching; rows and columns with few free partners are matched first."""
     n = graph.shape[0]
     matched, free = np.full(n, -1), np.ones(n, bool)
     i, j = rows_of_entries(graph).astype(np.intp), graph.indices.astype(np.intp)
@@ -104,7 +104,7 @@ def _maximal(graph: Csr) -> Array:
 
 
 def _smallest_partners(lines: Array, partners: Array, size: Array) -> tuple[Array, Array]:
-    """Return each distinct row or column with its partner of the least size."""
+    """Return each distinct row or column, and its partner with the smallest size."""
     order = np.lexsort((size, lines))
     lines, partners = lines[order], partners[order]
     first = np.flatnonzero(np.diff(lines, prepend=-1))
