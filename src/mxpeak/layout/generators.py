@@ -24,7 +24,8 @@ from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.entries import Entries
 
-#: c of the diagonal c·√n, from the paper: 8 % above 1/√3, from which on no eigenvalue is near 0 (circular law).
+#: c of the diagonal c·√n, from the paper. It is 8 % above 1/√3, the limit above which no eigenvalue is near 0
+#: (circular law).
 SQRT_SCALE = 0.625
 #: The ratio alpha / beta in fasi-higham.
 RATIO = 0.5

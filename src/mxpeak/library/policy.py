@@ -43,8 +43,8 @@ FP32_FROM = {
 #: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
 #: most of which are slow.
 ORDERS_PER_RHS = 128
-#: If fp32 factors exist, new fp64 factors are faster from n divided by this number of right-hand sides on (measured: n
-#: / 16 at n = 500, n/10 at 1000, n/32 at 2000).
+#: If fp32 factors exist, computing fp64 factors takes less time from n divided by this number of right-hand sides on.
+#: Measured: n/16 at n = 500, n/10 at 1000, n/32 at 2000.
 ORDERS_PER_REFACTORING = 16
 #: A step of GMRES takes about as long as an fp64 LU divided by (n / ORDERS_PER_GMRES_STEP).
 ORDERS_PER_GMRES_STEP = 64

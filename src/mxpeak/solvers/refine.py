@@ -38,10 +38,9 @@ MOST_STEPS = 50
 TARGET = 1.0
 #: Fraction of the target below which the predicted residual ends GMRES.
 SAFETY = 0.5
-#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed: this value, or the
-#: cube root of u if that is larger. The component of random numbers along the null vector of a singular matrix of
-#: order n is about 1/sqrt(n), which GMRES must not leave; it leaves condition·u in any case, because residuals are
-#: rounded.
+#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed is the larger of this
+#: value and the cube root of u. The component of random numbers along the null vector of a singular matrix of order n
+#: is about 1/sqrt(n), which GMRES must not leave. GMRES leaves condition·u in any case, because residuals are rounded.
 LEFT_BY_GMRES = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53

@@ -44,8 +44,8 @@ from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.refine import Solution, solve_equations, solve_in_range
 from mxpeak.spans import Spans
 
-#: Target of the refinement of low-precision factors, in units of the error of plain LU. It costs one step more than
-#: PLAIN_LU.
+#: Target of the refinement of low-precision factors, in units of the error of plain LU. It takes one step more than
+#: the target PLAIN_LU.
 REFINED = 2.0**-10
 #: Phases in `info.times`.
 PHASES = ("make", "equilibrate", "factor", "refine")

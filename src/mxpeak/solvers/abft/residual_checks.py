@@ -55,7 +55,7 @@ class CheckedCg(CgSystem):
         self._steps = self._compared = 0
         self._rz = self._next_rz = 0.0
         self._right, self._turned = True, False  # turned: p is new, but x and r are not yet updated
-        # For the steps since the last check: p^T A p, including the step before, and p^T (A p of the previous step).
+        # p^T A p for each step since the last check and for the step before, and p^T (A p of the previous step).
         self._curvatures, self._across = list[float](), list[float]()
 
     def residual(self) -> float:

@@ -40,7 +40,8 @@ from mxpeak.spans import Spans
 
 #: Smallest size of a diagonal pivot, relative to the largest entry of its column.
 PIVOT = WEAK
-#: Number of columns that SuperLU updates together: 20 % less time than its default of 10 or 20 if columns are short.
+#: Number of columns that SuperLU updates together; takes 20 % less time than the default (10 or 20) if columns are
+#: short.
 PANEL = 4
 #: Bytes per entry of L or U, with its index and the copies made while they grow.
 ENTRY_BYTES = 24
@@ -49,7 +50,7 @@ ENTRY_BYTES = 24
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
 #: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
-#: Number of rows that rank 0 gathers without a request of the user, and bytes per entry: as received, stacked, and
+#: Number of rows that rank 0 gathers unless the user requests factors, and bytes per entry as received, stacked and
 #: sorted.
 MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 

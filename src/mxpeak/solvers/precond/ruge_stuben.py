@@ -42,8 +42,8 @@ COMPLEXITY = 4.0
 CONSTANT = 0.25
 #: Number of symmetric sweeps that make a vector smooth.
 SMOOTHING = 10
-#: If there are more than EVEN rows, aggregation takes less time, also on one process, unless many connections are weak
-#: or units differ: aggregation then needs many more steps. BYTES_PER_ENTRY is the memory of rank 0 for the levels.
+#: Aggregation takes less time if there are more than EVEN rows, also on one process. It needs many more steps if many
+#: connections are weak or units differ. BYTES_PER_ENTRY is the memory of rank 0 for the levels.
 EVEN, BYTES_PER_ENTRY = 200_000, 128
 #: A connection is weak below this fraction of the largest in its row; a larger fraction of weak connections is "many".
 WEAK, MANY_WEAK = 0.25, 0.05
