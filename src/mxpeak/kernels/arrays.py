@@ -1,7 +1,7 @@
 """NumPy as an array namespace, and the random vectors with which solvers test factors.
 
-NumPy follows the array API since version 2.1. For earlier versions, array-api-compat wraps NumPy. The wrapper takes
-longer to load than NumPy itself, because it reads all attributes that NumPy loads lazily.
+NumPy 2.1 and later follow the array API. For earlier versions, array-api-compat wraps NumPy. The wrapper takes longer
+to load than NumPy itself, because it reads all attributes that NumPy loads lazily.
 """
 
 from __future__ import annotations

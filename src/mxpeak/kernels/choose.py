@@ -179,9 +179,7 @@ def host_norms(threads: int) -> NormKernels:
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
-    """Return the norm kernels of torch devices; each device reads the tiles in its memory, and the first stores
-    vectors.
-    """
+    """Return the norm kernels of torch devices: each reads the tiles in its memory; vectors are on the first."""
     from mxpeak.kernels.torch.norms.norms import TorchNorms
 
     return TorchNorms(*devices)

@@ -3,8 +3,8 @@
 Matrices are row-major blocks of a backend's own arrays, selected by slicing (`A[i0:i1, j0:j1]` is a view). Pivoting
 moves rows, and a row of a row-major matrix is one contiguous piece. Panels are column-major, because their
 factorization reads and writes columns. Vectors are contiguous. The precision of an array is that of its storage, fp64
-unless specified. An operand is an argument of products. It is stored in its precision if products of this precision
-exist, and otherwise rounded to it and stored in a wider precision.
+unless specified. An operand is an argument of products. If the backend has products of its precision, an operand is
+stored in this precision. Otherwise, it is rounded to this precision and stored in a wider one.
 
 Solvers only slice arrays and pass them to operations, so the same solver works with NumPy arrays and with tensors of a
 device. On a device, operations start in order and run in the background; an operation that returns Python numbers
@@ -45,8 +45,8 @@ class Kernels(LuKernels, GeneratedKernels, Protocol):
 
     @property
     def norms(self) -> NormKernels:
-        """Return the operations of norms, which use the same threads."""
+        """Return the operations of norms, which use the threads of this backend."""
 
     @property
     def sparse(self) -> SparseKernels:
-        """Return the operations of sparse solvers, which use the same threads."""
+        """Return the operations of sparse solvers, which use the threads of this backend."""

@@ -18,9 +18,9 @@ class Backend(Protocol):
 
     xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … are used
     if an operation is a single call of an array library. New arrays are on the backend's device, and fp64 unless a
-    type is given. Overflow and undefined operations give inf or NaN without a warning, and solvers test for them.
-    Products and norms of vectors are kernels, because NumPy's BLAS has its own pool of threads. `tolist()` of an array
-    waits for the array and returns Python numbers.
+    type is given. Overflow and undefined operations give inf or NaN without a warning, and solvers test for these
+    values. Products and norms of vectors are kernels, because NumPy's BLAS has its own pool of threads. `tolist()` of
+    an array waits for the array and returns Python numbers.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Backend(Protocol):
     def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
         """Start the enclosed operations on a side stream, which may overlap with later operations on the main stream.
 
-        They start after `begun`, an event of the stopwatch (None: after all earlier operations), and after earlier
-        operations on the side stream.
+        The enclosed operations start after `begun`, an event of the stopwatch (None: after all earlier operations),
+        and after earlier operations on the side stream.
         """
 
     def main_stream(self) -> AbstractContextManager[None]:

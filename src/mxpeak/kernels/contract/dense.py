@@ -57,7 +57,7 @@ class DenseKernels(Protocol):
         """Return whether the LU of a matrix of this type rounds its operands to a precision in software."""
 
     def check_memory(self, n: int, dtype: DType, precision: str, *, copied: bool) -> None:
-        """Raise a ResourceError if the device has too little memory for n×n factors, and a copy of the matrix."""
+        """Raise a ResourceError if the device has too little memory for n×n factors and, if `copied`, a copy of A."""
 
     def factor_storage(self, n: int, dtype: DType) -> Matrix:
         """Return an uninitialized row-major n×n matrix W without gaps, as memory for the factors."""
@@ -78,14 +78,18 @@ class DenseKernels(Protocol):
         """Factor W or W^T with partial pivoting, in place; 2/3·n³ flops, or four times as many for a complex W.
 
         For fp64 and fp32, W has this type. For any other precision, W is fp32: panels are factored in fp32, and the
-        operands of each update are rounded to that precision, real and imaginary parts separately. Sums are fp32. |L U
-        - P W| <= (2 u + n·u_32)·|L||U| to first order, with the u of the precision.
+        operands of each update are rounded to that precision, real and imaginary parts separately. Sums are fp32. To
+        first order and with the u of the precision,
+
+            |L U - P W| <= (2 u + n·u_32)·|L||U|.
         """
 
     def factor_with_early_exit(self, should_stop: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """Return `factor` of W in its own type, or None if `should_stop(|u_kk|)` is true for the first n·PART pivots.
+        """Return the factors of W in its own type, or None if `should_stop` is true for |u_kk| of the first n·PART
+        pivots.
 
-        On the host, `should_stop` is called as soon as these pivots are known. Other backends call it after the LU.
+        On the host, `should_stop` is called as soon as these pivots have been computed. Other backends call it after
+        the LU.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:

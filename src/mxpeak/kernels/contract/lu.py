@@ -125,7 +125,7 @@ class LuKernels(Backend, Protocol):
         """
 
     def emulates(self, precision: str) -> bool:
-        """Return whether operands of this precision are rounded to it but multiplied in a wider precision."""
+        """Return whether operands are rounded to this precision but multiplied in a wider one."""
 
     def cuts_show(self, precision: str) -> bool:
         """Return whether the last bits of a column of `subtract_product` may depend on the adjacent columns.
@@ -158,8 +158,8 @@ class LuKernels(Backend, Protocol):
         """Return the `digest` of the sums of the bits of A, fp64 or fp32, by row, then by column.
 
         Bit patterns are added as signed integers modulo 2^64. A change of one entry always changes the digest. A
-        change of several entries leaves it unchanged with a probability of less than 10^-9. Gaps between rows are not
-        read.
+        change of several entries leaves the digest unchanged with a probability of less than 10^-9. Gaps between rows
+        are not read.
         """
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
@@ -197,8 +197,9 @@ class LuKernels(Backend, Protocol):
         """Compute B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops.
 
         Return the method. If the precision is lower than that of B, the operands of products inside the solve may be
-        rounded to it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In fp32, diagonal
-        blocks L_jj may be inverted if |L_jj^-1||L_jj|, which multiplies their part of the error, is small.
+        rounded to the lower precision, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In
+        fp32, diagonal blocks L_jj may be inverted if |L_jj^-1||L_jj|, which multiplies their part of the error, is
+        small.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
@@ -215,10 +216,10 @@ class LuKernels(Backend, Protocol):
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:
-        """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|; n²
-        flops.
+        """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
 
-        In this and the next three operations, u is that of fp64, even if the matrix is stored in fp32.
+        The operation takes n² flops. In this and the next three operations, u is that of fp64, even if the matrix is
+        stored in fp32.
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:

@@ -68,7 +68,7 @@ class NormKernels(Protocol):
     """The operations of norms. `rows` and `columns` are the lengths of the results by row and by column.
 
     Tiles contain fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64. If an entry is NaN, every
-    norm is NaN, even if another entry is Inf. Kernels propagate NaN in `top` and in sums; so do `maximum` and `max` of
+    norm is NaN, even if another entry is Inf. Kernels propagate NaN in `top` and in sums, as do `maximum` and `max` of
     `xp`.
     """
 
@@ -90,7 +90,8 @@ class NormKernels(Protocol):
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        """Compute the requested of `max`, `squares`, `rows` and `columns` over the entries in the band, in one pass.
+        """Compute the requested results (`max`, `squares`, `rows`, `columns`) for the entries in the band, in one
+        pass.
 
         Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds. The maximum is exact if A is real.
         """

@@ -236,8 +236,8 @@ class SparseKernels(Protocol):
     ) -> None:
         """Solve (D + L) x = b: a forward Gauss-Seidel sweep from x = 0, which reads neither x nor the halo.
 
-        Store keep_i = b_i - (L x)_i if `keep` is given. Call BOUNDARY before INTERIOR: it computes the rows next to
-        other ranks and the rows that these depend on, so that they can be sent during INTERIOR.
+        Store keep_i = b_i - (L x)_i if `keep` is given. Call BOUNDARY before INTERIOR. BOUNDARY computes the rows next
+        to other ranks, and the rows on which these depend, so that boundary values can be sent during INTERIOR.
         """
 
     def sweep_forward(

@@ -24,12 +24,12 @@ Sums = tuple[Array, Array, float]
 
 #: Entries that are processed at a time: their copies stay in the second-level cache.
 CACHED = 1 << 17
-#: Size in bytes from which the factors get their own pages, which several threads write first.
+#: Size in bytes from which the factors get separate pages, which several threads write first.
 LARGE = 1 << 25
 
 
 class HostDense:
-    """`DenseKernels` on NumPy arrays with SciPy's BLAS and LAPACK; blocks are column-major, as LAPACK needs them."""
+    """`DenseKernels` on NumPy arrays with SciPy's BLAS and LAPACK; blocks are column-major, as LAPACK requires."""
 
     device = None
     stopwatch = HOST

@@ -53,7 +53,7 @@ WIDTH = 1 << 20 if TILE.held else 2304
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
-    """Return the numbers of rows and columns of the padded [A B]: multiples of eight, and for columns an odd multiple.
+    """Return the numbers of rows and columns of the padded [A B]: multiples of eight, for columns an odd multiple.
 
     Eight rows at a distance of a multiple of 4 KB would compete for the same cache sets.
     """

@@ -68,7 +68,7 @@ def _length(z):
 
 @by_type
 def _is_accurate(weight, z):
-    """Return whether the weight is accurate, because its square did not leave the range of fp64."""
+    """Return whether the weight is accurate: its square must not have left the range of fp64."""
     return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 

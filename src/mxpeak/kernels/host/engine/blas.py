@@ -229,8 +229,8 @@ _inside: list[_Inside] = []
 def one_thread() -> Iterator[None]:
     """Limit BLAS to one thread inside the context.
 
-    It is used for small operations, which finish before more threads wake up, and for code that runs on mxpeak's own
-    threads: BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads. Contexts of
+    Use the context for small operations, which finish before more threads wake up, and for code that runs on mxpeak's
+    own threads: BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads. Contexts of
     several threads may overlap. The context that was entered last restores the thread counts at its exit; any other
     context hands its saved counts to the context that was entered next.
     """

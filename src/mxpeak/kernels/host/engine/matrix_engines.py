@@ -39,8 +39,8 @@ class MatrixEngine:
     """A kind of instruction that multiplies 16-bit numbers.
 
     rows        the rows of A in one tile
-    features    the processor features that it needs, by LLVM's names
-    faster_on   the prefix of LLVM's names of the processors on which it is faster than fp32
+    features    the required processor features, by LLVM's names
+    faster_on   the prefix of LLVM's names of the processors on which these products are faster than fp32
     """
 
     code: int
@@ -51,8 +51,8 @@ class MatrixEngine:
     faster_on: str = ""
 
 
-#: The first available unit of a precision is used. AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16. AVX512-BF16:
-#: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
+#: The first available unit of a precision is used. AMX is 6 times as fast as SGEMM on an Intel Xeon with AMX-FP16.
+#: AVX512-BF16 is twice as fast as SGEMM on AMD's Zen 4, and 0.63 times as fast on that Xeon.
 UNITS = (
     MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
@@ -224,7 +224,8 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
     """Compute C -= A B by AVX-512 for 14 rows, 32 columns and DEPTH·depths > 0 entries along k.
 
-    It does nothing if the processor does not have the unit. A, B and C are addresses; ldc and lda are in bytes.
+    The function does nothing if the processor does not have the unit. A, B and C are addresses; ldc and lda are in
+    bytes.
     """
     used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
     return _assembled(AVX512_BF16, _avx512(), 6, used, moved=("rax", "r8", "r9"))
@@ -249,7 +250,7 @@ def begin(unit, config):
 
 @inner(inline=True)
 def end(unit):
-    """Release this thread's AMX tiles, because the kernel switches a thread without tiles faster."""
+    """Release this thread's AMX tiles, because the operating system switches threads without tiles faster."""
     if unit != AVX512_BF16:
         _release()
 

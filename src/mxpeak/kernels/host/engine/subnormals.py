@@ -1,4 +1,4 @@
-"""Flush subnormal numbers to zero in library code that would need hundreds of cycles for each.
+"""Flush subnormal numbers to zero in library code, which would need hundreds of cycles for each of these numbers.
 
 Entries of sparse factors decay exponentially with distance, so many of them fall below 2^-126 in fp32. On x86, an
 operation on a subnormal number needs a microcode assist. On other processors, nothing changes.

@@ -96,7 +96,10 @@ class Team:
         weakref.finalize(self, _send_home, self._work).atexit = False  # at exit, Python ends these daemon threads
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
-        """Return how to cut an m×n block for all threads, as (down, across), with nearly square parts."""
+        """Return the numbers of parts, down and across, that divide an m×n block evenly among all threads.
+
+        The parts are as close to squares as possible.
+        """
         cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
         return min(cuts, key=lambda cut: m / cut[0] + n / cut[1])
 

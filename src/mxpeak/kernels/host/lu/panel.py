@@ -283,7 +283,8 @@ _VARIANTS = {"right": RIGHT, "left": LEFT, "crout": CROUT}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 #: Tiles per thread in FACT: taller tiles (multiples of NB rows) make products faster, and adjacent rows stay with one
-#: thread.  20000×256 on 2 threads: 38 ms with tiles of NB rows, 23 ms with 4 tiles per thread, 19 ms with 2.
+#: thread. On 2 threads, a panel of 20000×256 takes 38 ms with tiles of NB rows, 23 ms with 4 tiles per thread, and 19
+#: ms with 2 tiles per thread.
 TILES = 2
 
 

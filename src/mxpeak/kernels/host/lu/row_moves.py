@@ -68,7 +68,8 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 def copy_block(tid, threads, source, target):
     """Copy the source to the target, each row-major or column-major.
 
-    The copy goes line by line if both have the same order, otherwise tile by tile, so that cache lines are reused.
+    Matrices of the same order are copied line by line. Otherwise the copy proceeds tile by tile, so that cache lines
+    are reused.
     """
     r0, r1 = part_of(tid, threads, source.shape[0])
     columns, each = source.shape[1], source.itemsize

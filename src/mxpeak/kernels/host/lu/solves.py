@@ -184,7 +184,7 @@ def solve_by_products(tid, threads, right, B, W, gemm):
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve like `solve_by_products` from the right, with products by the matrix engine.
+    """Solve as `solve_by_products` does from the right, but with products by the matrix engine.
 
     T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
     """
@@ -207,7 +207,7 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve like `solve_by_products` from the left, with products by the matrix engine.
+    """Solve as `solve_by_products` does from the left, but with products by the matrix engine.
 
     T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
     """

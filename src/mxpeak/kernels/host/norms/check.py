@@ -1,4 +1,4 @@
-"""Reference sums for checks of norms: the sums of `norm_pass` in doubled precision, without its optimizations.
+"""Compute reference sums for checks of norms: the sums of `norm_pass` in doubled precision, without its optimizations.
 
 Every number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split
 into the rounded result and the rounding error, which is exact (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
@@ -7,8 +7,8 @@ into the rounded result and the rounding error, which is exact (Knuth; Dekker 19
     p = x·x,    x = h + l (26 bits each),  rest = ((h·h - p) + 2·h·l) + l·l       x·x = p + rest
 
 The relative error of a sum of n terms is about (n·2^-53)². A modulus is the square root of |z|², corrected by one step
-of Newton's method. Squares must stay within the range of fp64, as those of generated entries do. These functions are
-compiled without fast-math, because their operations must not be reassociated or contracted.
+of Newton's method. Squares must stay within the range of fp64, which is true for generated entries. These functions
+are compiled without fast-math, because their operations must not be reassociated or contracted.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _largest(x):
 
 @jit(allocates=True)
 def extended_pass(tid, threads, kind, table, buffers, values, sums):
-    """Process thread tid's chunks of all tiles into this thread's `ExtendedSums`; buffers are bytes."""
+    """Add thread tid's chunks of all tiles to this thread's `ExtendedSums`; buffers are bytes."""
     number, buffer, squares = 0, buffer_of(buffers, tid), sums.squares[tid]
     work, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
     for t in range(table.shape[0]):
@@ -194,7 +194,7 @@ def values_of(dtype):
 
 
 def paired_sum(terms):
-    """Return the sum of all rows of matrices as high and low."""
+    """Return the sum of all rows of the matrices as high and low."""
     total = np.empty((2, terms[0].shape[1]))
     for j in range(0, total.shape[1], COLUMNS):
         total[:, j : j + COLUMNS] = _sum_by_halves([term[:, j : j + COLUMNS] for term in terms])

@@ -1,9 +1,9 @@
-"""Reproducible sums: each entry is split into pieces that fp64 adds without rounding, in any order.
+"""Compute reproducible sums: each entry is split into pieces that fp64 adds without rounding, in any order.
 
 For at most N entries with |x| <= 1, let σ = 1.5·2^k with 2^k >= 2·N. Then q = (σ + x) - σ is x rounded to a multiple
-of 2^(k-52). The sum of N such q is exact. The difference x - q is also exact and is added to the next, finer fold
-(Rump 2009; Demmel and Nguyen 2013). The sums are bitwise independent of threads, tiles and ranks. These functions are
-compiled without fast-math, because their operations must not be reassociated or contracted.
+of 2^(k-52). The sum of N such numbers q is exact. The difference x - q is also exact and is added to the next, finer
+fold (Rump 2009; Demmel and Nguyen 2013). The sums are bitwise independent of threads, tiles and ranks. These functions
+are compiled without fast-math, because their operations must not be reassociated or contracted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums and maxima of segments of one line or of four: max |a_j|, Σ |a_j| along and across lines, and Σ |a_j|².
+"""Compute sums and maxima of segments of one line or of four: max |a_j|, Σ |a_j| along and across lines, and Σ |a_j|².
 
 Four lines are processed together, so that the sums across lines are loaded and stored once per four entries.
 
@@ -108,7 +108,7 @@ def _squares_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
-    """Add the entries of four segments to the sums across lines."""
+    """Add the magnitudes of the entries of four segments to the sums across lines."""
     for j in range(a.shape[0]):
         across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
 
@@ -130,7 +130,7 @@ def _sum_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
-    """Return the sums along four segments, their largest entry and squares; add to the sums across lines."""
+    """Return the sums along four segments, the largest entry and the sum of squares; update the sums across lines."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -247,7 +247,7 @@ def _add_squares_of_four(total, a, b, c, d, squares):
 
 @inner()
 def _four_fast(want, a, b, c, d, across):
-    """Return the sums along four segments and, if wanted, the largest entry and squares; add to the sums across."""
+    """Return the sums along four segments and the wanted largest entry and squares; update the sums across lines."""
     if want & (MAX | SQUARES):
         return _all_four(a, b, c, d, across)
     if want & ALONG:

@@ -26,11 +26,12 @@ LOWER, UPPER, BOTH = 1, 2, 3
 #: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
 ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
 TABLE = 11
-#: Encodings of columns: 32-bit numbers with as many slots in all chunks of a group (ELLPACK) or in each chunk (sliced
-#: ELLPACK), or any kind of slot.
+#: Encodings of columns: 32-bit numbers with the same number of slots in all chunks of a group (ELLPACK), 32-bit
+#: numbers with as many slots as each chunk needs (sliced ELLPACK), or any kind of slot.
 ELL, SELL, PACKED = 0, 1, 2
 STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
-#: Distinct differences column - row that are examined in one part of a chunk; entries with others are not runs.
+#: Number of distinct differences column - row that are examined in one part of a chunk. Entries with further
+#: differences do not become runs.
 MOST = 64
 #: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it: zeros then cost less than columns.
 SHARE = 4
@@ -62,7 +63,7 @@ class ChunkColumns(NamedTuple):
 class ChunkMatrix(NamedTuple):
     """A matrix in chunks in the form that compiled code receives.
 
-    It has the fields of `ChunkColumns`, the values of L and U, the diagonal, and
+    The fields are those of `ChunkColumns`, the values of L and U, the diagonal, and
 
     by_window   the chunks in a cache-friendly order, for operations that do not depend on the order
     scratch     memory for LANES sums per thread

@@ -19,7 +19,7 @@ Run = Callable[..., int]
 
 
 def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
-    """Return the places of the rows in the matrix and of their residuals, set up once per array of rows."""
+    """Return the positions of the rows in the matrix and of their residuals, computed once per array of rows."""
     for coarse in A.coarse:
         if coarse.rows is rows:
             return coarse

@@ -16,7 +16,7 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SlotSpan, sum_runs, wide
 
 
 class StepList(NamedTuple):
-    """Chunks in the order of a forward sweep; step s is the independent chunks[first[s] : first[s+1]]."""
+    """Chunks in the order of a forward sweep; step s has the independent chunks[first[s] : first[s+1]]."""
 
     chunks: Any
     first: Any

@@ -58,7 +58,8 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
     """Store the columns and values of the rows, with neighbors in the order of their global numbers.
 
     halo[d] = (offset, x0, y0, z0, width, height) of direction d = (dx+1) + 3(dy+1) + 9(dz+1): the point (x, y, z)
-    outside the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0.  weights[d] is the stencil.
+    outside the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0. weights[d] is the entry for the
+    neighbor in direction d.
     """
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):
@@ -246,8 +247,8 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 @jit()
 def find_partners(tid, threads, rows, at, columns):
-    """Advance at[j] for each entry (i, j) without a partner (j, i); if `columns` is not empty, store columns[at[j]] =
-    i.
+    """Advance at[j] for each entry (i, j) without a partner (j, i), and store i in columns[at[j]] if there are
+    columns.
     """
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -260,7 +261,7 @@ def find_partners(tid, threads, rows, at, columns):
 
 @jit(allocates=True)
 def merge_rows(tid, threads, rows, first, columns, merged):
-    """Store each row with zeros in the columns columns[first[i]] … columns[first[i+1]-1] of its partners, sorted."""
+    """Store each row i, sorted, with additional zeros in the columns columns[first[i]] … columns[first[i+1]-1]."""
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         k, s, at = rows.indptr[i], first[i], merged.indptr[i]
         partners = columns[s : first[i + 1]]
@@ -376,7 +377,7 @@ def to_bf16(tid, threads, a, out):
 
 @jit()
 def largest_error(tid, threads, a, near, worst):
-    """Set worst[tid] to the largest |near_i - a_i| / |a_i| if that is larger; inf if near_i is NaN."""
+    """Set worst[tid] to the largest |near_i - a_i| / |a_i| if that is larger, or to inf if some near_i is NaN."""
     n, largest = a.shape[0], worst[tid]
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if near[i] != a[i]:

@@ -249,9 +249,7 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, storage, slotted, ends[units], cost, in_lower), entries
 
     def _number_slots(self, table: Array) -> tuple[int, int]:
-        """Store the positions of each chunk's slots of L and U; return the numbers of all slots and of slots with
-        columns.
-        """
+        """Store the positions of the slots in each chunk; return the numbers of slots, and of slots with columns."""
         totals = []
         for first, sizes in zip((slot_format.SLOT, slot_format.FAR), _slots_of_chunks(table)):
             begins = (np.cumsum(sizes) - sizes.ravel()).reshape(2, -1)

@@ -39,7 +39,7 @@ def is_rehearsing() -> bool:
 
 @contextmanager
 def rehearsal() -> Iterator[dict[Any, None]]:
-    """Turn launches into compilation requests within the context, and collect the kernels."""
+    """Turn launches into compilation requests within the context, and yield the kernels to be compiled."""
     met: dict[Any, None] = {}
     token = _met.set(met)
     try:

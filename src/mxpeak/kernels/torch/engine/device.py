@@ -47,8 +47,8 @@ class Device:
     """A device that kernels compute on.
 
     triton    whether Triton kernels are available; otherwise torch operations replace them
-    poison    whether new tensors are filled with NaN (tests)
-    lag       how many steps of a computation may be in flight (`spans.Stopwatch`)
+    poison    whether new tensors are filled with NaN, for tests
+    lag       the number of steps of a computation that may be in flight (`spans.Stopwatch`)
     """
 
     where: torch.device

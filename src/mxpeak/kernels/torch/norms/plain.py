@@ -1,4 +1,4 @@
-"""Pass over tiles with torch operations, for devices without Triton.
+"""Compute norms with torch operations, for devices without Triton.
 
 A tile is read in strips of rows. Each strip is copied to fp64, with zeros outside the band.
 """

@@ -190,7 +190,7 @@ def _before(counts: Tensor) -> Tensor:
 
 
 def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the distinct keys in ascending order, the first place and the count of each, and the index of each key."""
+    """Return the distinct keys in ascending order, the first position and count of each, and the index of each key."""
     ordered, places = torch.sort(key, stable=True)
     kinds, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
     which = torch.empty_like(inverse)
@@ -199,7 +199,7 @@ def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
-    """Return for each item the number of items of the same part that precede it; places are below SPAN."""
+    """Return for each item the number of items of the same part with an earlier place; each place is below SPAN."""
     sequence = torch.sort(part * SPAN + place).indices
     rank = torch.empty_like(place)
     rank[sequence] = torch.arange(len(place), device=place.device)

@@ -32,7 +32,7 @@ class PartSlots:
 
 @dataclass(frozen=True, slots=True)
 class StepChunks:
-    """Chunks for torch operations: their rows, the places of these rows among all lanes, and the slots of L and U."""
+    """Chunks for torch operations: their rows, the positions of these rows among all lanes, and their slots."""
 
     rows: Tensor
     lanes: Tensor

@@ -1,6 +1,6 @@
 """Build sparse matrices on a device: rows, orders and chunks.
 
-The rows of a user are in host memory. The host orders them, and the device packs them.
+The rows of a user's matrix are in host memory. The host orders these rows, and the device packs them.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def pattern_of(
 
 
 def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Return a mask of the chunks with entries of H, and of the chunks that their sweep needs (the host's `mark`)."""
+    """Return a mask of the chunks with entries of H, and of the chunks that these need, as the host's `mark` does."""
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
     marks = torch.zeros(len(table), dtype=torch.bool, device=table.device)
     marks[_chunk_at(begins, halo_rows.long())] = True

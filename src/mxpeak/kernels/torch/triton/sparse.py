@@ -66,7 +66,7 @@ class StoredArrays(NamedTuple):
 
 
 class Csr(NamedTuple):
-    """The rows of H."""
+    """The rows of H: the index of each row's first entry, the columns, and the values."""
 
     first: Tensor
     columns: Tensor
@@ -238,7 +238,7 @@ def multiply_kernel(table, chunks, A, x, y, TASK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["chunks"])
 def residual_kernel(table, chunks, A, b, x, keep, targets, r, TASK: tl.constexpr):
-    """Compute r[targets_i] = b_i - (L + D + U) x if targets_i >= 0.
+    """Compute r[targets_i] = b_i - ((L + D + U) x)_i if targets_i >= 0.
 
     If PARTS is only UPPER, the result is -U x. If PARTS is only LOWER, the result is b - keep - L x.
     """

@@ -1,6 +1,6 @@
-"""Generate the rows of the 27-point problem in one pass, and order rows so that each waits only for its neighbors.
+"""Generate the rows of the 27-point problem in one pass, and order rows; each row waits only for its neighbors.
 
-The results are those of `kernels.torch.sparse.rows`.
+The results are identical to those of `kernels.torch.sparse.rows`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Region(NamedTuple):
 
 @triton.jit(do_not_specialize=["box"])
 def rows_kernel(indptr, halo, weights, indices, data, box, ROWS: tl.constexpr):
-    """Store the columns and values of ROWS rows at their places in `indptr`."""
+    """Store the columns and values of ROWS rows, beginning at the rows' indices in `indptr`."""
     n = box.n
     nx, ny, nz = box.shape
     x_first, y_first, z_first = box.first

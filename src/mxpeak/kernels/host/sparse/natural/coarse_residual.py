@@ -147,7 +147,7 @@ def _put(columns, at_values, size, at, column, values, a):
 
 @inner()
 def _entries_of(matrix, values, c, lane, parts, columns, at_values, at):
-    """Store columns and value places of a row's entries in some parts; return the number of entries."""
+    """Store the columns and value indices of a row's entries in some parts; return the number of entries."""
     table, bases, far = matrix.table, matrix.bases, matrix.far
     size, row = 0, np.int64(table[c, slot_format.ROW]) + lane
     for p in range(slot_format.PARTS):

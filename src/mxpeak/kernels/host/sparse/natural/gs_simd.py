@@ -196,7 +196,7 @@ def _solve_recurrence(context, builder, signature, args, *, back):
 
 
 def _earlier(builder, vector, apart, back, other):
-    """Return for each lane the lane `apart` before it in its block (after it for `back`), otherwise `other`."""
+    """Return, for each lane, the value of the lane `apart` before it (after it for `back`) in its block, or `other`."""
     from_ = []
     for lane in range(LANES):
         at = lane + apart if back else lane - apart

@@ -144,13 +144,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return the assignment of units to threads with the smallest makespan, and the needs of forward and backward
-    sweeps.
+    """Return the assignment of units to threads with the smallest makespan, and the needs of both sweeps.
 
-    Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]]. A run of units ends before a unit that
-    does not need the previous unit, as at the planes of a mesh. Some candidates split every run among the threads,
-    which keeps most of the data that a thread reads in its cache. The others distribute blocks of units or whole runs
-    round-robin.
+    Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]]. The needs are those of `find_needs`. A
+    run of units ends before a unit that does not need the previous unit, as at the planes of a mesh. Some candidates
+    split every run among the threads, so that most of the data that a thread reads is in its cache. The others
+    distribute blocks of units or whole runs round-robin.
     """
     count = cost.size
     owner = np.zeros(count, np.int32)
